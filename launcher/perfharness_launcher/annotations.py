@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from perfharness.annotate.expressions import Expression
 from perfharness.annotate.script_functions import definitions
@@ -42,12 +42,6 @@ def _function(name: str) -> str:
     return name
 
 
-def _name(name: str) -> str:
-    if not name or "\0" in name:
-        raise ValueError("must be a name in quotes")
-    return name
-
-
 def _expression(text: str) -> str:
     try:
         Expression(text)
@@ -57,43 +51,31 @@ def _expression(text: str) -> str:
 
 
 def _index(text: str) -> str:
-    if Expression(text).uses_result:
+    if Expression(_expression(text)).uses_result:
         raise ValueError("is evaluated before the call, so it cannot use `result`")
     return text
 
 
-def _items(items: object) -> object:
-    if isinstance(items, str):
-        return _expression(items)
-    if not isinstance(items, int) or isinstance(items, bool) or items < 0:
-        raise ValueError('must be a number from 0, or an expression in quotes like "len(args[0])"')
-    return items
+Name = Annotated[StrictStr, Field(pattern=r"^[^\x00]+$")]
 
 
-Name = Annotated[StrictStr, AfterValidator(_name)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Range(_Table):
+class _Range(BaseModel, extra="forbid", defer_build=True):
     function: Annotated[StrictStr, AfterValidator(_function)]
     name: Name | None = None
 
 
 class _Batch(_Range):
-    items: Annotated[int | str | None, BeforeValidator(_items)] = None
-    index: Annotated[StrictStr, AfterValidator(_expression), AfterValidator(_index)] | None = None
+    items: Annotated[StrictInt, Field(ge=0)] | Annotated[StrictStr, AfterValidator(_expression)] | None = None
+    index: Annotated[StrictStr, AfterValidator(_index)] | None = None
     loop: StrictBool = False
 
 
-class _Recorder(_Table):
+class _Recorder(BaseModel, extra="forbid"):
     name: Name | None = None
     within: Name | None = None
 
 
-class _File(_Table):
+class _File(BaseModel, extra="forbid"):
     recorder: _Recorder = _Recorder()
     range: list[_Range] = []
     batch: list[_Batch] = []
@@ -102,14 +84,11 @@ class _File(_Table):
 def read_annotations(
     path: Path, asked: Annotations, script: Path, locate: Locate
 ) -> tuple[Annotations | None, list[str]]:
-    """Read an annotation file and check that its functions exist.
+    """Read an annotation file and check that its functions exist; return one sentence per mistake too.
 
     Args:
         asked: what the other options ask for.
         script: the file that is `__main__`.
-
-    Returns:
-        The annotations, and one sentence per mistake.
     """
     try:
         file = _File.model_validate(read_toml(path, "--annotate"))

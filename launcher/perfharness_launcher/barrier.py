@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
@@ -22,31 +21,8 @@ READ_BYTES = 65_536
 LIMIT_MARGIN_S = 30
 """How much longer than the timeout of the launch a process waits before it continues by itself."""
 
-
-class Everyone(Protocol):
-    """Decides when the processes of a launch may go; where they run on several machines, one of them decides."""
-
-    def arrived(self, folder: str) -> None:
-        """The process of this folder is at the barrier, or has ended and will not come."""
-
-    def may_go(self) -> bool:
-        """Whether all processes have arrived; asked at every poll."""
-        ...
-
-
-class OneMachine:
-    """All processes are on this machine."""
-
-    def __init__(self, folders: Collection[str]) -> None:
-        self._outstanding = set(folders)
-
-    def arrived(self, folder: str) -> None:
-        """Note it."""
-        self._outstanding.discard(folder)
-
-    def may_go(self) -> bool:
-        """Whether none is outstanding."""
-        return not self._outstanding
+MayGo = Callable[[Collection[str]], bool]
+"""Asked at every poll with the folders that are still awaited; with several machines, one of them decides."""
 
 
 @dataclass
@@ -58,24 +34,23 @@ class StartBarrier:
         processes: folder name of each process by its index.
         timeout_s: how long to wait for the others once the first has arrived.
         arrivals: descriptor of the FIFO that arriving processes write to.
-        everyone: decides when all may go.
+        may_go: decides when all may go.
 
     Attributes:
         arrived_unix_ns: when each process arrived, by its index.
         ended: processes that ended before they arrived.
-        missing: processes that were running and had not arrived at the timeout.
-        opened_unix_ns: when the barrier opened.
+        missing: processes that had not arrived at the timeout.
     """
 
     folder: Path
     processes: Mapping[int, str]
     timeout_s: float
     arrivals: int
-    everyone: Everyone
-    clock: Callable[[], float] = time.monotonic
+    may_go: MayGo
+    clock: Callable[[], float]
     arrived_unix_ns: dict[int, int] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    missing: set[int] = field(default_factory=set)
+    missing: Collection[int] = ()
     opened_unix_ns: int | None = None
     _first_arrival: float | None = None
     _gate: int | None = None
@@ -95,17 +70,16 @@ class StartBarrier:
         self._read_arrivals()
         if self.is_open:
             return
-        for index in (set(over) & self.processes.keys()) - self.arrived_unix_ns.keys() - self.ended:
-            self.ended.add(index)
-            self.everyone.arrived(self.processes[index])
+        self.ended |= (self.processes.keys() & set(over)) - self.arrived_unix_ns.keys()
         if not self.arrived_unix_ns.keys() - set(over):
             return
         if self._first_arrival is None:
             self._first_arrival = self.clock()
-        if self.everyone.may_go():
+        awaited = self.processes.keys() - self.arrived_unix_ns.keys() - self.ended
+        if self.may_go([self.processes[index] for index in awaited]):
             self.open()
         elif self.clock() - self._first_arrival >= self.timeout_s:
-            self.missing = self.processes.keys() - self.arrived_unix_ns.keys() - self.ended
+            self.missing = sorted(awaited)
             self.open()
 
     def open(self) -> None:
@@ -134,47 +108,28 @@ class StartBarrier:
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
             index, _pid, unix_ns, *_ = map(int, line.split())
-            if index in self.processes and index not in self.arrived_unix_ns:  # one arrival per process
-                self.arrived_unix_ns[index] = unix_ns
-                self.everyone.arrived(self.processes[index])
+            if index in self.processes:
+                self.arrived_unix_ns.setdefault(index, unix_ns)
 
     def record(self) -> StartBarrierRecord:
         """The entry in the manifest."""
-        return StartBarrierRecord(
-            timeout_s=self.timeout_s,
-            opened_unix_ns=self.opened_unix_ns,
-            arrived_unix_ns={
-                folder: self.arrived_unix_ns.get(index) for index, folder in sorted(self.processes.items())
-            },
-        )
+        arrived = {name: self.arrived_unix_ns.get(index) for index, name in sorted(self.processes.items())}
+        return StartBarrierRecord(timeout_s=self.timeout_s, opened_unix_ns=self.opened_unix_ns, arrived_unix_ns=arrived)
 
     def findings(self) -> Iterator[Finding]:
         """What affects the throughput of this launch."""
         if not self.arrived_unix_ns:
-            yield Finding(
-                "start-barrier-not-reached",
-                Severity.NOTE,
-                "No process reached the start barrier, so their measured batches did not begin together. The barrier"
-                " stands before the first batch after the warm-up of a recorder",
-                "annotate the batches with PerfRecorder (or --annotate); plain NVTX ranges cannot be held",
-            )
-        for index in sorted(self.missing):
-            yield Finding(
-                "start-barrier-timeout",
-                Severity.WARNING,
-                f"The process had not reached its first measured batch {self.timeout_s:g} s after the first one did;"
-                " the others went on without it",
-                "a longer --barrier-timeout, or --no-barrier if the processes need not run together",
-                self.processes[index],
-            )
-        for index in sorted(self.ended if self.arrived_unix_ns else ()):
-            yield Finding(
-                "start-barrier-missed",
-                Severity.WARNING,
-                "The process ended before its first measured batch; the others did not wait for it",
-                "",
-                self.processes[index],
-            )
+            message = "No process reached the start barrier, so their measured batches did not begin together."
+            hint = "Annotate the batches with PerfRecorder or --annotate; plain NVTX ranges cannot be held."
+            yield Finding("start-barrier-not-reached", Severity.NOTE, message, hint)
+            return
+        for index in self.missing:
+            message = f"The process arrived at the start barrier {self.timeout_s:g} s too late; the others went on."
+            hint = "Add a longer --barrier-timeout, or --no-barrier."
+            yield Finding("start-barrier-timeout", Severity.WARNING, message, hint, self.processes[index])
+        for index in sorted(self.ended):
+            message = "The process ended before its first measured batch; the others did not wait for it."
+            yield Finding("start-barrier-missed", Severity.WARNING, message, "", self.processes[index])
 
 
 @contextmanager
@@ -182,7 +137,7 @@ def start_barrier(
     folder: Path,
     processes: Mapping[int, str],
     timeout_s: float,
-    everyone: Everyone | None = None,
+    may_go: MayGo = lambda awaited: not awaited,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StartBarrier]:
     """A barrier for these processes, in a new folder."""
@@ -190,7 +145,7 @@ def start_barrier(
     for name in (environment.BARRIER_ARRIVALS, environment.BARRIER_GATE):
         os.mkfifo(folder / name)
     arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    barrier = StartBarrier(folder, processes, timeout_s, arrivals, everyone or OneMachine(processes.values()), clock)
+    barrier = StartBarrier(folder, processes, timeout_s, arrivals, may_go, clock)
     try:
         yield barrier
     finally:

@@ -6,7 +6,8 @@ or GPU work, and which rank each is. May be done again at any time, for what a k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,10 @@ class _Process:
     def started_ns(self) -> int | None:
         return self.facts.started_unix_ns or (None if self.traced is None else self.traced.first_unix_ns)
 
+    def own_trace(self, folder: Path) -> Path | None:
+        """Its trace, unless that is the shared one of the launched process."""
+        return None if self.trace == folder / TRACE_NAME else self.trace
+
     def is_below(self, others: Sequence[_Process]) -> bool:
         return any(pid & ID_MASK == other.pid for pid in self.facts.above for other in others)
 
@@ -70,8 +75,8 @@ class _Process:
 def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> ProcessRecord:
     """The record of a launched process with its measured processes, whose files are moved into their folders.
 
-    In order: itself, ranks by number, others by start; itself alone where nothing was measured. Raises `OSError` where
-    a file cannot be moved; it is found where it is when this is done again.
+    In order: itself, ranks by number, others by start; itself alone if nothing was measured. Raises `OSError` if a file
+    cannot be moved; doing this again continues there.
 
     Args:
         share_trace: whether all of them are in the trace of the launched one (nsys).
@@ -84,53 +89,50 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
             one.trace = folder / record.trace
     itself = next((one for one in found if one.pid == launched_pid), _Process(launched_pid))
     measured = [one for one in found if one.has_measured]
-    _remove_empty(folder, [one for one in found if one is not itself and not one.has_measured])
+    for one in found:
+        if one is not itself and not one.has_measured:  # as workers that only made the recorder of their module
+            for path in filter(None, (one.journal_path, one.own_trace(folder))):
+                path.unlink(missing_ok=True)
     _find_ranks(measured)
     listed = [_record(record, record.folder, itself, record.trace)] if itself.has_measured or not measured else []
     named = _named([one for one in measured if one is not itself])
     for name, one in named.items():
-        own_trace = TRACE_NAME if one.trace == folder / TRACE_NAME else f"{name}/{TRACE_NAME}"
-        listed.append(_record(record, f"{record.folder}/{name}", one, None if one.trace is None else own_trace))
+        trace = TRACE_NAME if one.trace == folder / TRACE_NAME else f"{name}/{TRACE_NAME}"
+        listed.append(_record(record, f"{record.folder}/{name}", one, None if one.trace is None else trace))
     _move(folder, named)
     return record.model_copy(update={"measured": listed})
 
 
 def _record(launched: ProcessRecord, folder: str, process: _Process, trace: str | None) -> MeasuredProcess:
-    facts, traced, rank, claimed = process.facts, process.traced, process.rank, process.claimed_rank
+    facts, traced, rank = process.facts, process.traced, process.rank
+    of_rank = {} if rank is None else {**rank.model_dump(exclude={"source"}), "rank_source": rank.source}
     return MeasuredProcess(
         folder=folder,
         launched_index=launched.index,
         pid=facts.pid if process.journal or traced else launched.pid or 0,
         trace_pid=None if traced is None or traced.pid == facts.pid & ID_MASK else traced.pid,
         parent_pid=facts.above[0] if facts.above else None,
-        rank=None if rank is None else rank.rank,
-        local_rank=None if rank is None else rank.local_rank,
-        world_size=None if rank is None else rank.world_size,
-        rank_source=None if rank is None else rank.source,
-        attempt=None if claimed is None else claimed.attempt,
         started_ns=process.started_ns,
         gpus=[] if traced is None else list(traced.gpus),
         trace=trace,
+        **of_rank,
     )
 
 
 def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
     """All processes that left a journal or a trace."""
-    below = [one for one in sorted(folder.iterdir()) if CHILD_FOLDER.fullmatch(one.name) and is_plain_folder(one)]
+    entries = sorted(folder.iterdir())
+    below = [one for one in entries if CHILD_FOLDER.fullmatch(one.name) and is_plain_folder(one)]
+    journals = [folder / JOURNAL_NAME, *sorted(folder.glob(JOURNALS_OF_CHILDREN))]
     found = []
-    journals = (
-        folder / JOURNAL_NAME,
-        *sorted(folder.glob(JOURNALS_OF_CHILDREN)),
-        *(one / JOURNAL_NAME for one in below),
-    )
-    for path in journals:
+    for path in (*journals, *(one / JOURNAL_NAME for one in below)):
         with suppress(OSError, ValidationError):
             journal = RecorderJournal.model_validate_json(read_regular(path, follow=False))
             found.append(_Process(journal.pid & ID_MASK, journal, path))
     counted = [one for one in found if one.has_measured]
-    own = [path for path in sorted(folder.iterdir()) if CHILD_TRACE.fullmatch(path.name)]
     shared = None if trace is None else folder / trace
-    for path in filter(is_plain, (*((shared,) if shared else ()), *own, *(one / TRACE_NAME for one in below))):
+    own = [path for path in entries if CHILD_TRACE.fullmatch(path.name)]
+    for path in filter(is_plain, (*filter(None, [shared]), *own, *(one / TRACE_NAME for one in below))):
         with suppress(TraceError):
             in_it = find_processes(path)
             known = {launched_pid, *(one.pid for one in found)}
@@ -146,7 +148,7 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
 
 
 def _of_pid(found: list[_Process], pid: int) -> _Process:
-    """The process of a pid that has no trace yet; a new one where there is none."""
+    """The process of a pid that has no trace yet; a new one if there is none."""
     for one in found:
         if one.pid == pid & ID_MASK and one.trace is None:
             return one
@@ -157,14 +159,12 @@ def _of_pid(found: list[_Process], pid: int) -> _Process:
 def _find_ranks(measured: Sequence[_Process]) -> None:
     """Note which process is which rank.
 
-    What a rank starts inherits its environment, so of the processes that claim one rank it is the one above the others;
-    of several of which none is, as workers of a rank that measured nothing itself, it is none. Where ranks failed and
-    were started again, they are those of the last start.
+    What a rank starts inherits its environment: of the processes that claim a rank, the one above all others is it. If
+    there is no such one (workers of a rank that measured nothing itself, ranks that were restarted), none is.
     """
-    last = max((one.claimed_rank.attempt for one in measured if one.claimed_rank), default=0)
     claims: dict[int, list[_Process]] = {}
     for one in measured:
-        if one.claimed_rank is not None and one.claimed_rank.attempt == last:
+        if one.claimed_rank is not None:
             claims.setdefault(one.claimed_rank.rank, []).append(one)
     for claiming in claims.values():
         on_top = [one for one in claiming if not one.is_below(claiming)]
@@ -182,21 +182,12 @@ def _named(measured: Sequence[_Process]) -> dict[str, _Process]:
     }
 
 
-def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
-    """Remove what processes left that measured nothing, as workers that only made the recorder of their module."""
-    for one in processes:
-        own_trace = None if one.trace == folder / TRACE_NAME else one.trace
-        for path in filter(None, (one.journal_path, own_trace)):
-            path.unlink(missing_ok=True)
-
-
 def _move(folder: Path, named: dict[str, _Process]) -> None:
-    """Have the files of each process in its folder; in two steps, for one may be where another's belong."""
+    """Move the files of each process into its folder; in two steps, for one may be where another's belong."""
     moves = []
     for name, process in named.items():
         (folder / name).mkdir(exist_ok=True)
-        own_trace = None if process.trace == folder / TRACE_NAME else process.trace
-        for path, file in ((process.journal_path, JOURNAL_NAME), (own_trace, TRACE_NAME)):
+        for path, file in ((process.journal_path, JOURNAL_NAME), (process.own_trace(folder), TRACE_NAME)):
             if path is not None and path != folder / name / file:
                 aside = folder / f".{name}.{file}"
                 path.replace(aside)
@@ -209,49 +200,27 @@ def _move(folder: Path, named: dict[str, _Process]) -> None:
 
 
 def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
-    """What the start-up hook left of interpreters that it could not follow; the notes are removed."""
-    reasons: dict[str, int] = {}
+    """Findings of the start-up hook's notes about interpreters that it could not follow; the notes are removed."""
+    reasons: Counter[str] = Counter()
     for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
         with suppress(OSError):
-            reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
-            reasons[reason] = reasons.get(reason, 0) + 1
+            reasons[printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]] += 1
             path.unlink()
     lost = "Their NVTX ranges and GPU work are not in the results."
     if tracer == "nsys":  # which follows them by itself
-        lost = "Their ranks are not known, and nothing in them is annotated."
+        lost = "Their ranges are not known, and nothing in them is annotated."
     hint = "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_…."
-    return [
-        Finding(
-            "child-not-followed",
-            Severity.WARNING,
-            f"{count} Python child process(es) could not be followed: {reason}. {lost}",
-            hint,
-            process,
-        )
-        for reason, count in reasons.items()
-    ]
+    messages = (
+        f"{count} Python child process(es) could not be followed: {why}. {lost}" for why, count in reasons.items()
+    )
+    return [Finding("child-not-followed", Severity.WARNING, message, hint, process) for message in messages]
 
 
-def rank_findings(record: ProcessRecord) -> list[Finding]:
-    """Ranks that measured nothing, where only one did (of several, their comparison has it); ranks started again."""
-    measured, hint = record.measured or (), f"See {record.folder}/stderr.log."
-    found = []
-    ranks = {one.rank: one.world_size or 0 for one in measured if one.rank is not None}
+def rank_findings(record: ProcessRecord) -> Iterator[Finding]:
+    """Ranks that measured nothing, if only one did; else their comparison reports it."""
+    ranks = {one.rank: one.world_size or 0 for one in record.measured or () if one.rank is not None}
     missing = [str(rank) for rank in range(max(ranks.values(), default=0)) if rank not in ranks]
     if missing and len(ranks) == 1:
-        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {_some(missing)}."
-        found.append(Finding("ranks-missing", Severity.WARNING, message, hint, record.folder))
-    attempts = {one.folder: one.attempt for one in measured if one.attempt is not None}
-    last = max(attempts.values(), default=0)
-    before = [folder.removeprefix(f"{record.folder}/") for folder, attempt in attempts.items() if attempt < last]
-    if before:
-        message = (
-            f"The ranks were started again ({last} time(s)). Means and throughput include the earlier ones, which are "
-            f"in {_some(before)}."
-        )
-        found.append(Finding("ranks-restarted", Severity.WARNING, message, hint, record.folder))
-    return found
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
+        some = ", ".join(missing[:LISTED]) + (", …" if len(missing) > LISTED else "")
+        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {some}."
+        yield Finding("ranks-missing", Severity.WARNING, message, f"See {record.folder}/stderr.log.", record.folder)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from perfharness.errors import ClockError
+from perfharness.files import locked
 from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clocks import RESTORE_COMMAND, maximum_clocks, settings_left, step_lines
@@ -27,15 +30,35 @@ def maximized_clocks(run: Run) -> Iterator[None]:
     """Hold the clocks of the run's GPUs at their maximum, then restore them.
 
     NVML stays open: without persistence mode an idle driver forgets the settings.
+
+    Raises:
+        ClockError: another launch holds the clocks of one of them.
     """
-    with open_nvml() as nvml, maximum_clocks(nvml, [gpu.uuid for gpu in run.gpus], run.interrupted) as steps:
+    uuids = [gpu.uuid for gpu in run.gpus]
+    with _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
         yield
     run.findings += _findings(steps)
     run.records[CLOCKS_COMPANION] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
+@contextmanager
+def _alone_with(uuids: Sequence[str]) -> Iterator[None]:
+    """Lock a folder per GPU: who ends first would restore the clocks under the other."""
+    with ExitStack() as stack:
+        for uuid in uuids:
+            folder = Path(tempfile.gettempdir()) / f"perfharness-clocks-{uuid}"
+            folder.mkdir(exist_ok=True)
+            try:
+                stack.enter_context(locked(folder))
+            except BlockingIOError:
+                raise ClockError(
+                    f"-m: another launch holds the clocks of GPU {uuid}; wait for it, or drop -m"
+                ) from None
+        yield
+
+
 def _findings(steps: Sequence[ClockStep]) -> Iterator[Finding]:
-    """What was refused, and what did not come back as it should have."""
+    """What was refused, and what was not restored."""
     if not steps:
         yield Finding("clocks-refused", Severity.WARNING, "There is no GPU whose clocks could be set.", "Drop -m.")
     for line in step_lines([step for step in steps if step.answer == "refused"]):
@@ -49,11 +72,10 @@ def noted_clocks(run: Run) -> Iterator[None]:
     """Report settings that a killed launch, or another program, has left on the run's GPUs."""
     if run.gpus:
         with open_nvml() as nvml:
-            for gpu in run.gpus:
-                device = nvml.device(gpu.uuid)
-                if device is not None and (left := settings_left(device)):
+            for device in filter(None, (nvml.device(gpu.uuid) for gpu in run.gpus)):
+                if left := settings_left(device):
                     hint = f"`{RESTORE_COMMAND}` sets the driver's defaults"
-                    run.findings.append(Finding("clocks-locked", Severity.WARNING, left_text(gpu.uuid, left), hint))
+                    run.findings.append(Finding("clocks-locked", Severity.WARNING, left_text(device.uuid, left), hint))
     yield
 
 
@@ -75,7 +97,7 @@ def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: 
         Each setting and NVML's answer. What was refused is left as it was.
 
     Raises:
-        ClockError: there is no GPU.
+        ClockError: there is no GPU, or a launch holds its clocks.
         UsageError: a GPU that was asked for is not there.
     """
     facts = find_gpus()
@@ -83,7 +105,8 @@ def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: 
         raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     chosen = choose_gpus(facts.gpus, names=gpus, number=num_gpus, offset=gpu_offset, visible_devices=visible)
-    with _ending_by_exception(), open_nvml() as nvml, maximum_clocks(nvml, [gpu.uuid for gpu in chosen]) as steps:
+    uuids = [gpu.uuid for gpu in chosen]
+    with _ending_by_exception(), _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
         yield steps
 
 

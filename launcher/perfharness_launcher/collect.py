@@ -46,14 +46,14 @@ MAX_LINES = 5
 
 @dataclass(frozen=True)
 class Collected:
-    """The trace of one process, None where there is none, and findings about it."""
+    """The trace of one process, if there is one, and findings about it."""
 
     trace: str | None
     findings: tuple[Finding, ...]
 
 
 def collect(nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts) -> list[Collected]:
-    """Collect the traces of every folder, several concurrently.
+    """Collect the traces of every folder, several at a time.
 
     Args:
         folders: of the launched processes, each with its pid.
@@ -61,75 +61,63 @@ def collect(nsys: NsysInstall | None, folders: Mapping[Path, int | None], interr
 
     def collect_one(folder: Path) -> Collected:
         if nsys is not None:
-            return collect_report(nsys, folder, interrupts)
-        return _complete(folder, folders[folder])
+            return _collect_report(nsys, folder, interrupts)
+        return _collect_logs(folder, folders[folder])
 
     workers = max(1, min(len(folders), len(os.sched_getaffinity(0))))
     with ThreadPoolExecutor(max_workers=workers) as pool:
         return list(pool.map(collect_one, folders))
 
 
-def _complete(folder: Path, launched_pid: int | None) -> Collected:
-    """The embedded tracer's files, and those made of what processes left that were killed, or left that to us."""
-    from perfharness.tracer.output import complete_traces  # here, for verbs that read a run need no tracer
+def _collect_logs(folder: Path, launched_pid: int | None) -> Collected:
+    """Make traces of the range logs that the embedded tracer's processes left."""
+    from perfharness.tracer.output import complete_traces  # here: commands that read a run need no tracer
 
-    log, trace, findings = folder / TRACER_LOG, folder / TRACE_NAME, []
+    log, findings = folder / TRACER_LOG, []
     if log.exists() and log.stat().st_size == 0:
         log.unlink()
     try:
         complete_traces(folder, launched_pid)
     except (OSError, sqlite3.Error) as error:
-        message = f"the ranges that processes left in {folder.name} could not be put into {TRACE_NAME}: {error}"
-        hint = f"make room on the disk; then `perfharness analyze {folder.parent}` takes them in"
+        message = f"The ranges of {folder.name} could not be written into {TRACE_NAME}: {error}."
+        hint = f"Free some disk space, then run `perfharness analyze {folder.parent}`."
         findings.append(Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name))
-    return Collected(TRACE_NAME if trace.exists() else None, tuple(findings))
+    return Collected(TRACE_NAME if (folder / TRACE_NAME).exists() else None, tuple(findings))
 
 
-def collect_report(
-    nsys: NsysInstall, folder: Path, interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
-) -> Collected:
-    """Import what nsys recorded, where it has not done so itself, and export it."""
+def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> Collected:
+    """Import what nsys recorded if it has not done so itself, and export it to sqlite."""
     trace, report, recording = (folder / name for name in (TRACE_NAME, REPORT_STEM + REPORT_SUFFIX, "trace.qdstrm"))
     lines, findings = log_lines(folder / TRACER_LOG), []
-    if recording.exists() or not nsys.finds_importer:
-        lines = without_import(lines)  # nsys could not import by itself; that is made up for
-    try:
-        step = f"{recording.name} into a report"
-        if recording.exists():
-            lines += _import(nsys, recording, report, interrupts, patience_s)
-    except (LaunchError, OSError) as error:
-        findings.append(_failed(folder, step, error, recording))
-    try:
-        step = f"{report.name} into {TRACE_NAME}"
-        if report.exists():
-            run_tool(export_command(nsys, report, trace), folder, interrupts, patience_s)
-    except (LaunchError, OSError) as error:
-        findings.append(_failed(folder, step, error, report))
+
+    def convert(source: Path, action: Callable[[], list[str]]) -> list[str]:
+        try:
+            return action() if source.exists() else []
+        except (LaunchError, OSError) as error:
+            message = f"nsys could not convert {source.name} of {folder.name}: {error}."
+            hint = f"`perfharness doctor` lists what this nsys lacks. {source.name} is kept."
+            findings.append(Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name))
+            return []
+
+    if recording.exists():
+        lines = without_import(lines)  # nsys could not import by itself
+        lines += convert(recording, lambda: _import(nsys, recording, report, interrupts))
+    convert(report, lambda: run_tool(export_command(nsys, report, trace), folder, interrupts))
     is_whole = trace.exists() and trace.stat().st_size > 0
     return Collected(TRACE_NAME if is_whole else None, (*tracer_findings(lines, folder.name), *findings))
 
 
-def _failed(folder: Path, step: str, error: Exception, kept: Path) -> Finding:
-    message = f"nsys could not turn {step} ({folder.name}): {error}"
-    hint = f"perfharness doctor says what this nsys lacks; {kept.name} is kept and can be read elsewhere"
-    return Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)
+def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interrupts) -> list[str]:
+    """Make the report from the recording, which is then removed; return what the importer printed.
 
-
-def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interrupts, patience_s: float) -> list[str]:
-    """Make the report from the recording, in place of one that a failed import left; then the recording goes.
-
-    Returns:
-        What the importer printed.
-
-    Raises:
-        LaunchError: it failed each time. A report that was there stays as it was.
+    A report that a failed import left is replaced only by a whole one. Raises `LaunchError`.
     """
     made = report.with_name(f"{REPORT_STEM}.again{REPORT_SUFFIX}")
     asked_before = interrupts.count
     try:
         for left in reversed(range(attempts(nsys))):
             try:
-                lines = run_tool(import_command(nsys, recording, made), report.parent, interrupts, patience_s)
+                lines = run_tool(import_command(nsys, recording, made), report.parent, interrupts)
                 break
             except LaunchError as error:
                 if not left or interrupts.count > asked_before or isinstance(error, ToolStoppedError):
@@ -145,38 +133,31 @@ def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interr
 
 
 def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:
-    """Complaints of nsys among the lines of its log; one finding for all of them, with the first lines."""
+    """Complaints among the lines of nsys's log, as one finding."""
     complaints = _complaints(lines)
     if not complaints:
         return []
-    is_severe = any(SEVERE.search(line) for line in complaints)
+    severity = Severity.ERROR if any(map(SEVERE.search, complaints)) else Severity.WARNING
     more = f" (and {len(complaints) - MAX_LINES} more)" if len(complaints) > MAX_LINES else ""
-    return [
-        Finding(
-            "tracer-complained",
-            Severity.ERROR if is_severe else Severity.WARNING,
-            f"nsys printed: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}",
-            f"all of it is in {process}/{TRACER_LOG}",
-            process,
-        )
-    ]
+    message = f"nsys printed: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}"
+    return [Finding("tracer-complained", severity, message, f"See {process}/{TRACER_LOG}.", process)]
 
 
 def without_import(lines: Sequence[str]) -> list[str]:
-    """Lines of nsys about everything but its own import, whose error can be of many lines."""
-    kept = []
-    is_about_import = False
+    """Lines of nsys about everything but its own import, whose error can have many lines."""
+    kept, is_about_import = [], False
     for line in lines:
-        is_about_import = line.startswith("Importer error status:") or (
-            is_about_import and not line.startswith("Generated")
-        )
+        if line.startswith("Importer error status:"):
+            is_about_import = True
+        elif line.startswith("Generated"):
+            is_about_import = False
         if not is_about_import and not ABOUT_IMPORT.search(line):
             kept.append(line)
     return kept
 
 
 def log_lines(log: Path, begin: int = 0) -> list[str]:
-    """The lines that a tool printed, without progress bars; none where there is no log."""
+    """The lines that a tool printed, without progress bars; none if there is no log."""
     try:
         text = log.read_bytes()[begin:].decode(errors="replace")
     except OSError:
@@ -193,26 +174,23 @@ def _complaints(lines: Sequence[str]) -> list[str]:
 
 
 class ToolStoppedError(LaunchError):
-    """A tool of nsys did not end by itself."""
+    """A tool of nsys was ended by the launcher."""
 
 
 def run_tool(
-    command: Sequence[str], folder: Path, interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
+    command: Sequence[str], folder: Path, interrupts: Interrupts, timeout_s: float = TOOL_TIMEOUT_S
 ) -> list[str]:
-    """Run one of nsys's tools, its command and output at the end of the tracer's log; a second Ctrl-C ends it.
+    """Run one of nsys's tools and return what it prints, which is added to the tracer's log.
 
-    Returns:
-        The lines it printed.
+    A second Ctrl-C kills it.
 
     Raises:
         ToolNotFoundError: it cannot be started.
-        ToolStoppedError: it was ended by us.
+        ToolStoppedError: it was killed.
         LaunchError: it failed.
     """
-    name = Path(command[0]).name
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     asked_before = max(interrupts.count, 1)
-    stopped = ""
     with (folder / TRACER_LOG).open("ab") as log:
         log.write(f"\n$ {shlex.join(command)}\n".encode())
         log.flush()
@@ -226,18 +204,15 @@ def run_tool(
     while tool.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             tool.wait(POLL_S)
-        if interrupts.count > asked_before:
-            stopped = "by an interrupt"
-        elif time.monotonic() > deadline:
-            stopped = f"after {patience_s:.0f} s"
-        if stopped and tool.poll() is None:
+        if tool.poll() is None and (interrupts.count > asked_before or time.monotonic() > deadline):
             os.killpg(tool.pid, signal.SIGKILL)
-    if stopped and tool.returncode:
-        raise ToolStoppedError(f"{name} was stopped {stopped}")
+            tool.wait()
+            why = "by an interrupt" if interrupts.count > asked_before else f"after {timeout_s:.0f} s"
+            raise ToolStoppedError(f"{command[0]} was stopped {why}")
     lines = log_lines(folder / TRACER_LOG, begin)
     if tool.returncode:
         last = _complaints(lines)[:3] or lines[-3:]
-        raise LaunchError(f"{name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
+        raise LaunchError(f"{Path(command[0]).name} ended with {tool.returncode}: {' | '.join(last) or 'no output'}")
     return lines
 
 
@@ -245,14 +220,14 @@ def run_tool(
 
 
 def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) -> Path:
-    """The sqlite file of a report, made where it is missing or older than the report.
+    """The sqlite file of a report; made if it is missing or older than the report.
 
     Args:
         report: an `.nsys-rep`.
-        find_installs: looks for nsys, newest first; asked only when an export is needed.
+        find_installs: looks for nsys, newest first; called only when an export is needed.
 
     Raises:
-        ToolNotFoundError: an export is needed, and there is no nsys for it.
+        ToolNotFoundError: an export is needed, and there is no nsys.
         TraceFormatError: nsys cannot export it, or the folder cannot be written.
     """
     target = report.with_suffix(".sqlite")
@@ -261,17 +236,17 @@ def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) 
     installs = find_installs()
     if not installs:
         raise ToolNotFoundError(
-            f"{report} has to be exported first, and there is no nsys here; export it where there is one with "
-            f"`nsys export --type sqlite {report.name}`, or give --nsys."
+            f"{report} needs an export, and there is no nsys here. Give --nsys, or export it where there is one: "
+            f"`nsys export --type sqlite {report.name}`."
         )
     problems = []
-    for nsys in installs:  # an older nsys cannot read a newer one's report, but there may be a newer one here
+    for nsys in installs:  # an older nsys cannot read the report of a newer one
         problem = _export(nsys, report, target)
         if problem is None:
             return target
         problems.append(f"nsys {nsys.version_text or nsys.path}: {problem}")
     raise TraceFormatError(
-        f"{report} cannot be exported ({'; '.join(problems)}); use the nsys that wrote it, or a newer one."
+        f"{report} cannot be exported ({'; '.join(problems)}). Use the nsys that wrote it, or a newer one."
     )
 
 
@@ -280,13 +255,10 @@ def _export(nsys: NsysInstall, report: Path, target: Path) -> str | None:
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as folder:
             made = Path(folder) / target.name
-            done = subprocess.run(
-                export_command(nsys, report.absolute(), made.absolute()), capture_output=True, text=True, check=False
-            )
-            if done.returncode != 0 or not made.is_file():
-                lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-                return lines[-1] if lines else f"exit code {done.returncode}"
+            run_tool(export_command(nsys, report.absolute(), made.absolute()), Path(folder), Interrupts())
             made.replace(target)
+    except LaunchError as error:
+        return str(error)
     except OSError as error:
         return f"{target.parent}: {error.strerror}"
     return None
@@ -304,45 +276,35 @@ for _ in range({TRIAL_RANGES}):
 """
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Result of tracing a tiny program.
+def try_nsys(nsys: NsysInstall, python: str) -> int:
+    """Trace a program that makes two NVTX ranges, which takes a second or two; return how many were recorded.
 
-    Args:
-        ranges: how many of the `TRIAL_RANGES` are in the trace; None: there was no trace to read.
-        reason: why not all of them; empty where they are.
+    Raises:
+        PerfHarnessError: there is no trace to read.
     """
-
-    ranges: int | None
-    reason: str = ""
-
-    @property
-    def records_nvtx(self) -> bool:
-        """Whether every range was recorded."""
-        return self.ranges == TRIAL_RANGES
-
-
-def try_nsys(nsys: NsysInstall, python: str) -> Trial:
-    """Trace a tiny program that makes two NVTX ranges; takes a second or two."""
-    from perfharness.trace import open_trace  # here, for it is rarely needed and takes time to import
+    from perfharness.trace import open_trace  # here: slow to import, rarely needed
 
     with tempfile.TemporaryDirectory(prefix="perfharness-") as name:
         folder = Path(name)
-        (folder / "trial_program.py").write_text(TRIAL_PROGRAM)  # `-c` would have the current folder on its path
-        command = profile_command(NsysTracing(nsys), folder, [python, str(folder / "trial_program.py")])
+        program = folder / "trial_program.py"  # `-c` would have the current folder on its path
+        program.write_text(TRIAL_PROGRAM)
         failure = ""
         try:
+            command = profile_command(NsysTracing(nsys), folder, [python, str(program)])
             run_tool(command, folder, Interrupts(), TRIAL_TIMEOUT_S)
-        except (ToolNotFoundError, ToolStoppedError) as error:
-            return Trial(None, f"{nsys.path} could not run a program of two ranges: {error}")
+        except (ToolNotFoundError, ToolStoppedError):
+            raise
         except LaunchError as error:  # there may be a trace nevertheless
             failure = str(error)
-        collected = collect_report(nsys, folder, Interrupts(), TRIAL_TIMEOUT_S)
+        collected = _collect_report(nsys, folder, Interrupts())
         if collected.trace is None:
-            reasons = [finding.message for finding in collected.findings] or [failure or f"{nsys.path} left no trace"]
-            return Trial(None, "; ".join(reasons))
-        try:
-            count = len(open_trace(folder / collected.trace).ranges.start_ns)
-        except PerfHarnessError as error:
-            return Trial(None, str(error))
-        return Trial(count, "" if count == TRIAL_RANGES else f"{count} of {TRIAL_RANGES} ranges were recorded")
+            reasons = [finding.message for finding in collected.findings]
+            raise LaunchError("; ".join(reasons) or failure or f"{nsys.path} left no trace")
+        return len(open_trace(folder / collected.trace).ranges.start_ns)
+
+
+def records_ranges(nsys: NsysInstall, python: str) -> bool:
+    """Whether an nsys recorded all ranges of a trial."""
+    with contextlib.suppress(PerfHarnessError):
+        return try_nsys(nsys, python) == TRIAL_RANGES
+    return False

@@ -3,8 +3,8 @@
 They are entered in order before the first process starts. They are left in reverse order when the last measured
 process has ended and before the tracers report: also after an exception, Ctrl-C, SIGTERM or SIGHUP.
 
-A condition that starts processes of its own removes `PERFHARNESS_RUN_ID` from their environment. With it they would
-belong to the run, and end with it.
+A condition that starts processes of its own removes `PERFHARNESS_RUN_ID` from their environment, else they would end
+with the run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,7 @@ from typing import Any
 from perfharness.errors import PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
-
-
-@dataclass(frozen=True)
-class StartedProcess:
-    """A measured process that has started.
-
-    Args:
-        folder: name of its folder in the run, `proc_X_gpu_Y`.
-        pid: in the launcher's pid namespace.
-        start_unix_ns: just before it was started.
-        gpu_uuids: its GPUs.
-    """
-
-    folder: str
-    pid: int
-    start_unix_ns: int
-    gpu_uuids: tuple[str, ...] = ()
+from perfharness_launcher.process import RunningProcess
 
 
 @dataclass
@@ -43,9 +27,7 @@ class Run:
     """A run and its conditions.
 
     Args:
-        folder: where the run is being written. Files of a condition need a name in `staging.has_name_of_a_run`. The
-            folder moves after the conditions are left.
-        gpus: those that the run uses.
+        folder: where the run is being written. Files of a condition need a name in `staging.has_name_of_a_run`.
         interrupted: whether the user has asked the launch to end. A condition that takes long to enter asks it.
 
     Attributes:
@@ -53,7 +35,7 @@ class Run:
         of_processes: fields of `ProcessRecord`, by folder of the process.
         findings: for the manifest; one of severity `ERROR` makes the launch exit with 3.
         started: called with each measured process as soon as it has started; quick.
-        done: each tells whether the processes have served their purpose and are to end; quick.
+        done: whether the processes have served their purpose and are to end; quick.
     """
 
     folder: Path
@@ -63,12 +45,12 @@ class Run:
     records: dict[str, Any] = field(default_factory=dict)
     of_processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    started: list[Callable[[StartedProcess], None]] = field(default_factory=list)
+    started: list[Callable[[RunningProcess], None]] = field(default_factory=list)
     done: list[Callable[[], bool]] = field(default_factory=list)
     _entered: ExitStack = field(default_factory=ExitStack)
 
     def enter(self, conditions: Iterable[Condition]) -> None:
-        """Enter conditions until the user interrupts. An error of ours calls the launch off, any other is a finding.
+        """Enter conditions until the user interrupts; an error that is not ours becomes a finding.
 
         Raises:
             PerfHarnessError: a condition called the launch off.
@@ -81,10 +63,10 @@ class Run:
                 manager.__enter__()
                 self._entered.callback(self._leave_one, manager)
 
-    def notify_started(self, process: StartedProcess) -> None:
+    def notify_started(self, process: RunningProcess) -> None:
         """Call `started` with a process."""
         for callback in self.started:
-            with self._noting(f"failed when {process.folder} started"):
+            with self._noting(f"failed when {process.spec.folder} started"):
                 callback(process)
 
     def is_done(self) -> bool:
@@ -100,7 +82,7 @@ class Run:
             manager.__exit__(None, None, None)
 
     @contextmanager
-    def _noting(self, what: str, but: tuple[type[Exception], ...] | type[Exception] = ()) -> Iterator[None]:
+    def _noting(self, what: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
         try:
             yield
         except but:
@@ -108,9 +90,8 @@ class Run:
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
-            self.findings.append(
-                Finding("condition-failed", Severity.ERROR, f"A condition of the launch {what}: {where}")
-            )
+            message = f"A condition of the launch {what}: {where}"
+            self.findings.append(Finding("condition-failed", Severity.ERROR, message))
 
 
 Condition = Callable[[Run], AbstractContextManager[None]]

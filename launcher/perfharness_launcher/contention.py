@@ -20,10 +20,9 @@ TOLERANCE = 0.25
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-STEPS = {
+LIBRARIES = {
     "onnxruntime": "ONNX Runtime: intra_op_num_threads={}",
     "torch": "PyTorch: torch.set_num_threads({}) or OMP_NUM_THREADS={}",
-    "": "OMP_NUM_THREADS={}",
 }
 """How to set the number of threads, by the library that starts them."""
 
@@ -34,16 +33,15 @@ def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) ->
     ready_s, run_s = sum(one.cpu_ready_s or 0.0 for one in sampled), sum(one.cpu_run_s or 0.0 for one in sampled)
     if not sampled or ready_s < LEAST_READY_SHARE * (ready_s + run_s):
         return []
-    placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
-    cpus, runnable = sum(placed.values()), sum(one.runnable_threads or 0.0 for one in sampled)
     count = len(sampled)
-    threads = max(1, math.ceil(runnable / count - TOLERANCE))
+    placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
+    cpus = sum(placed.values())
+    threads = max(1, math.ceil(sum(one.runnable_threads or 0.0 for one in sampled) / count - TOLERANCE))
     if not 0 < cpus < count * threads:
         return []  # other programs take the CPUs
-    message = (
-        f"CPU contention: {_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')} on"
-        f" {_number(cpus, 'CPU', 'CPUs')}; ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time."
-    )
+    counts = f"{_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')}"
+    share = f"ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time"
+    message = f"CPU contention: {counts} on {_number(cpus, 'CPU', 'CPUs')}; {share}."
     hint = f"Try {' or '.join(_steps(plan, count, threads, cpus))}."
     return [Finding(CPU_CONTENTION, Severity.WARNING, message, hint)]
 
@@ -52,7 +50,8 @@ def _steps(plan: LaunchPlan, count: int, threads: int, cpus: int) -> list[str]:
     steps = []
     each = max(1, cpus // count)
     if each < threads:
-        how = "; ".join(STEPS[name].replace("{}", str(each)) for name in _libraries(plan) or [""])
+        ways = [LIBRARIES[name] for name in _libraries(plan)] or ["OMP_NUM_THREADS={}"]
+        how = "; ".join(ways).replace("{}", str(each))
         steps.append(f"{'one thread' if each == 1 else f'{each} threads'} per process ({how})")
     fewer = max(1, cpus // threads)
     if len(plan.gpus) <= 1 and fewer < count:
@@ -65,9 +64,8 @@ def _libraries(plan: LaunchPlan) -> list[str]:
     script = plan.program.script
     path = None if script is None or script.is_module else Path(script.target)
     text = path.read_text(errors="replace") if path is not None and path.is_file() else ""
-    known = [name for name in STEPS if name]
-    named = [name for name in known if re.search(rf"\b{name}\b", text)]
-    return named or [name for name in known if any(one.startswith(name) for one in plan.environment.packages)]
+    named = [name for name in LIBRARIES if re.search(rf"\b{name}\b", text)]
+    return named or [name for name in LIBRARIES if any(one.startswith(name) for one in plan.environment.packages)]
 
 
 def _number(count: int, one: str, several: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from perfharness.model.findings import Finding, Severity
@@ -13,117 +13,99 @@ from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.conditions import Condition, Run
 
 PERIOD_S = 1.0
-
 START_MARGIN_C = 5
-"""A launch of a series begins at most so much warmer than the first: idle GPUs differ by less from minute to minute."""
+"""Each launch of a series begins at most this much warmer than the first one."""
 
-HINT = "a higher --cool-down, or a longer cool-down-limit in perfharness.toml"
+Interrupted = Callable[[], bool]
+Say = Callable[[str], object]
 
 
 def cool_down(
-    gpus: Sequence[Device], target_c: float, *, limit_s: float,
-    interrupted: Callable[[], bool] = lambda: False, say: Callable[[str], object] = lambda _: None,
-) -> list[GpuWait]:  # fmt: skip
-    """Wait until every GPU is at most that warm, by the sensor on its die.
+    targets_c: Mapping[Device, float],
+    *,
+    limit_s: float,
+    interrupted: Interrupted = lambda: False,
+    say: Say = lambda _: None,
+) -> list[GpuWait]:
+    """Wait until the sensor of every GPU has reported at most its target once.
 
     Args:
-        gpus: of an open NVML; a MIG instance stands for its whole GPU.
-        target_c: degrees Celsius.
-        limit_s: after that long, those that are still too warm are given up.
+        targets_c: by GPU of an open NVML. One whose temperature cannot be read is not waited for.
+        limit_s: gives up after this time.
         interrupted: asked once a second; ends the waiting.
         say: called with a line when the wait begins.
-
-    Returns:
-        One per GPU, in the order given. A GPU whose temperature cannot be read is not waited for.
     """
-    begin = time.monotonic()
-    found = {gpu: _read(gpu, target_c) for gpu in gpus}
+    begin, passed_s = time.monotonic(), 0.0
+    found = {gpu: _read(gpu, target_c) for gpu, target_c in targets_c.items()}
     while waiting := [gpu for gpu, one in found.items() if not one.reached and one.reason is None]:
-        passed_s = time.monotonic() - begin
         if passed_s >= limit_s or interrupted():
             break
-        if all(one.waited_s == 0 for one in found.values()):
-            warm = ", ".join(f"{found[gpu].begin_c} °C" for gpu in waiting)
-            say(f"waiting for {target_c:g} °C (now {warm}), at most {limit_s:g} s")
+        if not passed_s:
+            warm = ", ".join(f"{found[gpu].begin_c} °C for {targets_c[gpu]:g} °C" for gpu in waiting)
+            say(f"waiting until the GPUs are cool ({warm}), at most {limit_s:g} s")
         time.sleep(min(PERIOD_S, limit_s - passed_s))
+        passed_s = time.monotonic() - begin
         for gpu in waiting:
-            now = _read(gpu, target_c)
-            waited = {"begin_c": found[gpu].begin_c, "waited_s": time.monotonic() - begin}
-            found[gpu] = now.model_copy(update=waited)
+            waited = {"begin_c": found[gpu].begin_c, "waited_s": passed_s}
+            found[gpu] = _read(gpu, targets_c[gpu]).model_copy(update=waited)
     return list(found.values())
 
 
 def _read(gpu: Device, target_c: float) -> GpuWait:
     now = gpu.gpu.ask("nvmlDeviceGetTemperature", gpu.nvml.NVML_TEMPERATURE_GPU)
-    temperature = int(now.value) if now.ok else None
-    reached = temperature is not None and temperature <= target_c
-    return GpuWait(
-        gpu_uuid=gpu.uuid,
-        target_c=target_c,
-        begin_c=temperature,
-        end_c=temperature,
-        waited_s=0.0,
-        reached=reached,
-        reason=now.reason,
-    )
+    now_c = int(now.value) if now.ok else None
+    known = {"gpu_uuid": gpu.uuid, "target_c": target_c, "waited_s": 0.0, "reason": now.reason}
+    reached = now_c is not None and now_c <= target_c
+    return GpuWait.model_validate({**known, "begin_c": now_c, "end_c": now_c, "reached": reached})
 
 
-def cooled_down(target_c: float, limit_s: float, say: Callable[[str], None]) -> Condition:
+def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
     """Wait before the first process (`--cool-down`)."""
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
         with open_nvml() as nvml:
-            devices = [device for gpu in run.gpus if (device := nvml.device(gpu.uuid)) is not None]
-            found = cool_down(devices, target_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
-            if not devices:
-                problem = nvml.opened.reason or "the run uses no GPU"
-                text = f"--cool-down waited for no GPU: {problem}"
-                run.findings.append(Finding("not-cooled-down", Severity.WARNING, text))
+            devices = list(filter(None, (nvml.device(gpu.uuid) for gpu in run.gpus)))
+            targets_c = dict.fromkeys(devices, target_c)
+            found = cool_down(targets_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
+            problems = [] if devices else [f"there is no GPU ({nvml.opened.reason or 'the run uses none'})"]
+        problems += [_problem(one) for one in found if not one.reached]
+        hint = "Use a higher --cool-down, or a longer cool-down-limit in perfharness.toml."
+        run.findings += [
+            Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint) for problem in problems
+        ]
         gpus = [one.model_dump() for one in found]
         run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
-        run.findings += [
-            Finding("not-cooled-down", Severity.WARNING, _message(one), HINT) for one in found if not one.reached
-        ]
         yield
 
     return condition
 
 
+def _problem(result: GpuWait) -> str:
+    if result.reason is not None:
+        return f"the temperature of GPU {result.gpu_uuid} cannot be read ({result.reason})"
+    after = f"after {result.waited_s:.0f} s (target {result.target_c:g} °C, at first {result.begin_c} °C)"
+    return f"GPU {result.gpu_uuid} was still at {result.end_c} °C {after}"
+
+
 def as_cool_as_first(
-    gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float,
-    interrupted: Callable[[], bool] = lambda: False, say: Callable[[str], object] = lambda _: None,
-) -> list[GpuWait]:  # fmt: skip
+    gpus: Sequence[GpuRecord],
+    first_c: dict[str, int],
+    *,
+    limit_s: float,
+    interrupted: Interrupted = lambda: False,
+    say: Say = lambda _: None,
+) -> list[GpuWait]:
     """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
 
     Args:
-        gpus: of the launch that is about to begin.
-        first_c: temperatures before the first launch on each GPU, by UUID; what it does not have is added.
-        limit_s: of all GPUs together; after that long, the launch begins in any case.
-
-    Returns:
-        One for each GPU that was waited for, or could have been.
+        first_c: temperatures before the first launch on each GPU, by UUID; missing ones are added.
     """
-    found: list[GpuWait] = []
     if not gpus:
-        return found
+        return []
     with open_nvml() as nvml:
-        for gpu in gpus:
-            if (device := nvml.device(gpu.uuid)) is None:
-                continue
-            if gpu.uuid in first_c:
-                left_s = max(0.0, limit_s - sum(one.waited_s for one in found))
-                target_c = first_c[gpu.uuid] + START_MARGIN_C
-                found += cool_down([device], target_c, limit_s=left_s, interrupted=interrupted, say=say)
-            elif (now_c := _read(device, 0.0).begin_c) is not None:
-                first_c[gpu.uuid] = now_c
-    return found
-
-
-def _message(result: GpuWait) -> str:
-    if result.reason is not None:
-        return f"GPU {result.gpu_uuid}: did not wait, its temperature cannot be read ({result.reason})."
-    return (
-        f"GPU {result.gpu_uuid} was still at {result.end_c} °C after {result.waited_s:.0f} s (target "
-        f"{result.target_c:g} °C, at first {result.begin_c} °C)."
-    )
+        devices = list(filter(None, (nvml.device(gpu.uuid) for gpu in gpus)))
+        targets_c = {gpu: first_c[gpu.uuid] + float(START_MARGIN_C) for gpu in devices if gpu.uuid in first_c}
+        now_c = {gpu.uuid: _read(gpu, 0.0).begin_c for gpu in devices if gpu not in targets_c}
+        first_c |= {uuid: celsius for uuid, celsius in now_c.items() if celsius is not None}
+        return cool_down(targets_c, limit_s=limit_s, interrupted=interrupted, say=say)

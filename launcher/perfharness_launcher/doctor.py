@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from perfharness.errors import PerfHarnessError
 from perfharness.model.distribution import install_command
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clocks import RESTORE_COMMAND, settings_left
@@ -21,7 +23,6 @@ from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 from perfharness_launcher.nsys import (
     INSTALL_NSYS,
-    NSYS_VARIABLE,
     NVTX_PINNED,
     NsysInstall,
     dotted,
@@ -70,22 +71,24 @@ def check_up(
     """
     gpus = find_gpus()
     interpreter = ask_interpreter(python)
-    return [
+    checks = [
         Check("system", Health.GOOD, f"{operating_system()}, {cpu_model()}, {len(os.sched_getaffinity(0))} CPUs"),
-        *check_interpreter(interpreter),
-        *check_nsys(find_nsys(nsys, environ), interpreter, gpus),
-        *check_gpus(gpus, environ),
-        *check_embedded(gpus, interpreter),
-        *check_permissions(root, has_gpu=bool(gpus.gpus)),
-        *check_clocks(gpus, root),
-        *check_packages(has_gpu=bool(gpus.gpus)),
+        *_check_interpreter(interpreter),
+        *_check_nsys(find_nsys(nsys, environ), interpreter, gpus),
+        *_check_embedded(gpus, interpreter),
     ]
+    if gpus.gpus:
+        checks += [*_check_gpus(gpus, environ), _check_counters(root), *check_clocks(gpus, root)]
+    else:
+        checks.append(Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}); CPU times only"))
+    hint = "See nvidia-smi and the kernel log (Xid); reset the GPU or restart."
+    checks += [Check("gpu", Health.BAD, line, hint) for line in gpus.lost]
+    return [*checks, *_check_packages(has_gpu=bool(gpus.gpus))]
 
 
-def check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
-    """Check the interpreter and its nvtx."""
+def _check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
     if interpreter.problem:
-        yield Check("python", Health.BAD, interpreter.problem, "name a Python interpreter with --python")
+        yield Check("python", Health.BAD, interpreter.problem, "Name a Python interpreter with --python.")
         return
     yield Check("python", Health.GOOD, f"{interpreter.executable}, Python {interpreter.version}")
     if interpreter.nvtx is None:
@@ -94,62 +97,42 @@ def check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
         yield Check("nvtx", Health.GOOD, f"nvtx {interpreter.nvtx}")
 
 
-def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts, gpus: GpuFacts) -> Iterator[Check]:
+def _check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts, gpus: GpuFacts) -> Iterator[Check]:
     """Check every nsys found, and try the usable ones."""
     if not installs:
-        hint = f"install one without root: `{INSTALL_NSYS}`; or name one with --nsys or {NSYS_VARIABLE}"
+        hint = f"Install one without root: `{INSTALL_NSYS}`, or name one with --nsys."
         yield Check("nsys", Health.ABSENT, "no nsys found; the embedded tracer is used", hint)
-    other = "name another with --nsys, or use --tracer embedded"
     for install in installs:
         name = f"nsys {install.version_text or '?'} at {install.path} ({install.source})"
+        other = "Name another one with --nsys, or use --tracer embedded."
         if not install.usable:
-            yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_hint(install))
+            hint = f"Install all of Nsight Systems and its libraries, or run `{INSTALL_NSYS}`."
+            yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", hint)
             continue
-        trial = try_nsys(install, interpreter.executable) if interpreter.nvtx else None
-        if trial is None:
+        if interpreter.nvtx is None:
             yield Check("nsys", Health.WARNING, f"{name}: not tried, because nvtx is missing", "pip install nvtx")
-        elif trial.records_nvtx:
-            text = f"{name}: recorded {TRIAL_RANGES} of {TRIAL_RANGES} ranges"
-            yield Check("nsys", Health.GOOD, text, measures=True)
-        elif trial.ranges is None:
-            yield Check("nsys", Health.BAD, f"{name} records nothing here: {trial.reason}", other)
         else:
-            hint = f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded"
-            yield Check("nsys", Health.WARNING, f"{name} records no ranges of nvtx {interpreter.nvtx}", hint)
+            try:
+                ranges = try_nsys(install, interpreter.executable)
+                text = f"{name}: recorded {ranges} of {TRIAL_RANGES} ranges"
+                if ranges == TRIAL_RANGES:
+                    yield Check("nsys", Health.GOOD, text, measures=True)
+                else:
+                    hint = f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded"
+                    yield Check("nsys", Health.WARNING, f"{text} of nvtx {interpreter.nvtx}", hint)
+            except PerfHarnessError as error:
+                yield Check("nsys", Health.BAD, f"{name} records nothing here: {error}", other)
         if reason := too_old_for_driver(install, gpus.cuda_driver):
-            yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or use --tracer embedded")
+            yield Check("nsys", Health.WARNING, reason, "Install a newer Nsight Systems, or use --tracer embedded.")
 
 
-def _nsys_hint(install: NsysInstall) -> str:
-    text = " ".join(install.problems)
-    if "not found" in text:
-        return "install these libraries (Debian: libssh-4 libpfm4 libdw1), or put them next to the importer"
-    if "importer" in text:
-        return f"install all of Nsight Systems (its host-linux-* folder), or `{INSTALL_NSYS}`"
-    return "name another with --nsys"
-
-
-def check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check driver and GPUs."""
-    for line in gpus.lost:
-        yield Check("gpu", Health.BAD, line, "see nvidia-smi and the kernel log (Xid); reset the GPU or restart")
-    if not gpus.gpus:
-        yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}); CPU times only")
-        return
-    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {dotted(gpus.cuda_driver or ())}")
-    for gpu in gpus.gpus:
-        yield Check("gpu", Health.GOOD, f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''}: {gpu.name}, {gpu.uuid}")
-    if visible := environ.get("CUDA_VISIBLE_DEVICES"):
-        yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits -ng and -go")
-
-
-def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Check]:
+def _check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Check]:
     """Check the embedded tracer: the interpreter, and a CUPTI that matches the driver."""
     if interpreter.problem:
         return
     if not interpreter.has_perfharness:
         text = f"perfharness is not installed in {interpreter.executable}"
-        yield Check("embedded", Health.BAD, text, "install perfharness there")
+        yield Check("embedded", Health.BAD, text, "Install perfharness there.")
         return
     yield Check("embedded", Health.GOOD, "the embedded tracer records ranges and CPU times", measures=True)
     if not gpus.gpus or gpus.cuda_driver is None:
@@ -167,26 +150,29 @@ def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Ch
     yield Check("cupti", Health.WARNING, text, f'pip install "cupti-python~={major}.0"')
 
 
-def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
+def _check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
+    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {dotted(gpus.cuda_driver or ())}")
+    for gpu in gpus.gpus:
+        yield Check("gpu", Health.GOOD, f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''}: {gpu.name}, {gpu.uuid}")
+    if visible := environ.get("CUDA_VISIBLE_DEVICES"):
+        yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits -ng and -go")
+
+
+def _check_counters(root: Path) -> Check:
     """Check whether the driver lets this user read GPU performance counters."""
-    if not has_gpu:
-        return
     parameters = _read(root / "proc/driver/nvidia/params")
     if parameters is None:
-        yield Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
-    elif "RmProfilingAdminOnly: 1" in parameters and os.geteuid() != 0:
+        return Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
+    if "RmProfilingAdminOnly: 1" in parameters and os.geteuid() != 0:
         text = "GPU performance counters are for administrators only; kernels and copies are recorded all the same"
-        hint = "for counters, set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module"
-        yield Check("permissions", Health.ABSENT, text, hint)
-    else:
-        yield Check("permissions", Health.GOOD, "this user may read GPU performance counters")
+        hint = "For counters, set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module."
+        return Check("permissions", Health.ABSENT, text, hint)
+    return Check("permissions", Health.GOOD, "this user may read GPU performance counters")
 
 
-def check_clocks(gpus: GpuFacts, root: Path = Path("/")) -> Iterator[Check]:
-    """Whether this user may lock clocks, and whether a launch that was killed has left them changed."""
-    if not gpus.gpus:
-        return
-    yield _clock_permission(root)
+def check_clocks(gpus: GpuFacts, root: Path) -> Iterator[Check]:
+    """Check whether this user may lock clocks, and whether a killed launch has left them changed."""
+    yield _check_clock_permission(root)
     for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
         yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
     with open_nvml() as nvml:
@@ -199,23 +185,19 @@ CAP_SYS_ADMIN = 21
 WHOLE_UID_MAP = ["0", "0", "4294967295"]
 
 
-def _clock_permission(root: Path) -> Check:
-    """Check for what the driver asks of the kernel, `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
+def _check_clock_permission(root: Path) -> Check:
+    """The driver asks the kernel for `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
     effective = re.search(r"CapEff:\s*([0-9a-f]+)", _read(root / "proc/self/status") or "")
-    uid_map = (_read(root / "proc/self/uid_map") or "").split()
-    if effective is None:
-        return Check("clocks", Health.WARNING, "/proc/self/status does not say whether clocks may be locked")
-    if not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
+    if effective is None or not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
         text = "this user may not lock clocks: that needs CAP_SYS_ADMIN"
-        return Check("clocks", Health.ABSENT, text, "for -m: root, or a container with --cap-add SYS_ADMIN")
-    if uid_map != WHOLE_UID_MAP:
+        return Check("clocks", Health.ABSENT, text, "For -m: root, or a container with --cap-add SYS_ADMIN.")
+    if (_read(root / "proc/self/uid_map") or "").split() != WHOLE_UID_MAP:
         text = "a user namespace (rootless container) cannot lock clocks"
-        return Check("clocks", Health.ABSENT, text, "for -m: run outside, as root")
+        return Check("clocks", Health.ABSENT, text, "For -m: run outside, as root.")
     return Check("clocks", Health.GOOD, "this user may lock clocks (CAP_SYS_ADMIN); the GPU may still refuse")
 
 
-def check_packages(*, has_gpu: bool) -> Iterator[Check]:
-    """List the versions of Python packages."""
+def _check_packages(*, has_gpu: bool) -> Iterator[Check]:
     yield Check("packages", Health.GOOD, f"perfharness {VERSION}")
     for name in PACKAGES:
         version = _version(name)
@@ -228,14 +210,12 @@ def check_packages(*, has_gpu: bool) -> Iterator[Check]:
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _read(path: Path) -> str | None:
-    try:
+    with suppress(OSError):
         return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
+    return None

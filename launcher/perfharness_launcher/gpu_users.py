@@ -1,7 +1,7 @@
 """Other processes on the GPUs of a launch: before its first process, and after its last one.
 
-NVML lists who has a context on a GPU. It lists no process of another container, so use of a GPU without a listed
-process counts too.
+NVML lists who has a context on a GPU, except processes of another container. So use of a GPU without a listed process
+counts too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LISTS = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 MPS_SERVER = "nvidia-cuda-mps-server"
-"""It does no work of its own; its clients are listed too."""
+"""Does no work of its own; its clients are listed too."""
 
 IDLE_UTILISATION_PERCENT = 5
 IDLE_MEMORY_BYTES = 256 << 20
@@ -38,7 +38,7 @@ FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
 
 @dataclass(frozen=True)
 class GpuUser:
-    """A process on a GPU; name and memory are None where they are not known."""
+    """A process on a GPU, with its name and memory if they are known."""
 
     pid: int
     name: str | None = None
@@ -53,9 +53,21 @@ class GpuUser:
 class _Use:
     """Use of one GPU at one time; `reason`: why its processes are not known."""
 
+    gpu: GpuRecord
     users: dict[int, GpuUser] = field(default_factory=dict)
     signs: str = ""
     reason: str | None = None
+
+    def findings(self, severity: Severity) -> Iterator[Finding]:
+        """Who else used the GPU before the run."""
+        yield from _shared(self.gpu, "before the run", self.users, severity)
+        if self.signs:
+            message = f"{_label(self.gpu)} was in use before the run ({self.signs}), and no process is listed on it."
+            hint = "See `nvidia-smi` on the host, outside of containers."
+            yield Finding("gpu-in-use-before", severity, message, hint)
+        if self.reason is not None:
+            message = f"{_label(self.gpu)}: other users are not known ({self.reason})."
+            yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
 
 
 def other_users(*, required: bool = False) -> Condition:
@@ -70,21 +82,21 @@ def other_users(*, required: bool = False) -> Condition:
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
         before = _use_of(run.gpus)
-        found = [one for gpu, use in zip(run.gpus, before, strict=True) for one in _findings(gpu, use, severity)]
+        found = [finding for use in before for finding in use.findings(severity)]
         if required and found:
-            reasons = "; ".join(finding.message for finding in found)
+            reasons = " ".join(finding.message for finding in found)
             raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
         run.findings += found
         yield
         records = []
-        for gpu, first, last in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+        for first, last in zip(before, _use_of(run.gpus), strict=True):
             came = {pid: user for pid, user in last.users.items() if pid not in first.users and _is_other(pid, run)}
-            if came:
-                message = f"{_label(gpu)} had other users when the run ended: {_listed(came)}."
-                run.findings.append(Finding("gpu-shared", severity, message, f"Measure again. {FREE_GPU}"))
-            users = {"foreign_before": first.users, "foreign_after": came}
-            listed = {name: [asdict(user) for user in there.values()] for name, there in users.items()}
-            records.append({"uuid": gpu.uuid, **listed, "reason": first.reason or last.reason})
+            run.findings += _shared(first.gpu, "when the run ended", came, severity)
+            listed = {
+                "foreign_before": [asdict(user) for user in first.users.values()],
+                "foreign_after": [asdict(user) for user in came.values()],
+            }
+            records.append({"uuid": first.gpu.uuid, **listed, "reason": first.reason or last.reason})
         if records:
             run.records["exclusive"] = {"gpus": records}
 
@@ -95,45 +107,37 @@ def _use_of(gpus: tuple[GpuRecord, ...]) -> list[_Use]:
     if not gpus:
         return []
     with open_nvml() as nvml:
-        return [_use(nvml, nvml.device(gpu.uuid) if nvml.opened.ok else None) for gpu in gpus]
+        return [_use(nvml, gpu) for gpu in gpus]
 
 
-def _use(nvml: Nvml, device: Device | None) -> _Use:
+def _use(nvml: Nvml, gpu: GpuRecord) -> _Use:
+    device = nvml.device(gpu.uuid) if nvml.opened.ok else None
     if device is None:
-        return _Use(reason=nvml.opened.reason or "NVML does not know this GPU")
+        return _Use(gpu, reason=nvml.opened.reason or "NVML does not know this GPU")
     answers = [device.ask(name) for name in LISTS]
-    listed = {int(one.pid): one for answer in answers for one in answer.value or ()}
-    users = {pid: _user(nvml, pid, process) for pid, process in sorted(listed.items())}
-    users = {pid: user for pid, user in users.items() if Path(user.name or "").name != MPS_SERVER}
-    return _Use(users, "" if users else " and ".join(_signs_of_use(device)), answers[0].reason)
-
-
-def _user(nvml: Nvml, pid: int, process: Any) -> GpuUser:
-    memory = getattr(process, "usedGpuMemory", None)
-    name = nvml.ask("nvmlSystemGetProcessName", pid).value
-    return GpuUser(pid, name, None if memory is None else int(memory))
+    users = {}
+    for process in (one for answer in answers for one in answer.value or ()):
+        memory, name = getattr(process, "usedGpuMemory", None), nvml.ask("nvmlSystemGetProcessName", process.pid).value
+        if Path(name or "").name != MPS_SERVER:
+            users[int(process.pid)] = GpuUser(int(process.pid), name, None if memory is None else int(memory))
+    signs = "" if any(answer.value for answer in answers) else " and ".join(_signs_of_use(device))
+    return _Use(gpu, users, signs, answers[0].reason)
 
 
 def _signs_of_use(device: Device) -> Iterator[str]:
     rates = device.ask("nvmlDeviceGetUtilizationRates")
     if rates.ok and rates.value.gpu >= IDLE_UTILISATION_PERCENT:
         yield f"{rates.value.gpu} % utilisation"
-    version = getattr(device.nvml, "nvmlMemory_v2", None)
-    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version is not None else None
+    version: Any = getattr(device.nvml, "nvmlMemory_v2", None)
+    memory = None if version is None else device.ask("nvmlDeviceGetMemoryInfo", version)
     if memory is not None and memory.ok and memory.value.used >= IDLE_MEMORY_BYTES:
         yield f"{memory.value.used / 2**20:.0f} MiB used"
 
 
-def _findings(gpu: GpuRecord, use: _Use, severity: Severity) -> Iterator[Finding]:
-    if use.users:
-        message = f"{_label(gpu)} had other users before the run: {_listed(use.users)}."
+def _shared(gpu: GpuRecord, when: str, users: dict[int, GpuUser], severity: Severity) -> Iterator[Finding]:
+    if users:
+        message = f"{_label(gpu)} had other users {when}: {', '.join(map(str, users.values()))}."
         yield Finding("gpu-shared", severity, message, FREE_GPU)
-    if use.signs:
-        message = f"{_label(gpu)} was in use before the run ({use.signs}), and no process is listed on it."
-        yield Finding("gpu-in-use-before", severity, message, "See `nvidia-smi` on the host, outside of containers.")
-    if use.reason is not None:
-        message = f"{_label(gpu)}: other users are not known ({use.reason})."
-        yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
 
 
 def _is_other(pid: int, run: Run) -> bool:
@@ -146,7 +150,3 @@ def _is_other(pid: int, run: Run) -> bool:
 
 def _label(gpu: GpuRecord) -> str:
     return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
-
-
-def _listed(users: dict[int, GpuUser]) -> str:
-    return ", ".join(map(str, users.values()))

@@ -13,13 +13,11 @@ from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.options import CpuBind
-from perfharness_launcher.process import Placement
 
 CPUS_PER_WORD = 64
 
 LEAST_SHARE = 0.5
-"""`auto` binds a process where the CPUs near its GPUs are at least this part of an even share of the nodes: a cgroup
-may allow two CPUs there and sixteen elsewhere."""
+"""`auto` binds a process only if the CPUs near its GPUs are at least this part of an even share of the nodes."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,9 @@ class GpuFacts:
 
     Args:
         gpus: in NVML's order; a GPU with MIG on is listed as its instances.
-        problem: why there are none, one sentence.
+        problem: why there are none.
         cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
-        lost: GPUs that the driver counts but cannot reach, a sentence each.
+        lost: a sentence for each GPU that the driver counts but cannot reach.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
@@ -89,13 +87,11 @@ def choose_gpus(
         if twice := [gpu.uuid for position, gpu in enumerate(chosen) if gpu in chosen[:position]]:
             raise UsageError(f"--gpus names {twice[0]} twice; use -np to run several processes on one GPU")
         return tuple(chosen)
-    visible = _visible(available, visible_devices)
+    visible = list(available) if visible_devices is None else _visible(available, visible_devices)
     if offset + number > len(visible):
-        there = f"{len(visible)} GPU{'s are' if len(visible) != 1 else ' is'} visible"
-        raise UsageError(
-            f"-ng {number} with -go {offset} needs {offset + number} GPUs, but {there}"
-            + (f" (CUDA_VISIBLE_DEVICES={visible_devices})" if visible_devices is not None else "")
-        )
+        why = "" if visible_devices is None else f" (CUDA_VISIBLE_DEVICES={visible_devices})"
+        there = f"{len(visible)} GPUs are visible{why}"
+        raise UsageError(f"-ng {number} with -go {offset} needs {offset + number} GPUs, but {there}")
     return tuple(visible[offset : offset + number])
 
 
@@ -121,10 +117,8 @@ def _matching(name: str, available: Sequence[GpuRecord]) -> list[GpuRecord]:
     return exact or [gpu for gpu in available if name and gpu.uuid.startswith(name)]
 
 
-def _visible(available: Sequence[GpuRecord], visible_devices: str | None) -> list[GpuRecord]:
+def _visible(available: Sequence[GpuRecord], visible_devices: str) -> list[GpuRecord]:
     """The GPUs in CUDA_VISIBLE_DEVICES, in its order, up to the first unknown name, as CUDA reads it."""
-    if visible_devices is None:
-        return list(available)
     visible = []
     for name in visible_devices.split(","):
         found = _matching(name.strip(), available)
@@ -155,16 +149,14 @@ def find_cpus(gpus: Sequence[GpuRecord]) -> CpuFacts:
     """Find the CPUs and which are near which GPU. Never fails."""
     allowed = frozenset(os.sched_getaffinity(0))
     nodes = tuple(node & allowed for node in numa_nodes() if node & allowed)
-    near = {}
+    near: dict[str, frozenset[int]] = {}
     with open_nvml() as nvml:
         words = max(allowed) // CPUS_PER_WORD + 1
         for device in filter(None, (nvml.device(gpu.uuid) for gpu in gpus if nvml.opened.ok)):
-            masks = enumerate(device.gpu.ask("nvmlDeviceGetCpuAffinity", words).value or ())
-            cpus = {
-                word * CPUS_PER_WORD + bit for word, mask in masks for bit in range(CPUS_PER_WORD) if mask >> bit & 1
-            }
-            near[device.uuid] = frozenset(cpus & allowed)
-    return CpuFacts(allowed, nodes, {uuid: cpus for uuid, cpus in near.items() if cpus})
+            masks = device.gpu.ask("nvmlDeviceGetCpuAffinity", words).value or ()
+            cpus = frozenset(cpu for cpu in allowed if int(masks[cpu // CPUS_PER_WORD]) >> cpu % CPUS_PER_WORD & 1)
+            near |= {device.uuid: cpus} if cpus else {}
+    return CpuFacts(allowed, nodes, near)
 
 
 def numa_nodes() -> list[frozenset[int]]:
@@ -181,24 +173,22 @@ def read_cpu_list(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) -> tuple[list[Placement], str]:
+def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) -> tuple[list[tuple[int, ...]], str]:
     """Choose the CPUs of processes.
 
     Args:
         groups: the GPUs of each process.
-        bind: `numa`: the CPUs near its GPUs; `none`: all; `auto`: `numa` where it helps.
+        bind: `numa`: the CPUs near its GPUs; `none`: all; `auto`: `numa` if it helps.
 
     Returns:
-        The CPUs of each process, and the reason.
+        The CPUs of each process, none if it is not bound, and the reason.
 
     Raises:
         UsageError: `numa` is impossible.
     """
-    problem = "asked for"
-    if bind != "none":
-        problem = _no_near_cpus(groups, cpus)
-        if bind == "numa" and problem:
-            raise UsageError(f"--cpu-bind numa: {problem}; drop --cpu-bind")
+    problem = "asked for" if bind == "none" else _no_near_cpus(groups, cpus)
+    if bind == "numa" and problem:
+        raise UsageError(f"--cpu-bind numa: {problem}; drop --cpu-bind")
     near = [frozenset().union(*(cpus.near.get(gpu.uuid, frozenset()) for gpu in group)) for group in groups]
     if bind == "auto" and not problem:
         if len(cpus.nodes) < 2:
@@ -206,13 +196,12 @@ def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) 
         elif any(len(one) * len(cpus.nodes) < LEAST_SHARE * len(cpus.allowed) for one in near):
             problem = "too few of the CPUs near the GPUs are usable"
     if problem:
-        return [Placement()] * len(groups), problem
-    reason = "asked for" if bind == "numa" else "several NUMA nodes"
-    return [Placement(tuple(sorted(one)), "the CPUs near its GPUs") for one in near], reason
+        return [()] * len(groups), problem
+    return [tuple(sorted(one)) for one in near], "asked for" if bind == "numa" else "several NUMA nodes"
 
 
 def _no_near_cpus(groups: Sequence[Sequence[GpuRecord]], cpus: CpuFacts) -> str:
     if not all(groups):
         return "there is no GPU"
-    unknown = sorted({gpu.index for group in groups for gpu in group if gpu.uuid not in cpus.near})
-    return f"NVML reports no usable CPUs near GPU {unknown[0]}" if unknown else ""
+    unknown = min((gpu.index for group in groups for gpu in group if gpu.uuid not in cpus.near), default=None)
+    return "" if unknown is None else f"NVML reports no usable CPUs near GPU {unknown}"

@@ -1,7 +1,6 @@
 """Start one measured process, report its start and its end, and keep its tracer waiting until the launcher lets go.
 
-Runs as a script (`python -I -S hold.py SETTINGS COMMAND…`), standard library only, as the
-program of the tracer. It
+Runs as a script (`python -I -S hold.py SETTINGS COMMAND…`), standard library only, as the program of the tracer. It
 
 1. starts COMMAND in a session of its own; the kernel kills that process should this one die;
 2. writes lines of JSON to STATUS: `started` and `ended`, or `not_started`;
@@ -30,7 +29,7 @@ STARTED = "PERFHARNESS_STARTED_UNIX_NS"
 EXIT_NOT_STARTED = 127
 APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 GRACE_S = 2.0
-"""Time between SIGINT, SIGTERM and SIGKILL where the launcher is dead."""
+"""Time between SIGINT, SIGTERM and SIGKILL if the launcher is dead."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,14 +39,14 @@ def main(arguments: list[str]) -> int:
     """Run the command; return its exit code, or 128 + signal number as a shell does.
 
     Args:
-        arguments: SETTINGS (JSON: `control`, `status`, `stdout` and `stderr` are paths, `umask`, `cpus` to bind to, or
-            empty, and `environment` to set for the command, null to unset), then the command.
+        arguments: SETTINGS (JSON: paths `control`, `status`, `stdout` and `stderr`, `umask`, `cpus` to bind to, and
+            `environment` to set for the command, null to unset), then the command.
     """
     settings, command = json.loads(arguments[0]), arguments[1:]
     os.umask(settings["umask"])  # nsys starts its program with 0
     libc, own_pid = ctypes.CDLL(None), os.getpid()
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    status = os.open(settings["status"], os.O_WRONLY | os.O_NONBLOCK)  # fails where the launcher is dead
+    status = os.open(settings["status"], os.O_WRONLY | os.O_NONBLOCK)  # fails if the launcher is dead
     control = os.open(settings["control"], os.O_RDONLY | os.O_NONBLOCK)
 
     def report(state: str, **facts: Any) -> None:
@@ -62,8 +61,15 @@ def main(arguments: list[str]) -> int:
     if has_ended(control):
         report("not_started", error="the launch was called off before the process started")
         return EXIT_NOT_STARTED
-    problems = bind(settings["cpus"])
-    wakeup = wake_on_child_end()
+    problems = []
+    try:
+        os.sched_setaffinity(0, settings["cpus"] or os.sched_getaffinity(0))
+    except OSError as error:
+        problems.append(f"not bound to its CPUs ({error.strerror})")
+    wakeup, writer = os.pipe()  # becomes readable when a child ends
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     start_ns, start_unix_ns = time.perf_counter_ns(), time.time_ns()
     environment = {**os.environ, **settings["environment"], STARTED: str(start_unix_ns)}
     try:
@@ -109,27 +115,8 @@ def has_ended(control: int) -> bool:
         return False
 
 
-def bind(cpus: list[int]) -> list[str]:
-    """Bind this thread, and so the command, to CPUs; return what could not be done."""
-    try:
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        return [f"not bound to its CPUs ({error.strerror})"]
-    return []
-
-
-def wake_on_child_end() -> int:
-    """Return the read end of a pipe that becomes readable when a child ends."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return reader
-
-
 def wait_for(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
-    """Return wait status and resource usage of a process, which is ended where CONTROL ends first."""
+    """Return wait status and resource usage of a process, which is ended if CONTROL ends first."""
     watched, timeout = [wakeup, control], None
     signals = [signal.SIGINT, signal.SIGTERM]
     while True:

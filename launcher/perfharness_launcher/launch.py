@@ -9,36 +9,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NoReturn
 
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
+from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.contention import contention_findings
 from perfharness_launcher.cool_down import cooled_down
 from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine_load import machine_load
-from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.outcome import (
-    annotation_findings,
-    planned_record,
-    process_findings,
-    process_record,
-)
+from perfharness_launcher.nsys import find_gpu_metrics, gpu_metrics_hz
+from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
 from perfharness_launcher.plan import LaunchPlan
-from perfharness_launcher.process import planned_command
+from perfharness_launcher.process import RunningProcess, planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
-from perfharness_launcher.supervise import Observer, Patience, Supervisor
+from perfharness_launcher.supervise import Observer, Supervisor
 from perfharness_launcher.telemetry import sampled
 
 ALMOST_FULL_BYTES = 1 << 20
-"""With less space than this at the end of a run, something was perhaps not written."""
+"""With less space per process than this at the end of a run, something was perhaps not written: the embedded tracer
+takes so much at a time."""
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
@@ -49,7 +44,7 @@ LAUNCHED_WITH = {
 
 @dataclass
 class FinishedRun:
-    """A measured run, complete but for its results, in a staging folder.
+    """A measured run without its results, in a staging folder.
 
     Attributes:
         folder: its staging folder.
@@ -67,24 +62,14 @@ class FinishedRun:
         """Whether Ctrl-C or a signal came in while it was measured."""
         return bool(self._interrupts)
 
-    def add_findings(self, findings: Sequence[Finding]) -> None:
-        """Add to the findings of the manifest. Raises `OSError`."""
-        records = [FindingRecord(**finding.to_json()) for finding in findings]
-        self._change_manifest(findings=[*self.manifest.findings, *records])
-
-    def mark_explained(self) -> None:
-        """Note in the manifest that a profiling pass is in the folder. Raises `OSError`."""
-        self._change_manifest(explained=True)
-
-    def _change_manifest(self, **values: Any) -> None:
-        self.manifest = self.manifest.model_copy(update=values)
+    def note_explained(self, findings: Sequence[Finding]) -> None:
+        """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
+        found = [*self.manifest.findings, *map(_recorded, findings)]
+        self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
-        """Put it into the output folder, or next to an earlier run there that has numbers where this one has none.
-
-        Returns:
-            The folder that it is in now.
+        """Move it into the output folder, or next to an earlier run there if only that has numbers; return its folder.
 
         Raises:
             LaunchError: it could not be moved.
@@ -98,11 +83,11 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
     """The conditions that the options ask for, in the order in which they are entered.
 
     Args:
-        say: called with a line for what a condition waits for before the run begins.
+        say: called with a line about what a condition waits for.
     """
     options = plan.options
     conditions: list[Condition] = [other_users(required=options.require_exclusive), noted_clocks]
-    if options.cool_down_c is not None:  # before the clocks are locked, for an idle GPU with locked clocks stays warmer
+    if options.cool_down_c is not None:  # before the clocks are locked: an idle GPU with locked clocks stays warmer
         conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
         conditions.append(maximized_clocks)
@@ -118,19 +103,17 @@ def launch(
     observer: Observer,
     *,
     conditions: Sequence[Condition] = (),
-    patience: Patience | None = None,
     written_to: Path | None = None,
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
     While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
-    raises, what was measured is kept: in place of the earlier run, or next to it where only that has numbers.
+    raises, what was measured is kept: in place of the earlier run, or next to it if only that has numbers.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
         conditions: of the processes, in the order in which they are entered.
-        written_to: the output folder as long as the run that this one is a part of is not in place; None: that of the
-            options.
+        written_to: the output folder while the run that contains this one is not in place; None: that of the options.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
@@ -138,9 +121,9 @@ def launch(
     """
     output_dir = written_to or plan.options.output_dir.absolute()
     run_id = new_run_id()
-    plan = _with_gpu_metrics(plan)
+    plan = with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
+        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -154,26 +137,22 @@ def launch(
             run.put_in_place()
 
 
-def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
+def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
     """The plan of a profiling pass with nsys's counters of the GPUs, or with a finding why there are none."""
     if not plan.explaining or plan.nsys is None or not plan.gpus:
         return plan
-    if len({gpu.uuid for spec in plan.processes for gpu in spec.gpus}) < sum(len(spec.gpus) for spec in plan.processes):
-        sampling = GpuSampling(None, "several processes share a GPU, and nsys samples it for one alone")
-    elif any(gpu.mig for gpu in plan.gpus):
-        sampling = GpuSampling(None, "the GPU is divided (MIG)")
-    else:
-        sampling = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
-    if sampling.gpus is not None:
-        hz = gpu_metrics_hz(plan.measured_s)
-        return replace(plan, nsys=replace(plan.nsys, gpu_metrics=sampling.gpus, gpu_metrics_hz=hz))
-    finding = Finding(
-        "gpu-metrics-unavailable",
-        Severity.NOTE,
-        f"nsys does not sample the GPU's counters in the profiling pass: {sampling.reason}.",
-        sampling.hint,
-    )
-    return replace(plan, findings=(*plan.findings, finding))
+    used = [gpu.uuid for spec in plan.processes for gpu in spec.gpus]
+    try:
+        if len(set(used)) < len(used):
+            raise LaunchError("several processes share a GPU, and nsys samples it for one alone")
+        if any(gpu.mig for gpu in plan.gpus):
+            raise LaunchError("the GPU is divided (MIG)")
+        found = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
+    except LaunchError as error:
+        message = f"nsys does not sample the GPU's counters in the profiling pass: {error}."
+        finding = Finding("gpu-metrics-unavailable", Severity.NOTE, message)
+        return replace(plan, findings=(*plan.findings, finding))
+    return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found, gpu_metrics_hz=gpu_metrics_hz(plan.measured_s)))
 
 
 def _measure(
@@ -184,52 +163,51 @@ def _measure(
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
-    patience: Patience,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
-    output_dir = plan.options.output_dir.absolute()
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
-    supervisor = Supervisor(plan.group, run, interrupts, observer, patience)
-    unfinished = _unfinished_findings(stage.output_dir, stage.path)
+    limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
+    supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
+    planned = _manifest(plan, command, run_id, created)
+    unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:
-        run.started.append(_keep_manifest(stage, make_manifest(plan, command, run_id, created)))
+        run.started.append(_keep_manifest(stage, planned))
         run.enter(conditions)
         endings = supervisor.watch()
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
-        nsys = None if plan.nsys is None else plan.nsys.install
-        folders = {ending.folder: ending.pid for ending in endings}
-        for folder in folders:  # a script may have removed its own, and that of the run
-            folder.mkdir(parents=True, exist_ok=True)
-        collected = collect(nsys, folders, interrupts)
-        records = [
-            with_measured(
-                stage.path,
-                process_record(ending, found, planned_command(ending.spec, plan.nsys, output_dir)),
-                share_trace=plan.nsys is not None,
-            )
-            for ending, found in zip(endings, collected, strict=True)
-        ]
-        records = [record.model_copy(update=run.of_processes.get(record.folder, {})) for record in records]
-        findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
-        findings += run.findings
-        findings += contention_findings(plan, records)
-        for ending, record, found in zip(endings, records, collected, strict=True):
-            findings += found.findings
-            options = plan.options
-            findings += rank_findings(record)
-            findings += unfollowed(ending.folder, record.folder, plan.tracer.kind)
-            findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
+        for ending in endings:  # a script may have removed its own folder, and that of the run
+            ending.folder.mkdir(parents=True, exist_ok=True)
+        install = None if plan.nsys is None else plan.nsys.install
+        collected = collect(install, {ending.folder: ending.pid for ending in endings}, interrupts)
+        records, of_processes = [], list[Finding]()
+        for ending, found, before in zip(endings, collected, planned.processes, strict=True):
+            record = process_record(ending, found, before.command)
+            record = with_measured(stage.path, record, share_trace=plan.nsys is not None)
+            records.append(record.model_copy(update=run.of_processes.get(record.folder, {})))
+            of_processes += found.findings
+            of_processes += rank_findings(record)
+            of_processes += unfollowed(ending.folder, record.folder, plan.tracer.kind)
+            limit_s, captured = plan.options.timeout_s, plan.options.capture_batches
+            of_processes += process_findings(ending, record, plan.tracer, limit_s, captured)
             if plan.annotations is not None:
-                findings += annotation_findings(ending.folder, record, plan.annotations)
-        findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
-        findings += _full_disk(stage.path)
+                of_processes += annotation_findings(ending.folder, record, plan.annotations)
+        findings = [*plan.findings, *_unfinished(unfinished), *_leftovers(supervisor.leftovers), *run.findings]
+        findings += contention_findings(plan, records)
+        findings += of_processes
+        barrier = supervisor.barrier
+        findings += barrier.findings() if barrier is not None else ()
+        findings += _full_disk(stage.path, len(records))
         if not supervisor.has_measured:
-            _raise_not_started(findings)
-        manifest = make_manifest(plan, command, run_id, created, records, findings).model_copy(
+            reasons = [f"{one.process}: {one.message}" for one in findings if one.code.startswith("process-")]
+            raise LaunchError("\n".join(["no process was started; earlier results are unchanged", *reasons]))
+        manifest = planned.model_copy(
             update={
+                "complete": True,
+                "processes": records,
+                "findings": list(map(_recorded, findings)),
                 "companions": run.records,
-                "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
+                "start_barrier": barrier.record() if barrier is not None else None,
             }
         )
         stage.write_manifest(manifest)
@@ -240,20 +218,23 @@ def _measure(
         stage.discard()
         if isinstance(error, PerfHarnessError) and (run.findings or interrupts):
             kind = LaunchInterruptedError if interrupts else type(error)
-            raise kind(_with_findings(error, run.findings)) from error
+            # there is no manifest for the findings of the conditions, which may matter more than the error
+            lines = [str(error), *(f"{finding.message} {finding.hint}" for finding in run.findings)]
+            raise kind("\n".join(lines)) from error
         raise
     return manifest
 
 
-def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[StartedProcess], None]:
-    """Write the manifest as the run begins, so that one whose launcher is killed can be read; returns what adds the pid
-    and start of a process to it.
+def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningProcess], None]:
+    """Write the manifest as the run begins, for the case that the launcher is killed; return what adds a process's pid
+    and start to it.
     """
     records = {record.folder: record for record in manifest.processes}
 
-    def add(process: StartedProcess) -> None:
+    def add(process: RunningProcess) -> None:
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
-        records[process.folder] = records[process.folder].model_copy(update=started)
+        folder = process.spec.folder
+        records[folder] = records[folder].model_copy(update=started)
         stage.write_manifest(manifest.model_copy(update={"processes": list(records.values())}))
 
     try:
@@ -265,32 +246,25 @@ def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[StartedPr
 
 def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:
     """The error, with the folder of what was measured."""
-    where = f"what was measured lies in {place}; `perfharness analyze {place}` reads it"
+    where = f"what was measured is in {place}; `perfharness analyze {place}` reads it"
     if isinstance(error, KeyboardInterrupt):
         return LaunchInterruptedError(f"interrupted before all was read; {where}")
     if isinstance(error, OSError):
-        return LaunchError(f"the run could not be written whole ({reason_of(error)}); {where}")
+        return LaunchError(f"the run could not be written completely ({reason_of(error)}); {where}")
     if isinstance(error, PerfHarnessError):
-        return type(error)(f"{error}; its logs, and what was measured, are in {place}")
+        return type(error)(f"{error}; {where}")
     observer.stage(where)
     return error
 
 
-def make_manifest(
-    plan: LaunchPlan,
-    command: Sequence[str],
-    run_id: str,
-    created: str,
-    records: Sequence[ProcessRecord] | None = None,
-    findings: Sequence[Finding] = (),
-) -> RunManifest:
-    """The manifest of a run; without records, as it begins: the ends of its processes are not known."""
+def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: str) -> RunManifest:
+    """The manifest of a run as it begins: the ends of its processes are not known."""
     options = plan.options
     run_dir = options.output_dir.absolute()
-    planned = (planned_record(spec, planned_command(spec, plan.nsys, run_dir)) for spec in plan.processes)
+    processes = [planned_record(spec, planned_command(spec, plan.nsys, run_dir)) for spec in plan.processes]
     return RunManifest(
         run_id=run_id,
-        complete=records is not None,
+        complete=False,
         created=created,
         command=list(command),
         **options.model_dump(include=LAUNCHED_WITH),
@@ -301,50 +275,31 @@ def make_manifest(
         tracer=plan.tracer,
         environment=plan.environment,
         source=plan.source,
-        processes=list(planned if records is None else records),
-        findings=[FindingRecord(**finding.to_json()) for finding in findings],
+        processes=processes,
     )
 
 
-def _raise_not_started(findings: Sequence[Finding]) -> NoReturn:
-    reasons = [f"{finding.process}: {finding.message}" for finding in findings if finding.code.startswith("process-")]
-    raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
+def _recorded(finding: Finding) -> FindingRecord:
+    return FindingRecord(**finding.to_json())
 
 
-def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> str:
-    """Its text; there is no manifest to take what the conditions found, and it may matter more than the error."""
-    return "\n".join([str(error), *(f"{finding.message}; {finding.hint}" for finding in findings)])
-
-
-def _full_disk(folder: Path) -> list[Finding]:
+def _full_disk(folder: Path, processes: int) -> Iterator[Finding]:
     """A tracer that cannot write any more may not be able to report it."""
     free_bytes = shutil.disk_usage(folder).free
-    if free_bytes >= ALMOST_FULL_BYTES:
-        return []
-    return [
-        Finding(
-            "disk-full",
-            Severity.WARNING,
-            f"The disk of {folder.parent} has {free_bytes >> 10} KiB left, so what was measured may not be whole",
-            "free some space, or name a folder on another disk with -o",
-        )
-    ]
+    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
+        message = f"The disk of {folder.parent} has {free_bytes >> 10} KiB left; the run may be incomplete."
+        hint = "Free some space, or name a folder on another disk with -o."
+        yield Finding("disk-full", Severity.WARNING, message, hint)
 
 
-def _leftovers(command_lines: Sequence[str]) -> list[Finding]:
-    text = f"{len(command_lines)} processes were still running at the end and were ended: {'; '.join(command_lines)}"
-    hint = "a pipeline should wait for the processes that it starts"
-    return [Finding("leftover-processes", Severity.WARNING, text, hint)] if command_lines else []
+def _leftovers(command_lines: Sequence[str]) -> Iterator[Finding]:
+    if command_lines:
+        message = f"Ended {len(command_lines)} processes that still ran at the end: {'; '.join(command_lines)}"
+        hint = "a pipeline should wait for the processes that it starts"
+        yield Finding("leftover-processes", Severity.WARNING, message, hint)
 
 
-def _unfinished_findings(output_dir: Path, own: Path) -> list[Finding]:
-    return [
-        Finding(
-            "unfinished-run",
-            Severity.WARNING,
-            f"{path} holds a run whose launcher was killed",
-            f"`perfharness analyze {path}` reads what it measured, `rm -r {path}` removes it",
-        )
-        for path in unfinished_runs(output_dir)
-        if path != own
-    ]
+def _unfinished(runs: Sequence[Path]) -> Iterator[Finding]:
+    for path in runs:
+        hint = f"`perfharness analyze {path}` reads it, `rm -r {path}` removes it."
+        yield Finding("unfinished-run", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)

@@ -20,9 +20,9 @@ from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.annotations import read_annotations
-from perfharness_launcher.collect import try_nsys
+from perfharness_launcher.collect import records_ranges
 from perfharness_launcher.gpus import CpuFacts, GpuFacts, find_cpus, find_gpus
-from perfharness_launcher.nsys import NsysInstall, Pair, dotted, find_nsys, pair
+from perfharness_launcher.nsys import NsysInstall, dotted, find_nsys, records_nvtx
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.program import Program, PythonCommand, find_program
 from perfharness_launcher.staging import is_run
@@ -36,9 +36,9 @@ class InterpreterFacts:
     """The interpreter of the script.
 
     Args:
-        nvtx: version of the nvtx package that it imports, or None.
+        nvtx: version of its nvtx.
         has_perfharness: whether it can import perfharness.
-        problem: why nothing could be found out, one sentence.
+        problem: why it could not be asked, one sentence.
         packages: versions of numeric libraries and frameworks.
         module_path: the file of the module to run.
         module_problem: why it cannot be found, one sentence.
@@ -59,7 +59,7 @@ class MachineFacts:
     """What a plan depends on.
 
     Args:
-        gpus: GPUs, and the MIG instances of a GPU with MIG on.
+        gpus: GPUs; one with MIG on is listed as its instances.
         gpu_problem: why no GPU could be listed, one sentence.
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
         nsys: newest first.
@@ -88,24 +88,18 @@ class MachineFacts:
 def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     """Find out everything that a launch depends on."""
     gpus = find_gpus()
-    python = options.python_command or (options.python,)
-    program = find_program(
-        options.script,
-        options.script_arguments,
-        python,
-        is_module=options.module,
-        is_file=bool(options.python_command),
-    )
+    python, is_file = options.python_command or (options.python,), bool(options.python_command)
+    program = find_program(options.script, options.script_arguments, python, is_module=options.module, is_file=is_file)
     interpreter = _interpreter(program, python[0])
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
-    script = _script_path(program, interpreter)
+    script = _script_path(program.script, interpreter)
     annotations, problems = _annotations(options, program.script, interpreter, script)
     return MachineFacts(
         program=program,
         gpus=gpus.gpus,
         gpu_problem=gpus.problem,
         visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
-        nsys=with_trials(nsys, interpreter),
+        nsys=_with_trial(nsys, interpreter),
         interpreter=interpreter,
         cuda_driver=gpus.cuda_driver,
         output_problem=_output_problem(options),
@@ -113,8 +107,20 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         annotation_problems=tuple(problems),
         cpus=find_cpus(gpus.gpus),
         environment=_environment(gpus, interpreter),
-        source=find_source(script if options.source is None else file_of_target(options.source)),
+        source=_source(script if options.source is None else _file_of_target(options.source)),
     )
+
+
+def _with_trial(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
+    """Try the first usable nsys if it is not known whether it records this nvtx."""
+    usable = next((install for install in installs if install.usable), None)
+    if usable is None or records_nvtx(usable, interpreter.nvtx) is not None:
+        return installs
+    tried = replace(usable, records_nvtx=records_ranges(usable, interpreter.executable))
+    return tuple(tried if install is usable else install for install in installs)
+
+
+# ---- the interpreter and its script ----
 
 
 def _interpreter(program: Program, python: str) -> InterpreterFacts:
@@ -126,47 +132,9 @@ def _interpreter(program: Program, python: str) -> InterpreterFacts:
     facts = ask_interpreter(asked.python, asked.options, asked.target if asked.is_module else None)
     if asked is own:
         return facts
-    if own is None:
-        return facts if facts.problem is None and facts.module_problem is None else InterpreterFacts(python)
+    if own is None and (facts.problem or facts.module_problem):
+        return InterpreterFacts(python)
     return replace(facts, module_problem=None)  # the word after -m of a launcher of ranks may be something else
-
-
-def _script_path(program: Program, interpreter: InterpreterFacts) -> Path | None:
-    if (script := program.script) is None:
-        return None
-    path = Path(interpreter.module_path or "" if script.is_module else script.target)
-    return path if path.is_file() else None
-
-
-def _annotations(
-    options: LaunchOptions, script: PythonCommand | None, interpreter: InterpreterFacts, path: Path | None
-) -> tuple[Annotations | None, Sequence[str]]:
-    """Read the annotations; with a file, only where script and interpreter have no other problem."""
-    asked = Annotations(torch_depth=options.annotate_torch, collectives=options.annotate_collectives)
-    if options.annotate is None:
-        return None if asked == Annotations() else asked, ()
-    if script is None or path is None or not interpreter.has_perfharness:
-        return None, ()
-    python = [interpreter.executable, *script.options]
-    folder = "" if script.is_module else str(path.resolve().parent)
-
-    def locate(functions: Sequence[str]) -> list[dict[str, Any]]:
-        answer = _ask(python, {"path": folder, "functions": functions})
-        return [] if answer is None else answer["functions"]
-
-    return read_annotations(options.annotate, asked, path, locate)
-
-
-def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
-    """Try the newest usable nsys if it is not known whether it records this nvtx."""
-    for position, install in enumerate(installs):
-        if not install.usable:
-            continue
-        if pair(install, interpreter.nvtx) is not Pair.UNKNOWN:
-            break
-        tried = replace(install, records_nvtx=try_nsys(install, interpreter.executable).records_nvtx)
-        return (*installs[:position], tried, *installs[position + 1 :])
-    return installs
 
 
 def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
@@ -181,9 +149,8 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
         return InterpreterFacts(python, problem=f"there is no interpreter {python}")
     answer = _ask([executable, *options], {} if module is None else {"module": module})
     if answer is None:
-        return InterpreterFacts(
-            executable, problem=f"{shlex.join([python, *options])} is not a working Python interpreter"
-        )
+        problem = f"{shlex.join([python, *options])} is not a working Python interpreter"
+        return InterpreterFacts(executable, problem=problem)
     return InterpreterFacts(
         executable,
         answer["version"],
@@ -199,13 +166,43 @@ def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] |
     """The answer of `perfharness_ask_interpreter.py`; None: it is not a Python interpreter."""
     command = [*python, str(ASK_INTERPRETER), json.dumps(question)]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, check=True
-        )
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(_printed_by(command, ANSWER_S).splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     return answer
+
+
+def _printed_by(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
+    """What a program prints. Raises `OSError` or `SubprocessError`."""
+    stdin = subprocess.DEVNULL
+    return subprocess.run(
+        command, stdin=stdin, capture_output=True, text=True, timeout=timeout_s, check=True, env=environ
+    ).stdout.strip()
+
+
+def _script_path(script: PythonCommand | None, interpreter: InterpreterFacts) -> Path | None:
+    if script is None:
+        return None
+    path = Path(interpreter.module_path or "" if script.is_module else script.target)
+    return path if path.is_file() else None
+
+
+def _annotations(
+    options: LaunchOptions, script: PythonCommand | None, interpreter: InterpreterFacts, path: Path | None
+) -> tuple[Annotations | None, Sequence[str]]:
+    """Read the annotations; a file only if script and interpreter have no other problem."""
+    asked = Annotations(torch_depth=options.annotate_torch, collectives=options.annotate_collectives)
+    if options.annotate is None:
+        return None if asked == Annotations() else asked, ()
+    if script is None or path is None or not interpreter.has_perfharness:
+        return None, ()
+    folder = "" if script.is_module else str(path.resolve().parent)
+
+    def locate(functions: Sequence[str]) -> list[dict[str, Any]]:
+        answer = _ask([interpreter.executable, *script.options], {"path": folder, "functions": functions})
+        return [] if answer is None else answer["functions"]
+
+    return read_annotations(options.annotate, asked, path, locate)
 
 
 def _output_problem(options: LaunchOptions) -> str | None:
@@ -230,7 +227,7 @@ def _output_problem(options: LaunchOptions) -> str | None:
 # ---- for the manifest ----
 
 
-def find_source(script: Path | None) -> SourceRecord:
+def _source(script: Path | None) -> SourceRecord:
     """The commit and the digest of a script."""
     if script is None:
         return SourceRecord(git_reason="the script is not a file")
@@ -238,10 +235,12 @@ def find_source(script: Path | None) -> SourceRecord:
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
     except OSError:
         digest = None
-    folder = script.resolve().parent
+    # no program that the repository names is run
+    git = ["git", "-c", "core.fsmonitor=false", "-C", str(script.resolve().parent)]
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        commit = _printed_by([*git, "rev-parse", "HEAD"], GIT_S, environ)
+        changes = _printed_by([*git, "status", "--porcelain", "--untracked-files=no"], GIT_S, environ)
     except FileNotFoundError:
         return SourceRecord(script_sha256=digest, git_reason="git is not installed")
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -249,16 +248,7 @@ def find_source(script: Path | None) -> SourceRecord:
     return SourceRecord(git_commit=commit, git_dirty=bool(changes), script_sha256=digest)
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    """Run git, but no program that the repository names."""
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_S, check=True, env=environ
-    ).stdout.strip()
-
-
-def file_of_target(target: str) -> Path | None:
+def _file_of_target(target: str) -> Path | None:
     """The file of `path/file`, `path/file.py:function` or `module:function` in this folder."""
     name = target.rpartition(":")[0]
     module = name.replace(".", "/")
@@ -298,6 +288,5 @@ def cpu_model() -> str | None:
     except OSError:
         lines = []
     named = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in named if key.strip() in ("model name", "Model")), None) or (
-        platform.machine() or None
-    )
+    names = (value.strip() for key, _, value in named if key.strip() in ("model name", "Model"))
+    return next(names, None) or platform.machine() or None

@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from perfharness.errors import ToolNotFoundError
+from perfharness.errors import LaunchError, ToolNotFoundError
 from perfharness.model.conventions import CAPTURE_RANGE
 
 NSYS_VARIABLE = "PERFHARNESS_NSYS"
@@ -45,22 +44,20 @@ class NsysInstall:
     """One nsys on the machine, and its capabilities.
 
     Args:
-        version: `(2023, 4, 4)`; None where `--version` gave nothing to read.
-        importer: the program that turns a `.qdstrm` into a `.nsys-rep`; None where there is none.
-        finds_importer: whether nsys finds that importer by itself; otherwise the launcher calls it afterwards.
+        version: `(2023, 4, 4)`; None: `--version` printed no number.
+        importer: the program that turns a `.qdstrm` into a `.nsys-rep`.
         profile_options: the long options of `nsys profile --help`, without dashes.
-        traces: what its `--trace` can name, `cuda` and so on.
-        cupti: newest CUPTI that it carries, i.e. the newest CUDA it knows, `(12, 4)`.
-        records_nvtx: whether it recorded the ranges of this interpreter's nvtx when that was tried; None: not tried.
+        traces: values of its `--trace`.
+        cupti: its newest CUPTI, i.e. the newest CUDA it knows, `(12, 4)`.
+        records_nvtx: whether it recorded the ranges of this interpreter's nvtx in a trial; None: not tried.
         source: where it was found, for messages.
-        problems: what keeps it from measuring, one sentence each; empty: usable.
+        problems: what keeps it from measuring, one sentence each.
     """
 
     path: Path
     version: tuple[int, ...] | None = None
     version_text: str | None = None
     importer: Path | None = None
-    finds_importer: bool = False
     profile_options: frozenset[str] = frozenset()
     traces: frozenset[str] = frozenset()
     cupti: tuple[int, int] | None = None
@@ -75,20 +72,20 @@ class NsysInstall:
 
     @property
     def gpu_metrics_option(self) -> str | None:
-        """The option by which it samples counters of GPUs; it has had two names."""
+        """The option that samples counters of GPUs; it has had two names."""
         return next((name for name in GPU_METRICS_OPTIONS if name in self.profile_options), None)
 
 
-# ---- what nsys 2023.4 needs ----
+# ---- differences between versions ----
 
 NVTX_PINNED = "0.2.11"
-"""Newest nvtx that every nsys records; from 0.2.12 on it uses an interface that older ones do not record."""
+"""Newest nvtx that every nsys records."""
 
 NSYS_WITHOUT = (2023, 4)
 """Newest nsys seen to record no range of a newer nvtx, without a warning."""
 
 NSYS_RECORDS = (2025, 3)
-"""Oldest nsys seen to record both."""
+"""Oldest nsys seen to record every nvtx."""
 
 FORKED = "trace-fork-before-exec"
 
@@ -99,8 +96,40 @@ def is_2023(nsys: NsysInstall) -> bool:
 
 
 def attempts(nsys: NsysInstall) -> int:
-    """How often to try a start or an import: of nsys 2023.4, one start and two imports in 600 fail by themselves."""
+    """How often to try a start or an import: nsys 2023.4 fails at one start and two imports in 600."""
     return 3 if is_2023(nsys) else 1
+
+
+def records_nvtx(nsys: NsysInstall, nvtx: str | None) -> bool | None:
+    """Whether an nsys records the ranges of an nvtx: by a trial, else by what is known; None: unknown."""
+    if nsys.records_nvtx is not None:
+        return nsys.records_nvtx
+    if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
+        return True
+    version = (nsys.version or ())[:2]
+    if not version or NSYS_WITHOUT < version < NSYS_RECORDS:
+        return None
+    return version >= NSYS_RECORDS
+
+
+def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
+    """Why this nsys would lose GPU work on this driver, or None."""
+    if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
+        return None
+    return (
+        f"nsys {nsys.version_text} knows CUDA up to {dotted(nsys.cupti)}, but the driver runs CUDA"
+        f" {dotted(cuda_driver)}: it would lose kernels silently"
+    )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`0.2.12` -> (0, 2, 12)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def dotted(version: Sequence[int]) -> str:
+    """`(12, 4)` -> 12.4."""
+    return ".".join(map(str, version))
 
 
 # ---- find and probe ----
@@ -109,11 +138,11 @@ def attempts(nsys: NsysInstall) -> int:
 def find_nsys(
     asked: Path | None, environ: Mapping[str, str], *, root: Path = Path("/"), project: Path | None = None
 ) -> tuple[NsysInstall, ...]:
-    """Every nsys found, usable ones first, newest first; only `asked` where one is asked for.
+    """Every nsys found, usable ones first, newest first; only `asked` if one is asked for.
 
     Args:
         root: what absolute paths are relative to.
-        project: the checkout whose `.nsys` folder is looked into; None: this one.
+        project: the checkout with a `.nsys` folder; None: this one.
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
@@ -143,96 +172,65 @@ def _candidates(environ: Mapping[str, str], root: Path, project: Path) -> Iterat
 
 
 def probe(path: Path, source: str) -> NsysInstall:
-    """What one nsys can do."""
-
-    def unusable(problem: str) -> NsysInstall:
-        return NsysInstall(path, source=source, problems=(problem,))
-
-    if not path.exists():
-        return unusable(f"{path} does not exist")
-    if path.is_dir():
-        return unusable(f"{path} is a folder; name the nsys program in it")
-    if not os.access(path, os.X_OK):
-        return unusable(f"{path} is not executable")
-    answer = _output_of([str(path), "--version"])
+    """Ask one nsys what it can do."""
+    if not path.is_file() or not os.access(path, os.X_OK):
+        return NsysInstall(path, source=source, problems=(f"{path} is not a program",))
+    answer = output_of([str(path), "--version"])
     match = re.search(r"Nsight Systems version (\S+)", answer)
     if match is None:
-        first = answer.strip().partition("\n")[0][:80]
-        what = f"to --version it prints {first!r}" if first else "it does not answer --version"
-        return unusable(f"{path} is not Nsight Systems: {what}")
-    listing = _output_of([str(path), "profile", "--help"])
+        problem = f"{path} is not Nsight Systems: --version prints {answer.strip().partition(chr(10))[0][:80]!r}"
+        return NsysInstall(path, source=source, problems=(problem,))
+    listing = output_of([str(path), "profile", "--help"])
     traces = re.search(r"^\s*-t, --trace=.*?(?=^\s*-{1,2}[a-z])", listing + "\n-z", re.MULTILINE | re.DOTALL)
     options = frozenset(re.findall(r"--([a-z][a-z0-9-]+)", listing))
-    home = _home(path)
-    importer, finds_importer = _importer(home)
+    folder = path.resolve().parent
+    is_wrapper = not folder.name.startswith("target-linux-") and not (folder / "libToolsInjection64.so").exists()
+    importer = None if is_wrapper else _find_importer(folder)
+    problems = [] if "trace" in options else [f"{path} has no `profile --trace`"]
+    if not is_wrapper:  # where a wrapper script keeps its importer is unknown; the run will show
+        problems += _importer_problems(path, importer)
     return NsysInstall(
         path=path,
         version=numbers(match.group(1).partition("-")[0]),
         version_text=match.group(1),
         importer=importer,
-        finds_importer=finds_importer,
         profile_options=options,
         traces=frozenset(re.findall(r"'([a-z][a-z0-9-]*)'", traces.group())) if traces else frozenset(),
-        cupti=_newest_cupti(home),
+        cupti=_newest_cupti(folder),
         source=source,
-        problems=tuple(_problems(path, home, importer, options)),
+        problems=tuple(problems),
     )
 
 
-def _problems(path: Path, home: Path | None, importer: Path | None, options: frozenset[str]) -> Iterator[str]:
-    if "trace" not in options:
-        yield f"{path} has no `profile --trace`"
-    if home is None:
-        return  # a wrapper script: where it keeps its importer cannot be seen; the run will show
+def _find_importer(folder: Path) -> Path | None:
+    """The importer of a `target-linux-*` folder; in Nsight Compute it is where nsys itself does not look."""
+    places = ("host-linux-*", "linux-desktop-*")
+    return next((path for place in places for path in sorted(folder.parent.glob(f"{place}/{IMPORTER}"))), None)
+
+
+def _importer_problems(nsys: Path, importer: Path | None) -> list[str]:
     if importer is None:
-        yield (
-            f"{path} has no importer ({IMPORTER}) in host-linux-* next to {home.name}: it records, but the recording"
-            " cannot be turned into a report"
-        )
-        return
-    missing = sorted(set(re.findall(r"^\s*(\S+) => not found", _output_of(["ldd", str(importer)]), re.MULTILINE)))
-    if missing:
-        yield f"{importer} cannot run: {', '.join(missing)} not found"
+        return [f"{nsys} has no importer ({IMPORTER}), so its recordings cannot be read"]
+    missing = sorted(set(re.findall(r"^\s*(\S+) => not found", output_of(["ldd", str(importer)]), re.MULTILINE)))
+    return [f"{importer} cannot run: {', '.join(missing)} not found"] if missing else []
 
 
-def _home(path: Path) -> Path | None:
-    """The real `target-linux-*` folder of an nsys; None where the path is a wrapper script."""
-    folder = path.resolve().parent
-    return folder if folder.name.startswith("target-linux-") or (folder / "libToolsInjection64.so").exists() else None
-
-
-def _importer(home: Path | None) -> tuple[Path | None, bool]:
-    """The importer that belongs to a `target-linux-*` folder, and whether nsys itself finds it.
-
-    Nsight Systems has it next to that folder. Nsight Compute has it where its own nsys does not look.
-    """
-    for pattern, is_found in ((f"host-linux-*/{IMPORTER}", True), (f"linux-desktop-*/{IMPORTER}", False)):
-        for importer in sorted(home.parent.glob(pattern)) if home is not None else ():
-            return importer, is_found
-    return None, False
-
-
-def _newest_cupti(home: Path | None) -> tuple[int, int] | None:
-    names = [library.name for library in home.glob("libcupti.so.*")] if home is not None else []
+def _newest_cupti(folder: Path) -> tuple[int, int] | None:
+    names = [library.name for library in folder.glob("libcupti.so.*")]
     found = [match for name in names if (match := re.fullmatch(r"libcupti\.so\.(\d+)\.(\d+)", name))]
     return max(((int(match[1]), int(match[2])) for match in found), default=None)
 
 
-def _output_of(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
-    """What a short program prints; empty where it cannot be run."""
+def output_of(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
+    """What a short program prints; empty if it cannot be run."""
+    stdin = subprocess.DEVNULL
     try:
         done = subprocess.run(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
+            command, env=environ, stdin=stdin, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode(errors="replace")
+    return (done.stdout + done.stderr).decode(errors="replace")
 
 
 def installed_nsys(environ: Mapping[str, str]) -> Path:
@@ -242,76 +240,29 @@ def installed_nsys(environ: Mapping[str, str]) -> Path:
 
 
 def install_nsys(environ: Mapping[str, str]) -> int:
-    """Get an nsys from Debian's packages, without root; returns the exit code. What is done goes to stderr."""
+    """Get an nsys from Debian's packages, without root; return the exit code. Progress goes to stderr."""
     script = Path(__file__).with_name("install_nsys.sh")
     command = ["bash", str(script), "--dest", str(installed_nsys(environ))]
     return subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, check=False).returncode
 
 
-# ---- does it fit to nvtx and to the driver? ----
-
-
-class Pair(Enum):
-    """Whether an nsys records the ranges of an nvtx."""
-
-    GOOD = "good"
-    UNKNOWN = "unknown"
-    BAD = "bad"
-
-
-def pair(nsys: NsysInstall, nvtx: str | None) -> Pair:
-    """Judge a pair by a trial on this machine, else by what is known.
-
-    `UNKNOWN`: between the newest nsys that does not record it and the oldest that does.
-    """
-    if nsys.records_nvtx is not None:
-        return Pair.GOOD if nsys.records_nvtx else Pair.BAD
-    if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
-        return Pair.GOOD
-    if nsys.version is None:
-        return Pair.UNKNOWN
-    if nsys.version[:2] <= NSYS_WITHOUT:
-        return Pair.BAD
-    return Pair.GOOD if nsys.version[:2] >= NSYS_RECORDS else Pair.UNKNOWN
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """`0.2.12` -> (0, 2, 12)."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
-def dotted(version: Sequence[int]) -> str:
-    """`(12, 4)` -> 12.4."""
-    return ".".join(map(str, version))
-
-
-def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
-    """Why this nsys would lose GPU work on this driver, or None."""
-    if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
-        return None
-    return (
-        f"nsys {nsys.version_text} knows CUDA up to {dotted(nsys.cupti)} but the driver runs CUDA"
-        f" {dotted(cuda_driver)}: it would lose kernels without a word"
-    )
-
-
 # ---- command lines ----
 
 WANTED_OPTIONS = (
-    ("sample", "none"),  # no CPU sampling and no context switches: both cost, and need rights that few have
+    ("sample", "none"),  # CPU samples and context switches cost time, and need rights that few have
     ("cpuctxsw", "none"),
     (FORKED, "true"),  # workers made by fork() record their ranges too
-    ("wait", "primary"),  # a daemon that the script leaves behind must not hold the run up
+    ("wait", "primary"),  # do not wait for a daemon that the script leaves behind
     ("force-overwrite", "true"),
 )
-"""Taken where this nsys has them; the CUDA graph granularity is left as it is, for `node` costs too much."""
+"""Used if this nsys has them. The granularity of CUDA graphs stays at nsys's default: `node` costs too much."""
 
 CAPTURE_OPTIONS = {
     "capture-range": "nvtx",
     "nvtx-capture": f"{CAPTURE_RANGE}@{CAPTURE_RANGE}",
     "capture-range-end": "stop",
 }
-"""Record while the range is open, and let the program go on afterwards."""
+"""Record while the range is open, and let the program continue afterwards."""
 
 NVTX_BY_NAME = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
 """`0`: the range of a capture is known by its name, without being registered."""
@@ -321,7 +272,7 @@ GPU_METRICS_OPTIONS = ("gpu-metrics-devices", "gpu-metrics-device")
 GPU_METRICS_HZ = 10_000
 LOWEST_GPU_METRICS_HZ = 10
 GPU_METRICS_READINGS = 600_000
-"""Most readings of a GPU, where the length of the run is known: a minute at that rate. Each takes 1.4 KB."""
+"""Most readings of a GPU if the length of the run is known, a minute at 10 kHz. Each takes 1.4 KB."""
 
 
 @dataclass(frozen=True)
@@ -329,14 +280,11 @@ class NsysTracing:
     """How nsys traces the processes of a launch.
 
     Args:
-        cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
-        os_calls: whether the operating system's calls are recorded.
-        explain: whether this is the profiling pass, which may cost time: holders of the interpreter lock are recorded,
-            where this nsys can. The system's calls are not, unless asked for: the host probe shows what threads wait
-            for, and nsys 2023.4 crashed one process in four that forked while both were recorded.
-        gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: none.
-        gpu_metrics_hz: how often.
-        captures: only while the recorder has a range open for that is recorded.
+        cuda: whether CUDA is traced; without a GPU that would only print warnings.
+        os_calls: whether system calls that block are recorded.
+        explain: whether this is the profiling pass, which also records holders of the interpreter lock.
+        gpu_metrics: GPUs whose counters are sampled, as nsys names them.
+        captures: whether to record only while the recorder has its capture range open.
     """
 
     install: NsysInstall
@@ -349,12 +297,9 @@ class NsysTracing:
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
-    """`nsys profile` around `command`, its report in `folder`.
-
-    nsys 2023.4 crashed forking processes that started the host probe: there, a profiling pass follows no fork.
-    """
+    """`nsys profile` around `command`, its report in `folder`."""
     nsys = tracing.install
-    left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()
+    left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()  # crashes if the host probe is started too
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options - left_out]
     trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
     if tracing.explain and INTERPRETER_LOCK in nsys.traces:
@@ -393,27 +338,9 @@ REFUSED = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class GpuSampling:
-    """Which GPUs nsys is to sample, in its words (`0`, `cuda-visible`); or None, and the line in which it refuses."""
-
-    gpus: str | None
-    reason: str = ""
-
-    @property
-    def hint(self) -> str:
-        """What helps against the reason, where that is known."""
-        if re.search("under profiling", self.reason):
-            return "let the other profiler end, and launch again with --explain"
-        if re.search("privilege|permission", self.reason, re.IGNORECASE):
-            return "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how users may read them"
-        return ""
-
-
 def gpu_metrics_options(nsys: NsysInstall, gpus: str, hz: int = GPU_METRICS_HZ) -> list[str]:
-    """Sample the counters of these GPUs; empty where this nsys cannot."""
-    option = nsys.gpu_metrics_option
-    return [] if option is None else [f"--{option}={gpus}", f"--gpu-metrics-frequency={hz}"]
+    """Options that sample the counters of these GPUs."""
+    return [f"--{nsys.gpu_metrics_option}={gpus}", f"--gpu-metrics-frequency={hz}"]
 
 
 def gpu_metrics_hz(expected_s: float | None) -> int:
@@ -423,29 +350,30 @@ def gpu_metrics_hz(expected_s: float | None) -> int:
     return max(LOWEST_GPU_METRICS_HZ, min(GPU_METRICS_HZ, int(GPU_METRICS_READINGS / expected_s)))
 
 
-def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> GpuSampling:
-    """What to sample for a process with that environment: nsys is asked once, about a program that does nothing.
+def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> str:
+    """Name the GPUs to sample for a process with that environment, after a trial with a program that does nothing.
 
-    Counters may be reserved to administrators, taken by another profiler, or not there (old GPUs, MIG).
+    Raises:
+        LaunchError: it refuses, in its own words: they may be reserved to administrators, or in use.
     """
     if nsys.gpu_metrics_option is None:
-        return GpuSampling(None, f"nsys {nsys.version_text} has no option for it")
-    listing = _output_of([str(nsys.path), "profile", f"--{nsys.gpu_metrics_option}=help"], environ)
+        raise LaunchError(f"nsys {nsys.version_text} has no option for it")
+    listing = output_of([str(nsys.path), "profile", f"--{nsys.gpu_metrics_option}=help"], environ)
     listed = re.findall(r"^\s*(\d+):\s", listing.partition(NOT_SUPPORTED)[0], re.MULTILINE)
     if len(listed) > 1 and VISIBLE not in listing:
-        return GpuSampling(None, "this nsys cannot sample only the GPUs that a process uses, and there are several")
+        raise LaunchError("this nsys cannot sample only the GPUs of one process, and there are several")
     if not listed:
-        return GpuSampling(None, _refusal(listing) or "it lists no GPU that it can sample")
+        raise LaunchError(_refusal(listing) or "it lists no GPU that it can sample")
     gpus = listed[0] if len(listed) == 1 else VISIBLE  # every version understands a number
     with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
         options = ["--trace=nvtx", *gpu_metrics_options(nsys, gpus), f"--output={Path(folder) / 'trial'}"]
         command = [str(nsys.path), "profile", *options, shutil.which("true") or "/bin/true"]
-        refusal = _refusal(_output_of(command, {**environ, "TMPDIR": folder}))
-    return GpuSampling(gpus) if refusal is None else GpuSampling(None, refusal)
+        if refusal := _refusal(output_of(command, {**environ, "TMPDIR": folder})):
+            raise LaunchError(refusal)
+    return gpus
 
 
 def _refusal(text: str) -> str | None:
-    """The line that says why not, without a full stop; that another profiler has the GPUs is said late."""
-    lines = [line.strip() for line in text.splitlines() if REFUSED.search(line)]
-    lines.sort(key=lambda line: "under profiling" not in line)
-    return lines[0].rstrip(".") if lines else None
+    """The line that says why not; the one about another profiler comes last in nsys's output."""
+    lines = [line.strip().rstrip(".") for line in text.splitlines() if REFUSED.search(line)]
+    return min(lines, key=lambda line: "under profiling" not in line, default=None)

@@ -40,7 +40,7 @@ TABLE = "launch"
 class LaunchOptions(BaseModel):
     """Settings of a launch. `script` is a `.py` file, a module, or any program (a path, or a name on PATH)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     script: str
     script_arguments: tuple[str, ...] = ()
@@ -196,9 +196,6 @@ def read_settings(words: Sequence[str], config: Path | None = None) -> tuple[dic
         words: SCRIPT and its arguments.
         config: the file; None: `perfharness.toml` or `pyproject.toml` next to the script, or next to the first Python
             file among its arguments (torchrun, a module).
-
-    Raises:
-        UsageError: it cannot be read, or has an unknown setting or a value of a wrong type.
     """
     for path in _candidates(words) if config is None else [config]:
         content = read_toml(path, "--config" if config is not None else "")
@@ -243,10 +240,6 @@ def launch_options(
 ) -> LaunchOptions:
     """Combine the settings of a launch: the given ones before those of a file before the defaults.
 
-    Args:
-        given: by field.
-        config: as of `read_settings`.
-
     Raises:
         UsageError: a setting is unknown or has a wrong type, or the interpreter is named twice.
     """
@@ -267,11 +260,7 @@ def launch_options(
 
 
 def command_of(options: LaunchOptions, *more: str) -> list[str]:
-    """Write the command line of a launch, without settings that only files take.
-
-    Args:
-        more: options of other models.
-    """
+    """Write the command line of a launch, without settings that only files take; `more`: options of other models."""
     words = ["perfharness", "launch", *more]
     for name, option in OPTIONS.items():
         value = getattr(options, name)

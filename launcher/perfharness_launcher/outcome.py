@@ -7,27 +7,21 @@ import json
 import re
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from perfharness.analysis.stages.checks import without_consequences
 from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness_launcher.collect import Collected
-from perfharness_launcher.nsys import TRACER_LOG
+from perfharness_launcher.nsys import TRACER_LOG, numbers
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
 from perfharness_launcher.program import PYTHON_NAME
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
-LOST = "was killed together with the helper between it and its tracer"
-IGNORED_SIGNALS = "did not end when it was asked to (SIGINT, then SIGTERM), and was killed"
-END_WHEN_ASKED = (
-    "What it writes at its end is missing, its trace perhaps; a server ends when it is sent SIGINT or SIGTERM."
-)
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
@@ -43,10 +37,10 @@ def process_record(ending: RunningProcess, collected: Collected, command: list[s
             "pid": ending.pid,
             "signal": signal_name(number) if number is not None else None,
             "ended": _ended(ending),
-            "start_unix_ns": ending.start_unix_ns,
+            "start_unix_ns": ending.start_unix_ns or None,
             "duration_s": report["duration_ns"] / 1e9 if report else None,
             "trace": collected.trace,
-            "placement": _placement(ending),
+            "placement": None if ending.pid is None else _placement(ending),
         }
     )
 
@@ -64,14 +58,11 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
     )
 
 
-def _placement(ending: RunningProcess) -> PlacementRecord | None:
-    wanted = ending.spec.placement
-    if ending.pid is None:
-        return None
+def _placement(ending: RunningProcess) -> PlacementRecord:
     return PlacementRecord(
         cpus=cpu_list(ending.cpus) if ending.cpus is not None else None,
-        bound=bool(wanted.cpus),
-        how=wanted.how,
+        bound=bool(ending.spec.cpus),
+        how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
         problems=ending.placement_problems,
     )
 
@@ -80,16 +71,15 @@ def _ended(ending: RunningProcess) -> Ended:
     if ending.pid is None:
         return "interrupted" if ending.stopped == "interrupted" else "not_started"
     if ending.stopped == "done":
-        return "failed" if ending.lost or _was_killed(ending) else "ok"
+        return "failed" if ending.lost or _ignored_signals(ending) else "ok"
     if ending.stopped is not None:
         return ending.stopped
     return "ok" if ending.ended and ending.ended["exit_code"] == 0 else "failed"
 
 
-def _was_killed(ending: RunningProcess) -> bool:
-    """Of a process that was no longer needed: whether it did not end when it was asked to."""
-    ended = ending.ended
-    return ending.stopped == "done" and ended is not None and ended.get("signal") == signal.SIGKILL
+def _ignored_signals(ending: RunningProcess) -> bool:
+    """Whether a process that was no longer needed had to be killed."""
+    return ending.stopped == "done" and (ending.ended or {}).get("signal") == signal.SIGKILL
 
 
 def signal_name(number: int) -> str:
@@ -110,99 +100,76 @@ def process_findings(
     """Findings about how a process ended and about a missing trace.
 
     Args:
-        captured: batches that were to be traced; None: all.
+        captured: the batches that were to be traced; None: all.
     """
+    name, log = record.folder, f"{record.folder}/{TRACER_LOG}"
     if record.ended != "ok":
-        yield _ended_badly(ending, record, tracer, timeout_s)
-    if record.placement is not None and record.placement.problems:
-        yield Finding(
-            "placement-failed",
-            Severity.WARNING,
-            f"The process is {' and '.join(record.placement.problems)}",
-            "A container may forbid it (Docker: add --cap-add SYS_NICE). Without binding: --cpu-bind none.",
-            record.folder,
-        )
+        how = f"The process {_how_it_ended(ending, record, timeout_s)}: {shlex.join(ending.spec.command)}"
+        output = _end_of_output(ending.folder, (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG))
+        if _ignored_signals(ending):
+            hint = "Its trace may be incomplete. Let the server end on SIGINT or SIGTERM."
+        else:
+            stderr = log_tail(ending.folder / STDERR_LOG)
+            hint = failure_hint(record, stderr, ending.spec.command[0], tracer)
+        yield Finding(f"process-{record.ended.replace('_', '-')}", Severity.ERROR, how + output, hint, name)
+    if record.pid is None:
+        return
+    if ending.placement_problems:
+        message = f"The process is {' and '.join(ending.placement_problems)}."
+        hint = "A container may forbid it (Docker: --cap-add SYS_NICE). Add --cpu-bind none."
+        yield Finding("placement-failed", Severity.WARNING, message, hint, name)
     if ending.tracer_restarts:
-        yield Finding(
-            "tracer-restarted",
-            Severity.NOTE,
-            f"nsys ended before the process began, and was started again ({ending.tracer_restarts} times)",
-            f"nothing was lost; {record.folder}/{TRACER_LOG} has its output",
-            record.folder,
-        )
-    if tracer.kind == "nsys" and record.pid is not None and (died := _tracer_death(ending)):
-        yield Finding(
-            "tracer-died",
-            Severity.ERROR,
-            f"nsys {died}, so the trace may lack its end",
-            f"see {record.folder}/{TRACER_LOG}; a machine out of memory or disk space is a usual cause",
-            record.folder,
-        )
-    lacks_trace = tracer.kind != "none" and not record.left_traces and record.pid is not None
-    if record.pid is not None and not (ending.folder / STDOUT_LOG).exists():
-        lost = "its output and its trace are" if lacks_trace else "its output is"
-        yield Finding(
-            "output-folder-removed",
-            Severity.ERROR if lacks_trace else Severity.WARNING,
-            f"The program removed the folder of its results, {record.folder}, so {lost} lost",
-            "a script that empties its output folder should spare this one, or be given another; where it parses "
-            f"perfharness's own arguments, --output_dir is this folder ({environment.OUTPUT_DIR})",
-            record.folder,
-        )
+        message = f"nsys failed to start and was restarted {ending.tracer_restarts} times. Nothing was lost."
+        yield Finding("tracer-restarted", Severity.NOTE, message, f"See {log}.", name)
+    if tracer.kind == "nsys" and (death := _tracer_death(ending)):
+        message = f"nsys {death}, so the trace may lack its end."
+        yield Finding("tracer-died", Severity.ERROR, message, f"Check memory and disk space; see {log}.", name)
+    lacks_trace = tracer.kind != "none" and not record.left_traces
+    if not (ending.folder / STDOUT_LOG).exists():
+        severity = Severity.ERROR if lacks_trace else Severity.WARNING
+        message = f"The program removed the folder of its results, {name}, with its logs and traces."
+        hint = f"Do not empty the output folder ({environment.OUTPUT_DIR}), or write to another one."
+        yield Finding("output-folder-removed", severity, message, hint, name)
     elif lacks_trace:
-        logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
-        end_of_output = _end_of_output(ending.folder, logs) if logs else "; it ended before one was written"
-        hint = _hint_without_trace(ending.spec.command, tracer) if record.ended == "ok" else ""
+        why, hint = "", ""
         if record.ended == "ok" and captured:
-            end_of_output = f": no loop reached the batches {captured} of --capture-batches"
+            why = f": no loop reached the batches {captured} of --capture-batches"
             hint = "Choose smaller numbers; the first batch of a loop is 0."
-        yield Finding(
-            "trace-missing",
-            Severity.ERROR,
-            f"The process left no trace ({tracer.kind}){end_of_output}",
-            hint,
-            record.folder,
-        )
+        elif record.ended == "ok":
+            why = _end_of_output(ending.folder, (STDERR_LOG, TRACER_LOG))
+            hint = _hint_without_trace(ending.spec.command[0], tracer)
+        yield Finding("trace-missing", Severity.ERROR, f"The process left no trace ({tracer.kind}){why}", hint, name)
 
 
-def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
-    """The next step where a program ended well and left no trace."""
+def _how_it_ended(ending: RunningProcess, record: ProcessRecord, timeout_s: float | None) -> str:
+    if record.ended == "not_started":
+        return f"did not start ({ending.not_started})"
+    if record.ended == "timeout":
+        return f"was ended after --timeout {timeout_s:g} seconds"
+    if record.ended == "interrupted":
+        return "was interrupted"
+    if ending.lost:
+        return "was killed together with its helper"
+    if _ignored_signals(ending):
+        return "ignored SIGINT and SIGTERM, and was killed"
+    return f"was killed by {record.signal}" if record.signal else f"ended with exit code {record.exit_code}"
+
+
+def _tracer_death(ending: RunningProcess) -> str | None:
+    if ending.tracer_killed:
+        return "did not finish its report in time and was killed"
+    code = ending.tracer.returncode
+    return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
+
+
+def _hint_without_trace(program: str, tracer: TracerRecord) -> str:
+    """The next step after a program that ended well and left no trace."""
+    name = Path(program).name
     if tracer.kind == "nsys":
-        return "perfharness doctor says what is missing"
-    name = Path(command[0]).name
+        return "`perfharness doctor` lists what is missing."
     if PYTHON_NAME.fullmatch(name):
-        return "annotate what it runs (PerfRecorder, nvtx, --annotate): it made no range, and no GPU work"
-    return (
-        f"The embedded tracer records Python, and {name} started no Python process that made ranges or GPU work. Use "
-        "--tracer nsys for other programs."
-    )
-
-
-def _ended_badly(
-    ending: RunningProcess, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
-) -> Finding:
-    command = shlex.join(ending.spec.command)
-    folder = ending.folder
-    how = {
-        "failed": LOST if ending.lost else IGNORED_SIGNALS if _was_killed(ending) else _how_it_failed(record),
-        "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
-        "interrupted": "was interrupted",
-        "not_started": f"did not start ({ending.not_started})",
-    }[record.ended]
-    logs = (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG)
-    return Finding(
-        f"process-{record.ended.replace('_', '-')}",
-        Severity.ERROR,
-        f"The process {how}: {command}{_end_of_output(folder, logs)}",
-        _next_step(ending, record, folder, tracer),
-        record.folder,
-    )
-
-
-def _next_step(ending: RunningProcess, record: ProcessRecord, folder: Path, tracer: TracerRecord) -> str:
-    if _was_killed(ending):
-        return END_WHEN_ASKED
-    return failure_hint(record, log_tail(folder / STDERR_LOG), ending.spec.command[0], tracer)
+        return "Annotate it (PerfRecorder, nvtx, --annotate): it made no range and no GPU work."
+    return f"{name} started no Python process with ranges or GPU work. For other programs use --tracer nsys."
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
@@ -212,67 +179,43 @@ BLOCKS_FORKS_BEFORE = (2024, 1)
 
 
 def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: TracerRecord) -> str:
-    """The next step that fits how a process ended; empty where there is none.
+    """The next step that fits how a process ended; empty if there is none.
 
     Args:
         stderr: the end of what it wrote there.
         program: what was started: the interpreter of a Python script.
     """
     if record.ended in ("timeout", "interrupted"):
-        longer = "Give it longer (--timeout), or see where it hangs: `py-spy dump --pid PID` while it runs."
-        hints = (longer if record.ended == "timeout" else "", _blocked_by_tracer(tracer))
-        return " ".join(filter(None, hints))
+        longer = "Use a longer --timeout, or see where it hangs: `py-spy dump --pid PID`."
+        blocked = "If it hung: this nsys blocks programs that fork in a thread. Add --tracer embedded."
+        is_old = tracer.kind == "nsys" and numbers(tracer.version or "") < BLOCKS_FORKS_BEFORE
+        return " ".join([longer] * (record.ended == "timeout") + [blocked] * is_old)
     if record.ended != "failed":
         return ""
     code = record.exit_code
-    number = code - 128 if record.signal is None and code is not None and 128 < code < 160 else None
-    signal_of_end = record.signal or (signal_name(number) if number is not None else None)
-    if signal_of_end == "SIGKILL":
-        return "The kernel kills a process where memory runs out (see `dmesg`). Use fewer processes or smaller batches."
-    if signal_of_end in CRASHES:
-        return "Native code crashed. PYTHONFAULTHANDLER=1 shows where; --tracer none whether it does so untraced."
-    if signal_of_end is not None:
-        return "Another program or a person sent the signal."
+    of_shell = signal_name(code - 128) if code is not None and 128 < code < 160 else None
+    match record.signal or of_shell:
+        case "SIGKILL":
+            return "Out of memory? See `dmesg`. Use fewer processes or smaller batches."
+        case str(number) if number in CRASHES:
+            return "Native code crashed. PYTHONFAULTHANDLER=1 shows where; --tracer none whether it does so untraced."
+        case str():
+            return "Another program or a person sent the signal."
     if Path(program).name == "nsys" and tracer.kind == "nsys":
         return "nsys cannot run inside nsys. Launch the program without nsys, or add --tracer embedded."
     if ENDED_BY_EOF.search(stderr):
-        return "A launch closes standard input, so input() fails. Pass what the script asks for as an argument."
+        return "A launch closes standard input, so input() fails. Pass the input as an argument."
     return "" if stderr else "Run it without perfharness to see the same."
-
-
-def _blocked_by_tracer(tracer: TracerRecord) -> str:
-    version = tuple(int(part) for part in re.findall(r"\d+", tracer.version or "")[:2])
-    if tracer.kind != "nsys" or version >= BLOCKS_FORKS_BEFORE:
-        return ""
-    return (
-        "If it hung: this nsys blocks programs that fork in a thread, as Pool(maxtasksperchild=…) does. Install a newer"
-        " one, or add --tracer embedded."
-    )
 
 
 def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:
     """The end of the first log that is not empty."""
-    for log in logs:
-        if text := log_tail(folder / log):
-            return f"; the end of {log}:\n{text}"
-    return "; it wrote nothing"
-
-
-def _how_it_failed(record: ProcessRecord) -> str:
-    if record.signal is not None:
-        return f"was killed by {record.signal}"
-    return f"ended with exit code {record.exit_code}" if record.exit_code is not None else "vanished"
-
-
-def _tracer_death(ending: RunningProcess) -> str | None:
-    if ending.tracer_killed:
-        return "was still writing its report when the time limit ended, and was killed"
-    code = ending.tracer_exit_code
-    return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
+    ends = ((log, log_tail(folder / log)) for log in logs)
+    return next((f"; the end of {log}:\n{text}" for log, text in ends if text), "; it wrote nothing")
 
 
 def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, indented; empty where there is nothing."""
+    """The last lines of a log, indented; empty if there are none."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
@@ -284,47 +227,27 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
 
 
 def last_lines(text: str, lines: int = 5) -> str:
-    """The last lines that a process printed, in one line behind a colon; empty where there are none."""
+    """The last lines that a process printed, in one line after a colon; empty if there are none."""
     printed = [line.strip() for line in text.strip().splitlines()[-lines:]]
     return f": {' | '.join(printed)}" if printed else ""
 
 
 # ---- what a process reported about its annotations ----
 
-NEVER_CALLED = (
-    "it was there and never called",
-    "Another module may have taken it before it was replaced, or a Python that cannot be followed called it.",
-)
-NO_MODULE_CALLED = (
-    "no call of a module was recorded",
-    "One that is compiled in place (`model.compile()`) is not: use `torch.compile(model)`, or annotate what calls it.",
-)
-NEVER_DEFINED = (
-    "the script never reached its definition",
-    "Name a function that is defined on every way through the script.",
-)
-NEVER_IMPORTED = (
-    "its module was never imported",
-    "Name it in the module that the pipeline uses, or omit it.",
-)
-
 
 def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annotations) -> Iterator[Finding]:
-    """Findings of one process; none of one that was killed before it could report."""
-    notes = read_notes(folder)
-    if notes is None:
-        if record.ended == "ok":
-            yield Finding(
-                "annotations-not-told",
-                Severity.WARNING,
-                "The process ended without reporting which annotated functions it found and called.",
-                "A script that leaves by os._exit, or replaces itself by another program, cannot report it.",
-                record.folder,
-            )
-        return
-    for note in notes:
-        for finding in without_consequences(list(_findings_of(note, annotations)), ended_well=record.ended == "ok"):
-            yield Finding(finding.code, finding.severity, finding.message, finding.hint, record.folder)
+    """Findings of one process; none if it was killed before it could report."""
+    notes, ended_well = read_notes(folder), record.ended == "ok"
+    if notes is None and ended_well:
+        message = "The process did not report which annotated functions it found and called."
+        hint = "A script that ends by os._exit, or replaces itself by another program, cannot report it."
+        yield Finding("annotations-not-told", Severity.WARNING, message, hint, record.folder)
+    for note in notes or ():
+        found = [
+            Finding(code, severity, f"{note.function} {message}.", hint, record.folder)
+            for code, severity, message, hint in _problems_of(note, annotations)
+        ]
+        yield from without_consequences(found, ended_well=ended_well)
 
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
@@ -339,52 +262,42 @@ def read_notes(folder: Path) -> list[FunctionNote] | None:
 
 
 def _merged(one: FunctionNote, other: FunctionNote) -> FunctionNote:
-    """What two processes found and called; where one has the function, it is no problem that the other has not."""
+    """What two processes found and called; a problem of one is none if the other has the function."""
     both = {name: value or getattr(other, name) for name, value in vars(one).items()}
     if one.problem != other.problem and (one.found or other.found):
         both["problem"] = None
     return FunctionNote(**both)
 
 
-def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Finding]:
-    is_torch = note.function == "torch"
-    what, has = ("PyTorch's modules", "have") if is_torch else (note.function, "has")
-    if note.problem is not None:
-        yield Finding(
-            "annotation-not-found",
-            Severity.ERROR,
-            f"{what} could not be annotated: {note.problem}.",
-            "Name a function, or a method of a class written in Python, that is there once its module is imported.",
-        )
-    elif note.compiled:
-        yield Finding(
-            "ranges-in-compiled-code",
-            Severity.NOTE if note.recorded else _severity(note, annotations),
-            f"{what} {has} no ranges where torch.compile compiled it with its caller.",
-            "What is compiled is one piece: annotate the call of the compiled function, or measure without "
-            "torch.compile.",
-        )
-    elif not note.called:
-        never_called = NO_MODULE_CALLED if is_torch else NEVER_CALLED
-        why, hint = NEVER_IMPORTED if not note.imported else never_called if note.found else NEVER_DEFINED
-        yield Finding("annotation-never-called", _severity(note, annotations), f"{what} {has} no ranges: {why}.", hint)
-    elif not note.recorded:
-        yield Finding(
-            "annotation-never-called",
-            _severity(note, annotations),
-            f"{what} {has} no ranges: it was called only while no range {annotations.within!r} was open.",
-            "Let [recorder] within name a range around all that is to be measured.",
-        )
-    if note.items_problem is not None:
-        yield Finding(
-            "annotation-items-failed",
-            Severity.WARNING,
-            f"{what} has batches without items, or with counted indices: {note.items_problem}.",
-            "An expression sees args, kwargs, self, result and the parameters of the function.",
-        )
-
-
-def _severity(note: FunctionNote, annotations: Annotations) -> Severity:
-    """Without its batches, a launch measures nothing."""
+def _problems_of(note: FunctionNote, annotations: Annotations) -> Iterator[tuple[str, Severity, str, str]]:
+    """Code, severity, message and hint of what went wrong; without its batches, a launch measures nothing."""
     batches = {function.target for function in annotations.functions if function.is_batch}
-    return Severity.ERROR if note.function in batches else Severity.WARNING
+    severity = Severity.ERROR if note.function in batches else Severity.WARNING
+    if note.problem is not None:
+        hint = "Name a function, or a method of a class written in Python."
+        yield "annotation-not-found", Severity.ERROR, f"cannot be annotated: {note.problem}", hint
+    elif note.compiled:
+        message = "has no ranges where torch.compile compiled it with its caller"
+        hint = "Annotate the call of the compiled function instead, or measure without torch.compile."
+        yield "ranges-in-compiled-code", Severity.NOTE if note.recorded else severity, message, hint
+    elif not note.recorded:
+        message, hint = _why_never_called(note, annotations)
+        yield "annotation-never-called", severity, f"has no ranges: {message}", hint
+    if note.items_problem is not None:
+        message = f"has batches without items, or with counted indices: {note.items_problem}"
+        hint = "An expression sees args, kwargs, self, result and the parameters of the function."
+        yield "annotation-items-failed", Severity.WARNING, message, hint
+
+
+def _why_never_called(note: FunctionNote, annotations: Annotations) -> tuple[str, str]:
+    if note.called:
+        hint = "Let [recorder] within name a range around all that is to be measured."
+        return f"it was called only while no range {annotations.within!r} was open", hint
+    if not note.imported:
+        return "its module was never imported", "Name it in the module that the pipeline uses, or omit it."
+    if not note.found:
+        return "the script never reached its definition", "Name a function that is always defined."
+    if note.function == "torch":
+        hint = "Use torch.compile(model) instead of model.compile(), or annotate what calls it."
+        return "no call of a module was recorded", hint
+    return "it was never called", "Another module may have imported it before it was replaced."

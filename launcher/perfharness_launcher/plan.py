@@ -17,7 +17,7 @@ from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
 from perfharness_launcher.options import LaunchOptions
-from perfharness_launcher.process import Placement, ProcessGroup, ProcessSpec
+from perfharness_launcher.process import ProcessSpec
 from perfharness_launcher.program import Program
 from perfharness_launcher.tracer_choice import TracerChoice, choose_tracer
 
@@ -32,7 +32,6 @@ class LaunchPlan:
     """All that will be started, and the findings known beforehand.
 
     Args:
-        program: with the arguments of the script.
         explaining: whether this is the profiling pass of `--explain`.
         measured_s: how long the measured pass before it took.
     """
@@ -51,12 +50,6 @@ class LaunchPlan:
     explaining: bool = False
     measured_s: float | None = None
 
-    @property
-    def group(self) -> ProcessGroup:
-        """The processes to supervise."""
-        barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
-        return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
-
 
 def folders_of(plans: Sequence[LaunchPlan]) -> list[str]:
     """Names of the folders of the launches of a series."""
@@ -71,36 +64,36 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         LaunchError: what is wrong with the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
-    choice = TracerChoice(TracerRecord(kind="none"))
+    choice, groups = TracerChoice(TracerRecord(kind="none")), list[Gpus]()
+    cpus, placement_reason = list[tuple[int, ...]](), ""
     try:
         choice = choose_tracer(options, facts)
-        problems += [UsageError(text) for text in _tracer_conflicts(options, facts, choice)]
+        problems += map(UsageError, _tracer_conflicts(options, facts, choice))
     except (UsageError, ToolNotFoundError) as error:
         problems.append(error)
-    groups: list[Gpus] = []
-    placements: list[Placement] = []
-    placement_reason = ""
     try:
         number = min(options.num_processes, MOST_PROCESSES)
         groups = [group for group in _groups(_gpus(options, facts), options) for _ in range(number)]
-        placements, placement_reason = place(groups, options.cpu_bind, facts.cpus)
+        cpus, placement_reason = place(groups, options.cpu_bind, facts.cpus)
     except UsageError as error:
         problems.append(error)
     if problems:
-        _refuse(problems)
+        is_usage = any(isinstance(problem, UsageError) for problem in problems)
+        kind = UsageError if is_usage else type(problems[0]) if len(problems) == 1 else LaunchError
+        raise kind("\n".join(map(str, problems)))
     gpus = tuple(dict.fromkeys(gpu for group in groups for gpu in group))
     if options.require_exclusive and not gpus:
         raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpu_problem or 'none is visible'})")
     captures = options.capture_batches is not None
     nsys = None
     if choice.nsys is not None:
-        nsys = NsysTracing(choice.nsys, cuda=bool(gpus), os_calls=options.trace_os, captures=captures)
+        nsys = NsysTracing(choice.nsys, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
         options=options,
         tracer=choice.record,
         nsys=nsys,
         gpus=gpus,
-        processes=tuple(_processes(options, facts, choice.record.kind, groups, placements)),
+        processes=tuple(_processes(options, facts, choice.record.kind, groups, cpus)),
         program=facts.program,
         environment=facts.environment,
         source=facts.source,
@@ -118,18 +111,11 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
     Args:
         measured_s: how long the measured pass took: counters of a long pass are sampled less often.
     """
-    options = plan.options.model_copy(
-        update={
-            "explain": False,
-            "output_dir": plan.options.output_dir / EXPLAIN_NAME,
-            "measure_idle_s": 0.0,
-            "cool_down_c": None,
-            "require_exclusive": False,
-        }
-    )
+    changes = {"explain": False, "measure_idle_s": 0.0, "cool_down_c": None, "require_exclusive": False}
+    folder = plan.options.output_dir / EXPLAIN_NAME
     return replace(
         plan,
-        options=options,
+        options=plan.options.model_copy(update={**changes, "output_dir": folder}),
         nsys=plan.nsys and replace(plan.nsys, explain=True),
         processes=tuple(
             replace(spec, environment={**spec.environment, environment.EXPLAIN: "1"}) for spec in plan.processes
@@ -140,47 +126,38 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
     )
 
 
-def _refuse(problems: list[PerfHarnessError]) -> None:
-    text = "\n".join(map(str, problems))
-    if any(isinstance(problem, UsageError) for problem in problems):
-        raise UsageError(text)
-    raise type(problems[0])(text) if len(problems) == 1 else LaunchError(text)
-
-
 # ---- conflicts ----
 
 
 def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     problems = (facts.program.problem, facts.interpreter.problem, facts.interpreter.module_problem)
     yield from filter(None, (*problems, facts.output_problem))
-    timeout, cool_down = options.timeout_s, options.cool_down_c
-    numbered_gpus = options.num_gpus is not None or options.gpu_offset is not None
-    checks = (
-        (1 <= options.num_processes <= MOST_PROCESSES, f"-np {options.num_processes}: must be 1 to {MOST_PROCESSES}"),
-        (options.num_gpus is None or options.num_gpus >= 1, f"-ng {options.num_gpus}: must be 1 or more"),
-        (options.gpus_per_process >= 1, f"gpus-per-process {options.gpus_per_process}: must be 1 or more"),
-        ((options.gpu_offset or 0) >= 0, f"-go {options.gpu_offset}: must be 0 or more"),
-        (options.warmup_batches >= 0, f"-w {options.warmup_batches}: must be 0 or more"),
-        (timeout is None or timeout > 0, f"--timeout {timeout}: must be more than 0 seconds"),
-        (0 <= options.measure_idle_s < math.inf, f"measure-idle {options.measure_idle_s}: must be 0 seconds or more"),
-        (
-            0 < options.barrier_timeout_s < math.inf,
-            f"--barrier-timeout {options.barrier_timeout_s}: must be more than 0 seconds; or use --no-barrier",
-        ),
-        (cool_down is None or math.isfinite(cool_down), f"--cool-down {cool_down}: must be degrees Celsius"),
-        (options.cool_down_limit_s >= 0, f"cool-down-limit {options.cool_down_limit_s}: must be 0 seconds or more"),
-        ((options.annotate_torch or 0) >= 0, f"--annotate-torch {options.annotate_torch}: must be 0 or more"),
-        (not options.gpus or not numbered_gpus, "--gpus cannot be combined with -ng or -go"),
-        (
-            not options.explain or options.tracer not in ("ranges", "none"),
-            f"--explain needs more than --tracer {options.tracer} records; drop one of them",
-        ),
-        (
-            options.nsys is None or options.tracer in ("auto", "nsys"),
-            f"--nsys is not used with --tracer {options.tracer}; drop one of them",
-        ),
+    cool_down, tracer = options.cool_down_c, options.tracer
+    limits = (
+        ("-np", options.num_processes, 1, f"1 to {MOST_PROCESSES}"),
+        ("-ng", options.num_gpus, 1, "1 or more"),
+        ("gpus-per-process", options.gpus_per_process, 1, "1 or more"),
+        ("-go", options.gpu_offset, 0, "0 or more"),
+        ("-w", options.warmup_batches, 0, "0 or more"),
+        ("--timeout", options.timeout_s, math.ulp(0), "more than 0 seconds"),
+        ("measure-idle", options.measure_idle_s, 0, "0 seconds or more"),
+        ("--barrier-timeout", options.barrier_timeout_s, math.ulp(0), "more than 0 seconds; or use --no-barrier"),
+        ("cool-down-limit", options.cool_down_limit_s, 0, "0 seconds or more"),
+        ("--annotate-torch", options.annotate_torch, 0, "0 or more"),
     )
-    yield from (text for is_fine, text in checks if not is_fine)
+    for name, value, least, text in limits:
+        most = MOST_PROCESSES if name == "-np" else math.inf
+        is_endless = name in ("measure-idle", "--barrier-timeout") and value == math.inf
+        if value is not None and (is_endless or not least <= value <= most):
+            yield f"{name} {value}: must be {text}"
+    if cool_down is not None and not math.isfinite(cool_down):
+        yield f"--cool-down {cool_down}: must be degrees Celsius"
+    if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
+        yield "--gpus cannot be combined with -ng or -go"
+    if options.explain and tracer in ("ranges", "none"):
+        yield f"--explain needs more than --tracer {tracer} records; drop one of them"
+    if options.nsys is not None and tracer not in ("auto", "nsys"):
+        yield f"--nsys is not used with --tracer {tracer}; drop one of them"
     yield from _annotation_conflicts(options, facts)
     if options.batch_pattern is not None:
         try:
@@ -239,16 +216,13 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> Gpus:
     number, offset = options.num_gpus or each, options.gpu_offset or 0
     if number < 1 or each < 1 or offset < 0 or (options.gpus and (options.num_gpus or options.gpu_offset)):
         return ()  # already reported
-    reason = facts.gpu_problem or "none was found"
-    available = facts.gpus
-    if not options.gpus and facts.visible_devices == "":
-        available, reason = (), "CUDA_VISIBLE_DEVICES is empty"  # a run without GPUs
-    if available:
-        return choose_gpus(
-            available, names=options.gpus, number=number, offset=offset, visible_devices=facts.visible_devices
-        )
-    if options.gpus or number > 1 or offset > 0:
-        asked = f"--gpus {','.join(options.gpus)}" if options.gpus else f"-ng {number} -go {offset}"
+    visible, names = facts.visible_devices, options.gpus
+    is_hidden = not names and visible == ""  # a run without GPUs
+    if facts.gpus and not is_hidden:
+        return choose_gpus(facts.gpus, names=names, number=number, offset=offset, visible_devices=visible)
+    if names or number > 1 or offset > 0:
+        asked = f"--gpus {','.join(names)}" if names else f"-ng {number} -go {offset}"
+        reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpu_problem or "none was found"
         raise UsageError(f"{asked}: there is no usable GPU ({reason})")
     return ()
 
@@ -259,28 +233,20 @@ def _groups(gpus: Gpus, options: LaunchOptions) -> list[Gpus]:
     if not gpus or each < 1:
         return [()]
     if len(gpus) % each:
-        raise UsageError(
-            f"gpus-per-process {each}: {len(gpus)} GPUs are not a multiple of {each}; change -ng or --gpus"
-        )
+        raise UsageError(f"gpus-per-process {each}: {len(gpus)} GPUs are not a multiple of it; change -ng or --gpus")
     return [gpus[first : first + each] for first in range(0, len(gpus), each)]
 
 
 def _gpu_findings(options: LaunchOptions, facts: MachineFacts, groups: Sequence[Gpus]) -> Iterator[Finding]:
     if any(len(group) > 1 and any(gpu.mig for gpu in group) for group in groups):
-        yield Finding(
-            "several-mig-instances",
-            Severity.WARNING,
-            "A process has several GPUs, one of them a MIG instance; CUDA shows a process only one MIG instance",
-            "use one MIG instance per process, or a program whose ranks set CUDA_VISIBLE_DEVICES themselves",
-        )
+        message = "A process has several GPUs, but CUDA shows a process only one MIG instance."
+        hint = "Use one MIG instance per process."
+        yield Finding("several-mig-instances", Severity.WARNING, message, hint)
     is_numbered = not options.gpus and re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or "")
     if is_numbered and len({gpu.name for gpu in facts.gpus}) > 1:
-        yield Finding(
-            "gpu-order-ambiguous",
-            Severity.WARNING,
-            f"CUDA_VISIBLE_DEVICES={facts.visible_devices} was read in PCI bus order, but CUDA orders GPUs by speed",
-            "name the GPUs by UUID: --gpus GPU-…",
-        )
+        message = f"CUDA_VISIBLE_DEVICES={facts.visible_devices} was read in PCI bus order; CUDA orders GPUs by speed."
+        hint = "Name the GPUs by UUID: --gpus GPU-…"
+        yield Finding("gpu-order-ambiguous", Severity.WARNING, message, hint)
 
 
 # ---- processes ----
@@ -291,30 +257,27 @@ def _processes(
     facts: MachineFacts,
     tracer: str,
     groups: Sequence[Gpus],
-    placements: Sequence[Placement],
+    cpus: Sequence[tuple[int, ...]],
 ) -> Iterator[ProcessSpec]:
+    shared = {
+        environment.NUM_PROCESSES: str(len(groups)),
+        environment.TRACER: tracer,
+        environment.WARMUP_BATCHES: str(options.warmup_batches),
+        environment.LOG_LEVEL: options.log_level,
+    }
+    if options.sampling and tracer in ("nsys", "embedded"):
+        shared[environment.SAMPLING] = "1"
+    if options.capture_batches:
+        shared[environment.CAPTURE_BATCHES] = options.capture_batches
+        shared |= {NVTX_BY_NAME: "0"} if tracer == "nsys" else {}
+    if facts.annotations:
+        shared[environment.ANNOTATIONS] = facts.annotations.to_json()
     on_gpus: Counter[str] = Counter()  # MIG instances of one GPU share its index
-    for index, (gpus, placement) in enumerate(zip(groups, placements, strict=True)):
+    for index, (gpus, bound) in enumerate(zip(groups, cpus, strict=True)):
         indices = [str(gpu.index) for gpu in gpus] or ["0"]
+        own = {environment.PROCESS_INDEX: str(index), environment.GPU_INDEX: ",".join(indices)}
+        own |= {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
         name = "-".join(indices)
-        yield ProcessSpec(
-            index=index,
-            gpus=gpus,
-            folder=f"proc_{on_gpus[name]}_gpu_{name}",
-            command=facts.program.command,
-            environment={
-                environment.PROCESS_INDEX: str(index),
-                environment.NUM_PROCESSES: str(len(groups)),
-                environment.GPU_INDEX: ",".join(indices),
-                environment.TRACER: tracer,
-                environment.WARMUP_BATCHES: str(options.warmup_batches),
-                environment.LOG_LEVEL: options.log_level,
-                **({environment.SAMPLING: "1"} if options.sampling and tracer in ("nsys", "embedded") else {}),
-                **({environment.CAPTURE_BATCHES: options.capture_batches} if options.capture_batches else {}),
-                **({NVTX_BY_NAME: "0"} if options.capture_batches and tracer == "nsys" else {}),
-                **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
-                **({"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}),
-            },
-            placement=placement,
-        )
+        folder = f"proc_{on_gpus[name]}_gpu_{name}"
+        yield ProcessSpec(index, gpus, folder, facts.program.command, {**shared, **own}, bound)
         on_gpus[name] += 1

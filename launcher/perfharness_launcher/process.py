@@ -23,35 +23,11 @@ from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.ranks import outer_rank
 from perfharness_launcher import hold
-from perfharness_launcher.barrier import LIMIT_MARGIN_S
+from perfharness_launcher.barrier import LIMIT_MARGIN_S, StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
 
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """CPUs of one process.
-
-    Args:
-        cpus: the only ones it may run on; empty: not bound.
-        how: for messages.
-    """
-
-    cpus: tuple[int, ...] = ()
-    how: str = "not bound"
-
-
-def cpu_list(cpus: Iterable[int]) -> str:
-    """`{0, 1, 2, 8}` -> `0-2,8`, as the kernel writes it."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 @dataclass(frozen=True)
@@ -60,11 +36,11 @@ class ProcessSpec:
 
     Args:
         index: over all GPUs.
-        gpus: that it sees, in this order; empty on a machine without one.
-        folder: its name inside the run folder, `proc_X_gpu_Y`, of several GPUs `proc_X_gpu_A-B`.
+        gpus: those that it sees, in this order.
+        folder: its name inside the run folder, `proc_X_gpu_Y`; of several GPUs `proc_X_gpu_A-B`.
         command: the measured command.
-        environment: what is added to, or set over, the launcher's own environment.
-        placement: CPUs of the measured process; its tracer's own processes are not bound.
+        environment: added to the launcher's own environment.
+        cpus: the only ones it may run on; empty: not bound. Its tracer is not bound.
     """
 
     index: int
@@ -72,27 +48,11 @@ class ProcessSpec:
     folder: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
+    cpus: tuple[int, ...] = ()
 
     def environment_in(self, run_dir: Path) -> dict[str, str]:
-        """The environment, the folder of the process included."""
+        """The environment, including the folder of the process."""
         return {**self.environment, variables.OUTPUT_DIR: str(run_dir / self.folder)}
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """Processes that are started together.
-
-    Args:
-        nsys: how nsys traces them; None: it does not.
-        timeout_s: for each process, from its start; None: no limit.
-        barrier_timeout_s: longest wait at the start barrier, from the first arrival on; None: no barrier.
-    """
-
-    processes: tuple[ProcessSpec, ...]
-    nsys: NsysTracing | None = None
-    timeout_s: float | None = None
-    barrier_timeout_s: float | None = None
 
 
 @dataclass
@@ -100,15 +60,16 @@ class RunningProcess:
     """One measured process with its tracer and helper, from its start to its end.
 
     Attributes:
+        control: descriptor; closing it lets the tracer write its report.
+        status: descriptor, readable when the helper has reported something.
         tracer: the process that was started here: nsys, or the helper itself.
         helper: its pid; None: it has not reported yet.
         pid: of the measured process; None: not started.
-        ended: what the helper reported of its end: `exit_code`, `signal`, `duration_ns`, `user_s`, `system_s`,
+        ended: the helper's report about its end: `exit_code`, `signal`, `duration_ns`, `user_s`, `system_s`,
             `max_rss_bytes`.
         not_started: why it never started.
         lost: whether the helper was killed, and the measured process with it.
         stopped: why the launcher ended it; `done`: it was no longer needed.
-        status: descriptor, readable when the helper has reported something.
         tracer_killed: whether the launcher killed a tracer that had not written its report.
         tracer_restarts: how often nsys was started again before the process began.
     """
@@ -117,13 +78,13 @@ class RunningProcess:
     folder: Path
     argv: list[str]
     environment: dict[str, str]
-    control: int
+    control: int | None
     status: int
     max_starts: int
     tracer: subprocess.Popen[bytes] = field(init=False)
     helper: int | None = None
     pid: int | None = None
-    start_unix_ns: int | None = None
+    start_unix_ns: int = 0
     cpus: list[int] | None = None
     placement_problems: list[str] = field(default_factory=list)
     ended: Mapping[str, Any] | None = None
@@ -133,13 +94,12 @@ class RunningProcess:
     is_announced: bool = False
     signals_sent: int = 0
     next_signal_at: float = 0.0
-    is_released: bool = False
     tracer_killed: bool = False
     tracer_restarts: int = 0
     _unread: bytes = b""
 
     def start_tracer(self) -> None:
-        """Start the tracer, or the helper where there is none, in a session of its own."""
+        """Start the tracer, or the helper without one, in a session of its own."""
         with (self.folder / TRACER_LOG).open("ab") as log:
             self.tracer = subprocess.Popen(
                 self.argv,
@@ -151,13 +111,8 @@ class RunningProcess:
             )
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the measured process has started and not ended."""
-        return self.pid is not None and not self.is_over
-
-    @property
     def is_over(self) -> bool:
-        """Whether the measured process has ended or will never start; the tracer may still be at work."""
+        """Whether the measured process has ended or will never start; the tracer may still work."""
         return self.ended is not None or self.not_started is not None or self.lost
 
     @property
@@ -165,27 +120,22 @@ class RunningProcess:
         """Whether the tracer, or the helper, still runs."""
         return self.tracer.poll() is None
 
-    @property
-    def tracer_exit_code(self) -> int | None:
-        """Exit code of a tracer that has ended."""
-        return self.tracer.returncode
-
     def refresh(self) -> None:
-        """Read what the helper has reported; start nsys again where it failed before the process began."""
+        """Read what the helper has reported; restart an nsys that failed before the process began."""
         is_gone = not self.is_tracing and (self.helper is None or not is_alive(self.helper))
         self._read()
         if self.is_over or not is_gone:
             return
-        if self.pid is None and self.tracer_restarts + 1 < self.max_starts:
+        if self.pid is not None:
+            self.lost = True
+        elif self.tracer_restarts + 1 < self.max_starts:
             self.tracer_restarts += 1
             self.start_tracer()
-        elif self.pid is None:
-            self.not_started = f"its tracer ended first, with exit code {self.tracer_exit_code}"
         else:
-            self.lost = True
+            self.not_started = f"its tracer ended first, with exit code {self.tracer.returncode}"
 
     def give_up(self, why: str) -> None:
-        """Kill the process, its helper and, where it never started, its tracer; `why` it did not start."""
+        """Kill the process and its helper, or a tracer that has not started it; `why` it did not start."""
         self.send_signal(signal.SIGKILL)
         if self.pid is None:
             self.not_started = why
@@ -198,14 +148,14 @@ class RunningProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the measured process and its process group."""
-        if self.is_measured and self.pid is not None:
+        if self.pid is not None and not self.is_over:
             hold.signal_group(self.pid, number)
 
     def release(self) -> None:
         """Let the tracer write its report."""
-        if not self.is_released:
+        if self.control is not None:
             os.close(self.control)
-            self.is_released = True
+            self.control = None
 
     def kill_tracer(self) -> None:
         """Kill the process group of the tracer."""
@@ -234,14 +184,14 @@ class RunningProcess:
 
 
 def start(
-    spec: ProcessSpec, group: ProcessGroup, run_dir: Path, run_id: str, own_dir: Path, barrier_dir: Path | None
+    spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path, own_dir: Path, variables_of_run: Mapping[str, str]
 ) -> RunningProcess:
-    """Start one process of a group.
+    """Start one process.
 
     Args:
         run_dir: where the folder of the process is made.
         own_dir: a new private folder for its FIFOs and the temporary files of its tracer, which hold the environment.
-        barrier_dir: folder of the start barrier.
+        variables_of_run: the same for all processes of the run.
 
     Raises:
         LaunchError: its tracer cannot be started.
@@ -249,24 +199,25 @@ def start(
     folder = run_dir / spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     own_dir.mkdir(mode=0o700)
-    for name in ("control", "status"):
-        os.mkfifo(own_dir / name)
-    control, status = (os.open(own_dir / name, os.O_RDWR | os.O_NONBLOCK) for name in ("control", "status"))
+    pipes = [own_dir / name for name in ("control", "status")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    control, status = (os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in pipes)
     settings = {
-        "control": str(own_dir / "control"),
-        "status": str(own_dir / "status"),
+        "control": str(pipes[0]),
+        "status": str(pipes[1]),
         "stdout": str(folder / STDOUT_LOG),
         "stderr": str(folder / STDERR_LOG),
         "umask": _umask(),
-        "cpus": spec.placement.cpus,
-        "environment": {} if group.nsys is None else {"TMPDIR": os.environ.get("TMPDIR")},
+        "cpus": spec.cpus,
+        "environment": {} if nsys is None else {"TMPDIR": os.environ.get("TMPDIR")},
     }
     argv = [sys.executable, "-I", "-S", hold.__file__, json.dumps(settings), *spec.command]
-    environment = _environment(spec, group, run_dir, run_id, barrier_dir)
-    if group.nsys is not None:
-        argv = profile_command(group.nsys, folder, argv)
+    environment = _environment({**variables_of_run, **spec.environment_in(run_dir)})
+    if nsys is not None:
+        argv = profile_command(nsys, folder, argv)
         environment["TMPDIR"] = str(own_dir)
-    starts = attempts(group.nsys.install) if group.nsys is not None else 1
+    starts = 1 if nsys is None else attempts(nsys.install)
     process = RunningProcess(spec, folder, argv, environment, control, status, starts)
     try:
         process.start_tracer()
@@ -276,21 +227,21 @@ def start(
     return process
 
 
-def _environment(
-    spec: ProcessSpec, group: ProcessGroup, run_dir: Path, run_id: str, barrier_dir: Path | None
-) -> dict[str, str]:
-    """The environment of a process; nothing of a launch around this one is left in it."""
-    others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
-    environment = {
-        **os.environ,
-        **dict.fromkeys(others, ""),
-        variables.HISTORY: variables.HISTORY_OFF,
-        variables.OUTER_RANK: outer_rank(os.environ),
-        **spec.environment_in(run_dir),
+def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
+    """Environment variables of all processes of a run."""
+    limit_s = 0.0 if barrier is None else barrier.timeout_s
+    return {
         variables.RUN_ID: run_id,
-        variables.START_BARRIER: str(barrier_dir or ""),
-        variables.START_BARRIER_LIMIT: str(math.ceil(group.barrier_timeout_s or 0) + LIMIT_MARGIN_S),
+        variables.START_BARRIER: "" if barrier is None else str(barrier.folder),
+        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s) + LIMIT_MARGIN_S),
     }
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process, without settings of a launch around this one."""
+    others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
+    outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
+    environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
     if is_traced or environment[variables.ANNOTATIONS] or environment[variables.EXPLAIN]:
         path = environment.get("PYTHONPATH")
@@ -302,6 +253,17 @@ def _environment(
 def planned_command(spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path) -> list[str]:
     """The command line as a user would type it: the tracer and the measured command, without the helper."""
     return list(spec.command) if nsys is None else profile_command(nsys, run_dir / spec.folder, spec.command)
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """`{0, 1, 2, 8}` -> `0-2,8`, as the kernel writes it."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 def is_alive(pid: int) -> bool:

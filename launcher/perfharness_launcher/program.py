@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PYTHON_NAME = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
-FLAGS = "bBdEiIOPqRsSuv"
-"""One-letter options of Python that change how a script runs, and nothing else."""
+PYTHON_OPTION = re.compile(r"-(?P<flags>[bBdEiIOPqRsSuv]*)(?P<key>[cmWX]?)(?P<value>.*)")
 
-RANK_LAUNCHERS = {
-    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), True),
-    **dict.fromkeys(("accelerate", "accelerate-launch", "accelerate.commands.launch", "deepspeed"), True),
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun", "srun"), False),
-}
-"""Programs and modules that start ranks, and whether they are given a Python file rather than a command."""
+PYTHON_LAUNCHERS = (
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"),
+    *("accelerate", "accelerate-launch", "accelerate.commands.launch"),
+)
+"""Programs and modules that start ranks of a Python file."""
+
+COMMAND_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
+"""Programs that start ranks of a command."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class PythonCommand:
     @property
     def ignored_hook(self) -> str | None:
         """Why Python does not import the start-up hook, if that is known."""
-        off = [word for word in self.options if re.fullmatch(f"-[{FLAGS}]*[EIS][a-zA-Z]*", word)]
-        return f"Python with {off[0]} does not import the start-up hook; drop {off[0]}" if off else None
+        options = ((word, PYTHON_OPTION.fullmatch(word)) for word in self.options)
+        off = next((word for word, option in options if option and {*"EIS"} & {*option["flags"]}), None)
+        return f"Python with {off} does not import the start-up hook; drop {off}" if off else None
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,12 @@ class Program:
         command: the program and its arguments.
         python: how it runs, if it is Python.
         script: the Python script that has the ranges, if it is known: of torchrun, the one that it starts.
-        starts_ranks: whether it is a known launcher of ranks.
         problem: why it cannot be started.
     """
 
     command: tuple[str, ...]
     python: PythonCommand | None = None
     script: PythonCommand | None = None
-    starts_ranks: bool = False
     problem: str | None = None
 
     @property
@@ -74,7 +74,8 @@ class Program:
         """The arguments of the script; of a launcher of ranks, those of the script that it starts."""
         if self.script is not None:
             return self.script.arguments
-        return () if self.starts_ranks else self.command[1:]
+        starts_ranks = self.python is not None or Path(self.command[0]).name in COMMAND_LAUNCHERS
+        return () if starts_ranks else self.command[1:]
 
 
 def find_program(
@@ -90,21 +91,20 @@ def find_program(
     if is_module or is_file or script.endswith(".py"):
         command = PythonCommand(python[0], tuple(python[1:]), script, is_module, tuple(arguments))
         words = (shutil.which(python[0]) or python[0], *command.words)
-        starts_ranks = is_module and script in RANK_LAUNCHERS
-        inner = _of_rank_launcher(arguments, python[0]) if starts_ranks else command
-        return Program(words, command, inner, starts_ranks, None if is_module else _file_problem(Path(script)))
-    starts_ranks = Path(script).name in RANK_LAUNCHERS
+        problem = None if is_module else _file_problem(Path(script))
+        starts_ranks = is_module and script in PYTHON_LAUNCHERS
+        return Program(words, command, _script_of(arguments, python[0]) if starts_ranks else command, problem)
     path = shutil.which(script)
     if path is None:
-        return Program((script, *arguments), starts_ranks=starts_ranks, problem=_program_problem(Path(script)))
+        return Program((script, *arguments), problem=_program_problem(Path(script)))
     words = (path, *arguments)
     interpreter = _interpreter_of(Path(path))
     if interpreter is None:
-        return Program(words, None, started_python((script, *arguments)), starts_ranks)
+        return Program(words, None, _started_python((script, *arguments)))
     command = PythonCommand(interpreter[0], tuple(interpreter[1:]), path, is_module=False, arguments=tuple(arguments))
-    if starts_ranks:
-        return Program(words, command, _of_rank_launcher(arguments, command.python), starts_ranks)
-    inner = started_python(arguments)  # a program that starts others, as `conda run python FILE`
+    if Path(script).name in PYTHON_LAUNCHERS:
+        return Program(words, command, _script_of(arguments, command.python))
+    inner = _started_python(arguments)  # a program that starts others, as `conda run python FILE`
     return Program(words, command, command) if inner is None else Program(words, None, inner)
 
 
@@ -117,42 +117,33 @@ def read_python_command(words: Sequence[str]) -> PythonCommand | None:
         return None
     options: list[str] = []
     rest = list(words[1:])
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        letters = word[1:].lstrip(FLAGS)
-        flags = word[: len(word) - len(letters)]
-        if word == "-" or (word.startswith("--") and word != "--check-hash-based-pycs"):
+    while rest and (option := PYTHON_OPTION.fullmatch(rest[0])):
+        word, flags, key, value = rest.pop(0), *option.groups()
+        takes = [value] if value else rest[:1]
+        if not flags + key or key == "c" or (value and not key) or (key and not takes):
             return None
-        if letters[:1] == "m" and (name := letters[1:] or (rest.pop(0) if rest else "")):
-            options += [flags] if flags != "-" else []  # `-um NAME` is `-u -m NAME`
-            return PythonCommand(words[0], tuple(options), name, is_module=True, arguments=tuple(rest))
-        if letters and letters[0] not in "WX-":
-            return None
-        options.append(word)
-        if letters in ("W", "X") or word.startswith("--"):
-            options += rest[:1]
+        if key and not value:
             del rest[:1]
-    if not rest:
-        return None
-    return PythonCommand(words[0], tuple(options), rest[0], is_module=False, arguments=tuple(rest[1:]))
+        if key == "m":
+            options += [f"-{flags}"] if flags else []  # `-um NAME` is `-u -m NAME`
+            return PythonCommand(words[0], tuple(options), takes[0], is_module=True, arguments=tuple(rest))
+        options += [word] if value or not key else [word, *takes]
+    return PythonCommand(words[0], tuple(options), rest[0], False, tuple(rest[1:])) if rest else None
 
 
-def started_python(words: Sequence[str]) -> PythonCommand | None:
-    """The first Python script that a command starts, through programs that start others, as in
-    `env A=1 python FILE`, `mpirun -n 4 python FILE` or `nice torchrun FILE`, if it can be read off the words.
-    """
+def _started_python(words: Sequence[str]) -> PythonCommand | None:
+    """The first Python script that a command starts, as in `env A=1 python FILE` or `nice torchrun FILE`."""
     for place, word in enumerate(words):
-        command = read_python_command(words[place:])
-        if command is not None:
-            known = command.is_module and command.target in RANK_LAUNCHERS
-            return _of_rank_launcher(command.arguments, command.python) if known else command
-        if RANK_LAUNCHERS.get(Path(word).name):
-            return _of_rank_launcher(words[place + 1 :], "python")
+        if (command := read_python_command(words[place:])) is not None:
+            starts_ranks = command.is_module and command.target in PYTHON_LAUNCHERS
+            return _script_of(command.arguments, command.python) if starts_ranks else command
+        if Path(word).name in PYTHON_LAUNCHERS:
+            return _script_of(words[place + 1 :], "python")
     return None
 
 
-def _of_rank_launcher(words: Sequence[str], python: str) -> PythonCommand | None:
-    """The script in `[options] FILE …`, `[options] -m MODULE …` or `[options] python FILE …`."""
+def _script_of(words: Sequence[str], python: str) -> PythonCommand | None:
+    """The script in the arguments of a launcher of ranks: FILE, `-m MODULE` or `python FILE`."""
     for place, word in enumerate(words):
         rest = tuple(words[place + 1 :])
         if PYTHON_NAME.fullmatch(Path(word).name):

@@ -30,8 +30,6 @@ ASIDE_PREFIX = "run-"
 """A run without numbers, next to one that has some."""
 
 PREVIOUS_NAME = "previous"
-"""The run that was in the output folder before."""
-
 COLD_START = "cold_start.json"
 MARKERS = (MANIFEST_NAME, "repeat.json", "scaling.json", COLD_START, "overhead.json")
 """Each marks a whole run, or series of launches; moved last."""
@@ -43,7 +41,7 @@ LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|traced|untra
 """Folders of launches inside a series, and of the profiling pass of a run."""
 
 Say = Callable[[str], None]
-"""Called with a line where an earlier run is moved."""
+"""Called with a line when an earlier run is moved."""
 
 
 def new_run_id() -> str:
@@ -62,7 +60,7 @@ def is_run(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none."""
+    """A JSON object; empty if there is none."""
     with suppress(OSError, ValueError):
         content = orjson.loads(read_regular(path))
         return content if isinstance(content, dict) else {}
@@ -74,23 +72,20 @@ def unfinished_runs(folder: Path) -> list[Path]:
     return sorted(filter(is_plain_folder, folder.glob(f"{STAGING_PREFIX}*")))
 
 
-def entries_of(folder: Path) -> list[str]:
+def _entries_of(folder: Path) -> list[str]:
     """What belongs to the run there, or to a series, also to one that was cut off."""
-    whole = is_run(folder)
-    return [
-        path.name
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (whole and has_name_of_a_run(path.name)) or (LAUNCH_FOLDER.fullmatch(path.name) and _is_launch(path))
-    ]
+    whole, names = is_run(folder), [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [name for name in names if (whole and has_name_of_a_run(name)) or _is_launch(folder / name)]
 
 
 def _is_launch(folder: Path) -> bool:
-    return is_plain_folder(folder) and (is_run(folder) or bool(unfinished_runs(folder)))
+    is_named = LAUNCH_FOLDER.fullmatch(folder.name) and is_plain_folder(folder)
+    return bool(is_named) and (is_run(folder) or bool(unfinished_runs(folder)))
 
 
 def has_numbers(folder: Path) -> bool:
     """Whether anything was measured in the run, or the series, there."""
-    entries = entries_of(folder)
+    entries = _entries_of(folder)
     content = {name: _content(folder / name) for name in entries if name in (BENCHMARK_MEAN_NAME, COLD_START)}
     mean, cold = content.get(BENCHMARK_MEAN_NAME, {}), content.get(COLD_START, {})
     return (
@@ -102,22 +97,21 @@ def has_numbers(folder: Path) -> bool:
 
 
 def _move(names: Iterable[str], source: Path, target: Path) -> None:
-    """Rename entries into another folder, markers last. Raises `OSError`; before the first where one is there."""
+    """Rename entries into another folder, markers last. Raises `OSError`; before the first if one is there already."""
     target.mkdir(exist_ok=True)
     ordered = sorted(names, key=lambda name: (name in MARKERS, name))
-    for name in ordered:
-        if os.path.lexists(target / name):
-            raise OSError(f"{target / name} is in the way")
+    if there := next((name for name in ordered if os.path.lexists(target / name)), None):
+        raise OSError(f"{target / there} is in the way")
     for name in ordered:
         (source / name).rename(target / name)
 
 
 def _keep_previous(folder: Path, say: Say) -> bool:
-    """Move the run there to `previous`, and remove the one before it; False where there is none. Raises `OSError`."""
-    names, previous = entries_of(folder), folder / PREVIOUS_NAME
+    """Move the run there to `previous`, replacing the one before it; False if there is none. Raises `OSError`."""
+    names, previous = _entries_of(folder), folder / PREVIOUS_NAME
     if not names:
         return False
-    for path in [previous / name for name in entries_of(previous)] if is_plain_folder(previous) else ():
+    for path in [previous / name for name in _entries_of(previous)] if is_plain_folder(previous) else ():
         if is_plain_folder(path):
             shutil.rmtree(path)
         else:
@@ -158,10 +152,7 @@ class Staging:
         new.replace(self.path / MANIFEST_NAME)
 
     def finish(self) -> Path:
-        """Rename the run into the output folder; or next to the run there, where only that has numbers.
-
-        Returns:
-            The folder of the run.
+        """Rename the run into the output folder, or next to the run there if only that has numbers; return its folder.
 
         Raises:
             LaunchError: it could not be moved; it stays where it was written.
@@ -182,7 +173,7 @@ class Staging:
 
 @contextmanager
 def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
-    """A folder for results, made where there is none, in which no other command writes meanwhile.
+    """A folder for results, made if there is none, in which no other command writes meanwhile.
 
     A run whose launcher was killed between two renames is placed first.
 
@@ -201,19 +192,17 @@ def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
                 if not is_run(folder) and _content(run / MANIFEST_NAME).get("complete"):
                     _place(run, folder)
             foreign = [] if is_run(folder) else [path for path in folder.iterdir() if has_name_of_a_run(path.name)]
-            foreign += [path for path in map(folder.joinpath, launches) if _is_foreign(path)]
+            foreign += [path for path in map(folder.joinpath, launches) if not _may_replace(path)]
         if foreign:
-            raise UsageError(
-                f"{min(foreign)} does not belong to a run, and a run would overwrite it. Move it away, or choose "
-                "another -o."
-            )
+            message = f"{min(foreign)} does not belong to a run, and a run would overwrite it."
+            raise UsageError(f"{message} Move it away, or choose another -o.")
         yield
 
 
-def _is_foreign(launch: Path) -> bool:
-    if _is_launch(launch) or not os.path.lexists(launch):
-        return False
-    return not is_plain_folder(launch) or any(launch.iterdir())
+def _may_replace(launch: Path) -> bool:
+    """Whether a launch of a series may be written there: nothing, an earlier launch or an empty folder is there."""
+    is_empty = is_plain_folder(launch) and not any(launch.iterdir())
+    return is_empty or _is_launch(launch) or not os.path.lexists(launch)
 
 
 @contextmanager
@@ -248,8 +237,8 @@ class SeriesFolder:
 def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda line: None) -> Iterator[SeriesFolder]:
     """The output folder of a series, whose launches and file are written right into it: each launch is whole by itself.
 
-    An earlier run moves to `previous` before the first launch. It comes back where only that has numbers, and the
-    series is then next to it. Raises as `writing_to`.
+    An earlier run moves to `previous` first. It comes back if only that has numbers; the series is then next to it.
+    Raises as `writing_to`.
 
     Args:
         launches: names of their folders.
@@ -264,8 +253,8 @@ def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda
             if moved and has_numbers(previous) and not has_numbers(output_dir):
                 series.path = output_dir / f"{ASIDE_PREFIX}{new_run_id()}"
                 with _refusing(output_dir):
-                    _move(entries_of(output_dir), output_dir, series.path)
-                    _move(entries_of(previous), previous, output_dir)
+                    _move(_entries_of(output_dir), output_dir, series.path)
+                    _move(_entries_of(previous), previous, output_dir)
                 with suppress(OSError):  # a user has put something there
                     previous.rmdir()
                 say(f"Kept the previous results in {output_dir}; this incomplete series is in {series.path}.")

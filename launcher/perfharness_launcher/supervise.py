@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -17,15 +17,26 @@ import psutil
 
 from perfharness.errors import LaunchError
 from perfharness_launcher.barrier import StartBarrier, start_barrier
-from perfharness_launcher.conditions import Run, StartedProcess
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, is_alive, start
+from perfharness_launcher.nsys import NsysTracing
+from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, start, variables_of
 
 POLL_S = 0.05
 END_POLL_S = 0.02
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+START_S = 120.0
+"""How long a tracer may take to start its process."""
+
+SIGNAL_S = 5.0
+"""Time between SIGINT, SIGTERM and SIGKILL."""
+
 LEFTOVER_GRACE_S = 3.0
-"""How long what the measured processes leave behind may take to end by itself."""
+"""How long processes that the measured ones leave behind may take to end by themselves."""
+
+TRACER_S, IDLE_TRACER_S, IDLE_CPU_SHARE = 900.0, 60.0, 0.03
+"""How long a tracer may take to write its report; how long while it uses less of a CPU than that share: nsys waits
+forever for a part of it that was killed, and an agent that waits uses 1 %."""
 
 
 class Phase(Enum):
@@ -41,7 +52,7 @@ class Phase(Enum):
 
 
 class Observer:
-    """Is notified between two polls of the processes, so it has to be quick; this one ignores everything."""
+    """Is notified between two polls, so it has to be quick; this one ignores everything."""
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """All tracers are started."""
@@ -56,41 +67,28 @@ class Observer:
         """Ctrl-C or a signal came in, for the `count`-th time."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait, in seconds.
-
-    Args:
-        start: for a tracer to start its process.
-        signal: between SIGINT, SIGTERM and SIGKILL.
-        tracer: for a tracer to write its report, once all measured processes have ended.
-        idle_tracer: the same, while the tracers use no CPU time: nsys waits forever for a part of it that was killed.
-    """
-
-    start: float = 120.0
-    signal: float = 5.0
-    tracer: float = 900.0
-    idle_tracer: float = 60.0
-
-
 @dataclass
 class Supervisor:
-    """Runs a group of processes.
+    """Runs the processes of a launch.
 
     Args:
-        run: its folder gets those of the processes, which carry its id; its conditions are left at their end.
+        run: holds the folders of the processes, which carry its id. Its conditions are left when they have ended.
+        timeout_s: for each process, from its start; None: no limit.
+        barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
 
     Attributes:
         processes: those that were started.
         barrier: the start barrier; None: there is one process only, or it is switched off.
-        leftovers: command lines of what was still running at the end and had to be ended.
+        leftovers: command lines of what still ran at the end and had to be ended.
     """
 
-    group: ProcessGroup
+    specs: Sequence[ProcessSpec]
     run: Run
     interrupts: Interrupts
-    observer: Observer = field(default_factory=Observer)
-    patience: Patience = field(default_factory=Patience)
+    observer: Observer
+    nsys: NsysTracing | None = None
+    timeout_s: float | None = None
+    barrier_timeout_s: float | None = None
     processes: list[RunningProcess] = field(default_factory=list, init=False)
     barrier: StartBarrier | None = field(default=None, init=False)
     leftovers: list[str] = field(default_factory=list, init=False)
@@ -104,12 +102,11 @@ class Supervisor:
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return how each ended."""
         with _private_folder() as folder, self._start_barrier(folder / "barrier") as self.barrier:
-            barrier_dir = self.barrier.folder if self.barrier is not None else None
+            variables = variables_of(self.run.run_id, self.barrier)
             try:
-                for spec in self.group.processes:
-                    own = folder / str(spec.index)
-                    started = start(spec, self.group, self.run.folder, self.run.run_id, own, barrier_dir)
-                    self.processes.append(started)
+                for spec in self.specs:
+                    own_dir = folder / str(spec.index)
+                    self.processes.append(start(spec, self.nsys, self.run.folder, own_dir, variables))
                 self.observer.started(self.processes)
                 self._wait_for_processes()
                 self.run.leave()
@@ -122,34 +119,31 @@ class Supervisor:
         return self.processes
 
     def _start_barrier(self, folder: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
-        processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
-        if timeout_s is None or len(processes) < 2:
+        if self.barrier_timeout_s is None or len(self.specs) < 2:
             return contextlib.nullcontext()
-        return start_barrier(folder, {spec.index: spec.folder for spec in processes}, timeout_s)
+        return start_barrier(folder, {spec.index: spec.folder for spec in self.specs}, self.barrier_timeout_s)
 
     def _polls(self) -> Iterator[None]:
-        """Read the states and notify the observer, then rest until a helper reports, for `POLL_S` at most."""
+        """Read the states and notify the observer, then wait until a helper reports, for `POLL_S` at most."""
+        poll = select.poll()
+        for process in self.processes:
+            poll.register(process.status, select.POLLIN)
         while True:
             for process in self.processes:
                 process.refresh()
-                if process.pid is not None and process.start_unix_ns is not None and not process.is_announced:
+                if process.pid is not None and not process.is_announced:
                     process.is_announced = True
-                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                    folder = process.spec.folder
-                    self.run.notify_started(StartedProcess(folder, process.pid, process.start_unix_ns, uuids))
+                    self.run.notify_started(process)
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
             self.observer.poll([self._phase(process) for process in self.processes])
             yield
-            poll = select.poll()
-            for process in self.processes:
-                poll.register(process.status, select.POLLIN)
             poll.poll(1000 * (END_POLL_S if all(process.is_over for process in self.processes) else POLL_S))
 
     def _phase(self, process: RunningProcess) -> Phase:
         if process.is_over:
-            if self.group.nsys is None or not process.is_tracing:
+            if self.nsys is None or not process.is_tracing:
                 return Phase.DONE
             return Phase.WRITING if all(other.is_over for other in self.processes) else Phase.ENDED
         if process.pid is None:
@@ -168,18 +162,18 @@ class Supervisor:
                 return
             is_done = self.run.is_done()
             for process in running:
-                if process.pid is None and time.monotonic() > begin + self.patience.start:
-                    process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
+                if process.pid is None and time.monotonic() > begin + START_S:
+                    process.give_up(f"its tracer had not started it after {START_S:g} seconds")
                 self._end_if_due(process, is_done=is_done)
             if self.barrier is not None:
-                if self.interrupts:  # a script that takes the signal for a request has to get out of its wait
+                if self.interrupts:  # a script that handles the signal as a request has to leave its wait
                     self.barrier.open()
                 self.barrier.poll([process.spec.index for process in self.processes if process.is_over])
 
     def _end_if_due(self, process: RunningProcess, *, is_done: bool) -> None:
-        """Ask a process to end, more firmly each time; after the second Ctrl-C it is killed."""
-        now, limit_s = time.monotonic(), self.group.timeout_s
-        age_s = 0.0 if process.start_unix_ns is None else (time.time_ns() - process.start_unix_ns) / 1e9
+        """Send the next signal to a process that has to end; after the second Ctrl-C it is killed."""
+        now, limit_s = time.monotonic(), self.timeout_s
+        age_s = 0.0 if process.pid is None else (time.time_ns() - process.start_unix_ns) / 1e9
         if process.stopped is None:
             if is_done:
                 process.stopped = "done"
@@ -199,19 +193,25 @@ class Supervisor:
                 return
             process.send_signal(ESCALATION[process.signals_sent])
             process.signals_sent += 1
-            process.next_signal_at = now + self.patience.signal
+            process.next_signal_at = now + SIGNAL_S
 
     def _wait_for_tracers(self) -> None:
         """Let the tracers write their reports; kill those that take too long or do nothing."""
-        deadline = time.monotonic() + self.patience.tracer
-        activity = _Activity(self._carriers, self.patience.idle_tracer)
+        begin = active = asked = time.monotonic()
+        cpu_s = 0.0
         for _ in self._polls():
             working = [process for process in self.processes if process.is_tracing]
             if not working:
                 return
-            if time.monotonic() > deadline or self.interrupts.count > 1 or activity.is_idle():
+            now = time.monotonic()
+            if now > asked + 1:
+                asked, used_s = now, _cpu_s(self._carriers())
+                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * IDLE_TRACER_S:  # less when one of them ends
+                    active, cpu_s = now, used_s
+            is_idle = now - active > IDLE_TRACER_S
+            if is_idle or now - begin > TRACER_S or self.interrupts.count > 1:
                 for process in working:
-                    process.tracer_killed = self.group.nsys is not None
+                    process.tracer_killed = self.nsys is not None
                     process.kill_tracer()
                 return
 
@@ -224,14 +224,14 @@ class Supervisor:
         self.run.leave()
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.tracer.wait(self.patience.signal)
+                process.tracer.wait(SIGNAL_S)
             process.close()
         self._end_leftovers(self._carriers)
 
     def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:
         """Wait for processes to end by themselves, then end them; note those that are not nsys's own."""
         left = _wait_for(find(), LEFTOVER_GRACE_S)
-        self.leftovers += [_describe(process) for process in left if not _is_nsys(process)]
+        self.leftovers += filter(None, map(_describe, left))
         for number in ESCALATION:
             for process in left:
                 with contextlib.suppress(psutil.Error):
@@ -241,61 +241,41 @@ class Supervisor:
     def _below_helpers(self) -> list[psutil.Process]:
         """What the measured processes started, orphans too, for the helpers are their subreapers."""
         found: list[psutil.Process] = []
-        for process in self.processes:
+        for helper in filter(None, (process.helper for process in self.processes)):
             with contextlib.suppress(psutil.Error):
-                found += psutil.Process(process.helper).children(recursive=True) if process.helper else []
+                found += psutil.Process(helper).children(recursive=True)
         return found
 
     def _carriers(self) -> list[psutil.Process]:
-        """Processes with this run's id in their environment, as an agent of nsys in a session of its own."""
+        """Processes with this run's id in their environment, e.g. an agent of nsys in a session of its own."""
         return [process for process in psutil.process_iter() if carries(process, self.run.run_id)]
 
 
-def _wait_for(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Return those that still run after so many seconds; at once where there is none."""
+def _wait_for(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Return those that still run after so many seconds; at once if there is none."""
     deadline = time.monotonic() + seconds
-    while left := [process for process in processes if is_alive(process.pid)]:
+    while processes := [process for process in processes if is_alive(process.pid)]:
         if time.monotonic() > deadline:
             break
-        time.sleep(0.02)
-        processes = left
-    return left
+        time.sleep(END_POLL_S)
+    return processes
 
 
-def _is_nsys(process: psutil.Process) -> bool:
-    try:
-        return process.name().startswith("nsys")
-    except psutil.Error:
-        return False
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    total_s = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total_s += sum(process.cpu_times()[:2])
+    return total_s
 
 
 def _describe(process: psutil.Process) -> str:
+    """Its pid and command line; empty for nsys."""
     try:
-        return f"{process.pid}: {' '.join(process.cmdline())[:200]}"
+        is_nsys = process.name().startswith("nsys")
+        return "" if is_nsys else f"{process.pid}: {' '.join(process.cmdline())[:200]}"
     except psutil.Error:
         return str(process.pid)
-
-
-class _Activity:
-    """Whether processes have used next to no CPU time for some time; an agent of nsys that waits uses 1 %."""
-
-    def __init__(self, find: Callable[[], list[psutil.Process]], limit_s: float) -> None:
-        self._find, self._limit_s = find, limit_s
-        self._since = self._asked = time.monotonic()
-        self._cpu_s = 0.0
-
-    def is_idle(self) -> bool:
-        """Called at every poll; looks once a second."""
-        now = time.monotonic()
-        if now < self._asked + 1:
-            return False
-        self._asked, cpu_s = now, 0.0
-        for process in self._find():
-            with contextlib.suppress(psutil.Error):
-                cpu_s += sum(process.cpu_times()[:2])
-        if abs(cpu_s - self._cpu_s) > 0.03 * self._limit_s:  # it sinks where one of them ends
-            self._since, self._cpu_s = now, cpu_s
-        return now - self._since > self._limit_s
 
 
 @contextlib.contextmanager
@@ -304,7 +284,6 @@ def _private_folder() -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True)
     except OSError as error:
-        text = f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
-        raise LaunchError(text) from error
+        raise LaunchError(f"no temporary folder can be made ({error}); set TMPDIR to a writable one") from error
     with folder as name:
         yield Path(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,22 +14,23 @@ from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import sampled_metrics, unread_metrics
 from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
+from perfharness_launcher.process import RunningProcess
 
-SAMPLE_INTERVAL_MS = 50.0
+PERIOD_NS = 50_000_000
 """How often a launch is sampled; sensors are updated every 20 to 200 ms."""
 
 STEP_NS = 1_000_000
-"""UTC that was set by more than this during a run is reported: times of day of other programs will not agree."""
+"""A change of UTC by more than this during a run is reported."""
 
 OFTEN_ABSENT = frozenset({"quota_cpus", "quota_throttled_ns", "quota_throttled_periods", "steal_percent"})
-"""Metrics that most machines lack one of: null with the reason in the results, and not worth a note at every launch."""
+"""Metrics that most machines lack: null with the reason in the results, without a note at every launch."""
 
 LISTED = 3
-"""Metrics that are named where several were not read for one reason."""
+"""How many metrics are named that were not read for one reason."""
 
 BUSY_QUANTILE = 0.9
-"""A process has few threads while it starts, which may take most of a short run."""
+"""The median is too low: a process has few threads while it starts."""
 
 
 def sampled(idle_s: float) -> Condition:
@@ -41,13 +42,15 @@ def sampled(idle_s: float) -> Condition:
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
-        uuids = [gpu.uuid for gpu in run.gpus]
-        period_ns = round(SAMPLE_INTERVAL_MS * 1e6)
+        path, uuids = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
         try:
-            with sampling(
-                run.folder / TELEMETRY_NAME, period_ns, uuids, idle_s=idle_s, interrupted=run.interrupted
-            ) as sampler:
-                run.started.append(lambda process: sampler.follow(_followed(process)))
+            with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
+
+                def follow(process: RunningProcess) -> None:
+                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+                    sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
+
+                run.started.append(follow)
                 yield
         except ResultError as error:
             run.findings.append(Finding("telemetry-lost", Severity.WARNING, f"The run has no telemetry: {error}"))
@@ -57,10 +60,6 @@ def sampled(idle_s: float) -> Condition:
         run.of_processes |= {process.folder: cpu_supply(sampler.log, process) for process in sampler.followed}
 
     return condition
-
-
-def _followed(process: StartedProcess) -> FollowedProcess:
-    return FollowedProcess(process.folder, process.pid, process.gpu_uuids)
 
 
 def _record(log: SampleLog) -> dict[str, Any]:
@@ -94,12 +93,8 @@ def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | No
 def telemetry_findings(log: SampleLog, nvml_problem: str | None) -> Iterator[Finding]:
     """Findings about the sampling."""
     if nvml_problem is not None:
-        yield Finding(
-            "telemetry-without-gpu",
-            Severity.WARNING,
-            f"The GPUs could not be sampled: {nvml_problem}.",
-            "`perfharness doctor` lists what is missing",
-        )
+        message, hint = f"The GPUs could not be sampled: {nvml_problem}.", "`perfharness doctor` lists what is missing."
+        yield Finding("telemetry-without-gpu", Severity.WARNING, message, hint)
     for failure in log.meta.failures:
         if failure.metric == SOURCE_FAILED:
             message = f"telemetry: {failure.subject}: {failure.reason}"
@@ -113,16 +108,10 @@ def telemetry_findings(log: SampleLog, nvml_problem: str | None) -> Iterator[Fin
         yield Finding("telemetry-not-read", Severity.NOTE, f"Never read, so null: {'; '.join(parts)}")
     moved_ns = log.meta.clock.moved_ns
     if abs(moved_ns) > STEP_NS:
-        yield Finding(
-            "clock-stepped",
-            Severity.WARNING,
-            f"The machine's UTC moved by {moved_ns / 1e6:+.3f} ms during the run.",
-            "times of the run are those of the clock before; run again once the clock is stable",
-        )
+        message = f"The machine's UTC moved by {moved_ns / 1e6:+.3f} ms during the run."
+        yield Finding("clock-stepped", Severity.WARNING, message, "Run again once the clock is stable.")
 
 
-def _listed(metrics: Iterable[str]) -> str:
-    """The first few: a GPU without counters lacks more than a dozen for one reason."""
-    names = list(metrics)
+def _listed(names: Sequence[str]) -> str:
     more = len(names) - LISTED
     return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"

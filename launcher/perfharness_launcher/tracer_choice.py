@@ -1,4 +1,4 @@
-"""Choose the tracer: nsys where a working one records this interpreter's nvtx, else the embedded one."""
+"""Choose the tracer: nsys if a working one records this interpreter's nvtx, else the embedded one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from perfharness_launcher.nsys import (
     NSYS_RECORDS,
     NVTX_PINNED,
     NsysInstall,
-    Pair,
     dotted,
-    pair,
+    records_nvtx,
     too_old_for_driver,
 )
 from perfharness_launcher.options import LaunchOptions
@@ -39,45 +38,36 @@ def choose_tracer(options: LaunchOptions, facts: MachineFacts) -> TracerChoice:
 
     Raises:
         UsageError: it cannot be used for this script.
-        ToolNotFoundError: there is no working nsys, and it was asked for.
+        ToolNotFoundError: nsys was asked for, and there is no working one.
     """
     if options.tracer == "none":
         return TracerChoice(TracerRecord(kind="none", reason="asked for"))
     if options.tracer in LOGGING_TRACERS:
         return _embedded(options, facts, "asked for")
+    is_asked = options.tracer == "nsys"
     unusable = [problem for install in facts.nsys for problem in install.problems]
     usable = [install for install in facts.nsys if install.usable]
     if options.nsys is not None and not usable:
         raise UsageError(f"--nsys {options.nsys} cannot be used: {'; '.join(unusable)}")
-    if not _is_utf8(options):
-        if options.tracer == "nsys":
-            raise UsageError(f"--tracer nsys: {NOT_UTF8}; rename the script, or use --tracer embedded")
-        usable, unusable = [], [*unusable, NOT_UTF8]
-    for install in usable:
-        too_old, nvtx = too_old_for_driver(install, facts.cuda_driver), _nvtx_finding(install, facts)
-        misses_nvtx = nvtx is not None and nvtx.severity is Severity.WARNING
-        if options.tracer == "auto" and (too_old or misses_nvtx):
-            unusable.append(too_old or (nvtx.message if nvtx else ""))
-            continue
-        newer = f"a newer Nsight Systems (CUDA {dotted(facts.cuda_driver or ())}), or --tracer embedded"
-        driver = Finding("nsys-too-old-for-driver", Severity.WARNING, too_old, newer) if too_old else None
-        reason = "asked for" if options.tracer == "nsys" else f"newest that works, from {install.source}"
-        record = TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
-        return TracerChoice(record, install, tuple(filter(None, (nvtx, driver))))
-    if options.tracer == "nsys":
-        raise ToolNotFoundError(
-            f"--tracer nsys: {'; '.join(unusable) or 'no nsys was found'}; install one without root by"
-            f" `{INSTALL_NSYS}`, or name one with --nsys"
-        )
-    return _embedded(options, facts, "; ".join(unusable) or "no nsys was found")
-
-
-def _is_utf8(options: LaunchOptions) -> bool:
     try:
         "".join((options.script, *options.script_arguments)).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        if is_asked:
+            raise UsageError(f"--tracer nsys: {NOT_UTF8}; rename the script, or use --tracer embedded") from None
+        usable, unusable = [], [*unusable, NOT_UTF8]
+    for install in usable:
+        faults = list(filter(None, (_nvtx_finding(install, facts), _driver_finding(install, facts))))
+        severe = [finding.message for finding in faults if finding.severity is Severity.WARNING]
+        if severe and not is_asked:
+            unusable.append(severe[-1])
+            continue
+        reason = "asked for" if is_asked else f"newest that works, from {install.source}"
+        record = TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
+        return TracerChoice(record, install, tuple(faults))
+    why = "; ".join(unusable) or "no nsys was found"
+    if is_asked:
+        raise ToolNotFoundError(f"--tracer nsys: {why}. Install one without root: `{INSTALL_NSYS}`, or use --nsys.")
+    return _embedded(options, facts, why)
 
 
 def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> TracerChoice:
@@ -85,22 +75,27 @@ def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Trace
         if python.ignored_hook:
             raise UsageError(f"the embedded tracer: {python.ignored_hook}, or use --tracer nsys")
         if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
-            raise UsageError(
-                f"the embedded tracer needs perfharness in {facts.interpreter.executable}; install it there, or use"
-                " --tracer nsys"
-            )
+            needs = f"the embedded tracer needs perfharness in {facts.interpreter.executable}"
+            raise UsageError(f"{needs}; install it there, or use --tracer nsys")
     kind: TracerKind = "ranges" if options.tracer == "ranges" else "embedded"
     return TracerChoice(TracerRecord(kind=kind, version=VERSION, reason=reason))
 
 
 def _nvtx_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
     nvtx = facts.interpreter.nvtx
-    judged = pair(install, nvtx)
-    if facts.program.script is None or judged is Pair.GOOD:
+    is_recorded = records_nvtx(install, nvtx)
+    if facts.program.script is None or is_recorded:
         return None
     return Finding(
         "nvtx-too-new-for-nsys",
-        Severity.WARNING if judged is Pair.BAD else Severity.NOTE,
-        f"nsys {install.version_text} {'records' if judged is Pair.BAD else 'may record'} no ranges of nvtx {nvtx}",
+        Severity.NOTE if is_recorded is None else Severity.WARNING,
+        f"nsys {install.version_text} {'may record' if is_recorded is None else 'records'} no ranges of nvtx {nvtx}",
         f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded",
     )
+
+
+def _driver_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
+    if (problem := too_old_for_driver(install, facts.cuda_driver)) is None:
+        return None
+    hint = f"Install Nsight Systems for CUDA {dotted(facts.cuda_driver or ())}, or add --tracer embedded."
+    return Finding("nsys-too-old-for-driver", Severity.WARNING, problem, hint)

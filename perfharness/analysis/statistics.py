@@ -1,18 +1,51 @@
-"""Summary statistics of batches, with null where there are too few values to mean anything; Student's t."""
+"""Statistics of all of `analysis`: summaries, and 95 % intervals, also of values that depend on their neighbours.
+
+A launch is one value: `student_interval`. Values of one loop or one queue depend on each other. Their series is cut
+into batches, and the variance of the mean is that of the batch means (Law, Simulation Modeling and Analysis, 9.5.3).
+The largest variance that several numbers of batches show is taken, widened by Student's t. Where the batches would
+depend on each other, too, there is no interval, and the reason says so.
+
+docs/internals/statistics.md has the table of how often the intervals hold the truth.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, inf, isfinite, sqrt
 
 import numpy as np
 
 from perfharness.model.result import Float64, Statistics
 from perfharness.model.rounding import figure
 
-MIN_FOR_DEVIATION = 2
-"""The sample standard deviation (n - 1) needs two values."""
-
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
+
+ALPHA = 0.05
+"""1 - confidence of all intervals."""
+
+MEAN_BATCHES = (5, 10, 20)
+"""Numbers of batches for a mean. Five batches hold slow changes, and the rare long values of heavy tails."""
+
+SHARE_BATCHES = (10, 20)
+"""The same for shares and percentiles, which rare long values do not decide."""
+
+MIN_VALUES = 200
+"""Fewer values cannot tell dependent neighbours from independent ones, nor show what happens once in a hundred."""
+
+MIN_INDEPENDENT = 30.0
+"""Independent values that a series is worth, by its lag-one autocorrelation; with fewer, batches are dependent."""
+
+MIN_BEYOND = 5.0
+"""Independent values beyond a percentile, on its thinner side."""
+
+MILDER = 5.0
+"""Times as many values lie beyond the percentile that dependence is looked for in, too."""
+
+MIN_FOR_TREND = 5
+"""Four values in ascending order are chance in one of twelve cases."""
+
+Interval = tuple[float, float]
 
 
 def min_count(percentile: int) -> int:
@@ -26,7 +59,7 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
     Percentiles interpolate linearly between the closest ranks (NumPy's default, type 7 of Hyndman and Fan 1996).
 
     Args:
-        values: one a batch.
+        values: one per batch.
         mean: a mean that is not that of the values (per item it is a ratio of totals), NaN where it is not known; None:
             that of the values.
     """
@@ -35,20 +68,15 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
     if count == 0 or np.isnan(values).any():
         return Statistics(count, own_mean, None, None, None, None, None, None, None)
     in_order = np.sort(values)
-    same = float(in_order[0]) if in_order[0] == in_order[-1] else None
-    if mean is None and same in (0.0, 1.0):  # most columns of most stages: no GPU work, once a batch
-        known = {name: same if count >= min_count(q) else None for name, q in PERCENTILES.items()}
-        return Statistics(count, same, 0.0 if count >= MIN_FOR_DEVIATION else None, same, max=same, **known)
-    percentiles = {
-        name: figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
-    }
     return Statistics(
         count=count,
         mean=figure(values.mean()) if mean is None else own_mean,
-        std=figure(values.std(ddof=1)) if count >= MIN_FOR_DEVIATION else None,
+        std=figure(values.std(ddof=1)) if count > 1 else None,
         min=figure(in_order[0]),
         max=figure(in_order[-1]),
-        **percentiles,
+        **{
+            name: figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
+        },
     )
 
 
@@ -61,19 +89,176 @@ def _percentile(in_order: Float64, percentile: int) -> float:
     return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
-def ratio_of_totals(values: Float64, items: Float64) -> float:
-    """Sum of the values over the sum of the items; NaN where there are none, or one of either is not known."""
-    total = float(items.sum())
-    return float(values.sum()) / total if total > 0 else float("nan")
+def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
+    """The smallest value that is not exceeded for this part of the weight."""
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
+    return float(value[order][min(at, len(value) - 1)])
 
 
-def student_t(freedom: int) -> float:
-    """Half-width of the middle 95 % of Student's t, in standard errors; one degree of freedom at least."""
-    return student_quantile(0.975, max(freedom, 1))
-
-
-def student_quantile(share: float, freedom: float) -> float:
-    """Below which this share of Student's t lies; with infinite degrees of freedom, of the normal distribution."""
+def student_t(freedom: float, share: float = 1 - ALPHA / 2) -> float:
+    """Below which this share of Student's t lies, in standard errors; with infinite freedom, of the normal law."""
     from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run
 
-    return float(ndtri(share) if not math.isfinite(freedom) else stdtrit(freedom, share))
+    return float(stdtrit(max(freedom, 1), share) if isfinite(freedom) else ndtri(share))
+
+
+def student_interval(values: Float64) -> Interval:
+    """The interval of the mean of two or more independent values, as of launches."""
+    half = student_t(len(values) - 1) * float(values.std(ddof=1)) / sqrt(len(values))
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def mean_interval(values: Float64) -> Interval | str:
+    """The interval of the mean of values in their order in time, by batch means; or why there is none."""
+    if len(values) < MIN_VALUES:
+        return f"{len(values)} values are too few for an interval; measure {MIN_VALUES} or more"
+    return ratio_interval(values, np.ones(len(values)))
+
+
+def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> Interval | str:
+    """The interval of the sum of the values over that of the counts, both in their order in time.
+
+    Args:
+        least: independent parts that there have to be.
+    """
+    total = float(counts.sum())
+    ratio = float(values.sum()) / total
+    variance = batch_variance(values - ratio * counts, MEAN_BATCHES, least)
+    if isinstance(variance, str):
+        return variance
+    half = student_t(inf) * sqrt(variance) / total
+    return ratio - half, ratio + half
+
+
+def batch_variance(
+    residuals: Float64, batches: Sequence[int] = SHARE_BATCHES, least: float = MIN_INDEPENDENT
+) -> float | str:
+    """The variance of the sum of residuals, which add up to 0, in their order in time; or why it is not known.
+
+    It is widened: 1.96 of its roots are the interval of Student's t.
+    """
+    count = len(residuals)
+    if count < MIN_INDEPENDENT:
+        return f"{count} parts in time are too few for an interval; measure {MIN_INDEPENDENT:.0f} or more"
+    independent = count * _independence(residuals)
+    if independent < least:
+        return (
+            f"neighbouring values depend on each other: {count} are worth {independent:.0f} independent ones, an "
+            f"interval needs {least:.0f}; measure longer"
+        )
+    found = []
+    for number in (one for one in batches if one <= count):
+        sums = np.add.reduceat(residuals, np.arange(number) * count // number)
+        wider = student_t(number - 1) / student_t(inf)
+        found.append(wider**2 * float(sums @ sums) * number / (number - 1))
+    return max(found)
+
+
+def _independence(residuals: Float64) -> float:
+    """How many independent values one is worth, by its lag-one autocorrelation beside a linear trend; at most 1.
+
+    A trend is no dependence: it is in the variance between batches.
+    """
+    count = len(residuals)
+    position = np.arange(count) - (count - 1) / 2
+    level = residuals - position * (position @ residuals) / (position @ position)
+    power = float(level @ level)
+    neighbours = float(level[1:] @ level[:-1]) / power + 1 / count if power > 0 else 0.0
+    kept = min(max(neighbours, 0.0), 1.0)
+    return (1 - kept) / (1 + kept)
+
+
+def percentile_interval(values: Float64, share: float) -> Interval | str:
+    """The interval of a percentile of values in their order in time, by order statistics; or why there is none."""
+    count = len(values)
+    if count < MIN_VALUES:
+        return f"{count} values are too few for an interval; measure {MIN_VALUES} or more"
+    if isinstance(dependent := batch_variance(values - values.mean()), str):
+        return dependent
+    below = (values <= np.quantile(values, (share, milder(share)))[:, None]).astype(np.float64)
+    ranks = ranks_around(count, share, [share_inflation(one, np.ones(count)) for one in below])
+    if isinstance(ranks, str):
+        return ranks
+    in_order = np.sort(values)
+    return float(in_order[ranks[0]]), float(in_order[ranks[1]])
+
+
+def milder(share: float) -> float:
+    """A percentile that more values lie beyond. Its dependence is known better, and is taken as the least."""
+    return max(0.5, 1 - MILDER * (1 - share))
+
+
+def share_inflation(below: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> float | str:
+    """How many values are worth one independent value, to know the share of those below a threshold; at least 1.
+
+    Args:
+        below: how many of each block in time are below it.
+        counts: how many each block has.
+        least: independent blocks that there have to be.
+    """
+    total = float(counts.sum())
+    share = float(below.sum()) / total
+    variance = batch_variance(below - share * counts, least=least)
+    if isinstance(variance, str):
+        return variance
+    independent = total * share * (1 - share)
+    return max(1.0, variance / independent) if independent > 0 else 1.0
+
+
+def ranks_around(count: int, share: float, inflations: Sequence[float | str] = (1.0,)) -> tuple[int, int] | str:
+    """Ranks, from 0, of the ordered values that enclose a percentile in 95 of 100 cases; or why there are none."""
+    independent = count
+    for inflation in inflations:
+        if isinstance(inflation, str):
+            return inflation
+        independent = min(independent, int(count / inflation))
+    low, high = _binomial_ranks(independent, share) if independent * min(share, 1 - share) >= MIN_BEYOND else (-1, 0)
+    if low < 0 or high >= independent:
+        return f"{count} values are worth {independent} independent ones, too few for an interval of this percentile"
+    return floor(low * count / independent), min(ceil((high + 1) * count / independent), count) - 1
+
+
+def _binomial_ranks(count: int, share: float) -> tuple[int, int]:
+    """The same of independent values; -1 or `count` where no rank encloses (Le Boudec, Performance Evaluation, 2.1)."""
+    from scipy.special import bdtr  # takes longer to import than most commands to run
+
+    reach = 6 * sqrt(count * share * (1 - share)) + 6
+    first = max(floor(count * share - reach), 0)
+    below = bdtr(np.arange(first, min(ceil(count * share + reach), count) + 1.0), count, share)
+    low = first + int(np.searchsorted(below, ALPHA / 2, side="right")) - 1
+    return low, first + int(np.searchsorted(below, 1 - ALPHA / 2, side="left"))
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A change per step, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it goes one way only."""
+        return self.low > 0 or self.high < 0
+
+
+def trend(values: Sequence[float] | Float64, alpha: float = ALPHA) -> Slope | None:
+    """The trend of values that are independent but for it (Theil and Sen); None where there are too few."""
+    if len(values) < MIN_FOR_TREND:
+        return None
+    from scipy.stats import theilslopes  # takes longer to import than most commands to run
+
+    found = theilslopes(values, alpha=1 - alpha)
+    return Slope(float(found.slope), float(found.low_slope), float(found.high_slope))
+
+
+def growth(levels: Float64) -> Slope:
+    """The growth of a level that keeps what it gained, as memory does: the mean step, with Student's interval.
+
+    Steps are independent even where a level wanders at random; one large step, as of a cache, widens the interval.
+    """
+    steps = np.diff(levels)
+    return Slope(float(steps.mean()), *student_interval(steps))

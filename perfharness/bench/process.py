@@ -29,9 +29,9 @@ from perfharness_launcher import conditions
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import TRACER_LOG
 from perfharness_launcher.outcome import last_lines, log_tail, signal_name
-from perfharness_launcher.process import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
+from perfharness_launcher.process import STDERR_LOG, ProcessSpec, RunningProcess
 from perfharness_launcher.staging import new_run_id
-from perfharness_launcher.supervise import Observer, Patience, Phase, Supervisor
+from perfharness_launcher.supervise import Observer, Phase, Supervisor
 
 SEARCHED_LINES = 100
 """Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
@@ -150,10 +150,11 @@ def run_process(
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
     command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
     variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: "0"}
-    group = ProcessGroup((ProcessSpec(0, (), folder.name, command, variables),), timeout_s=timeout_s)
+    process = ProcessSpec(0, (), folder.name, command, variables)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    supervisor = Supervisor(group, conditions.Run(folder.parent, new_run_id()), interrupts, _Poller(poll), Patience())
+    run = conditions.Run(folder.parent, new_run_id())
+    supervisor = Supervisor([process], run, interrupts, _Poller(poll), timeout_s=timeout_s)
     (ending,) = supervisor.watch()
     (folder / TRACER_LOG).unlink(missing_ok=True)
     return _end(ending, supervisor.leftovers)

@@ -6,7 +6,6 @@ The argument is JSON: `module`, the name of a module to run; `functions`, names 
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -14,6 +13,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -26,12 +26,14 @@ PACKAGES = (
 """Packages whose version may decide how long a pipeline takes."""
 
 
-def version(package: str) -> str | None:
-    """The version of a package; None: it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def installed() -> dict[str, str]:
+    """Versions of packages, from the names of their metadata folders: importlib.metadata takes 0.1 s to read them."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        for path in Path(folder).glob("*-*.*-info"):  # .dist-info, or .egg-info of a distribution of Linux
+            name, version, *_ = path.stem.split("-")
+            found.setdefault(name.replace("_", "-").replace(".", "-").lower(), version)
+    return found
 
 
 def find(name: str) -> tuple[ModuleSpec | None, str]:
@@ -80,10 +82,11 @@ def find_function(function: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
+    versions = installed()
     answer: dict[str, Any] = {
         "version": platform.python_version(),
-        "nvtx": version("nvtx"),
-        "packages": {package: found for package in PACKAGES if (found := version(package)) is not None},
+        "nvtx": versions.get("nvtx"),
+        "packages": {package: versions[package] for package in PACKAGES if package in versions},
         "has_perfharness": importlib.util.find_spec("perfharness") is not None,
     }
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):

@@ -22,13 +22,9 @@ from perfharness.model.settings import Option
 from perfharness.render.terminal.console import say, styled
 from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
 from perfharness.render.terminal.results import print_result
-from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
-from perfharness.render.terminal.slowest import print_slowest
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
-from perfharness.runs.run import open_located
-from perfharness.runs.slowest import slowest as find_slowest
 
 DETAILS = "One thing in detail"
 """The group of the options that replace the results by something else."""
@@ -127,8 +123,14 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
     """Print each run, then the table of a series; as JSON, add them to the documents."""
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)
-    if output.is_json:
+    if output.is_json or not analyzed.located.is_series:
         return
+    from perfharness.render.terminal.series import (  # few runs are a series
+        print_cold_start,
+        print_repeat,
+        print_scaling,
+    )
+
     if analyzed.scaling is not None:
         print_scaling(output.results, analyzed.scaling)
     if analyzed.cold_start is not None:
@@ -217,7 +219,11 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
 
 def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -> int:
     """Print the slowest batches beside a typical one; returns the exit code."""
-    found = find_slowest(open_located(located, read_as), most)
+    from perfharness.render.terminal.slowest import print_slowest  # here, for most commands show no slow batches
+    from perfharness.runs.run import open_located
+    from perfharness.runs.slowest import slowest
+
+    found = slowest(open_located(located, read_as), most)
     if output.is_json:
         output.json_document(found.result.model_dump(mode="json"))
     else:

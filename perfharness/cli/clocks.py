@@ -158,12 +158,9 @@ def status(*, asked: StatusSettings) -> None:
 def _gpu_status(gpu: Device) -> dict[str, Any]:
     settings = {}
     for setting in CLOCK_SETTINGS:
-        now = setting.read(gpu) if setting.read else None
-        settings[setting.name] = {
-            "now": now.value if now else None,
-            "maximum": setting.maximum(gpu).value,
-            "reason": now.reason if now else "NVML does not report locks",
-        }
+        now = setting.read(gpu)
+        reason = "NVML does not report locks" if now.ok and now.value is None else now.reason
+        settings[setting.name] = {"now": now.value, "maximum": setting.maximum(gpu).value, "reason": reason}
     clocks = {
         name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
         for name, kind in (("graphics_mhz", gpu.nvml.NVML_CLOCK_GRAPHICS), ("memory_mhz", gpu.nvml.NVML_CLOCK_MEM))

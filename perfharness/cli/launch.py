@@ -346,9 +346,9 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     was measured of one kind, or it was interrupted.
     """
     from perfharness.render.terminal.overhead import print_overhead
+    from perfharness.runs.series.file import TRACED, UNTRACED
     from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
-    from perfharness.runs.series.repeat_file import TRACED, UNTRACED
 
     interrupted = False
     of_each = [plans[: request.count], plans[request.count :]]

@@ -25,7 +25,7 @@ from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.model.settings import Option
 from perfharness.render.terminal.console import Console
-from perfharness.render.terminal.load import print_load, saturation_text, status_text
+from perfharness.render.terminal.load import print_load, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.runs.comparison.limits import Limit
 from perfharness_launcher.options import LaunchOptions
@@ -205,7 +205,6 @@ class LoadView(LaunchView):
         self._profile = profile
         self._progress: LoadProgress | None = None
         self._next_line = 0.0
-        self._saturated: set[str] = set()
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Follow their files."""
@@ -218,14 +217,7 @@ class LoadView(LaunchView):
         return [] if status is None else [status_text(status)]
 
     def _status(self) -> LoadStatus | None:
-        """What is known now. A phase in which the target does not keep up is said once, in a line that stays."""
-        status = None if self._progress is None else self._progress.poll()
-        if status is not None and status.phase not in self._saturated:
-            text = saturation_text(status)
-            if text is not None:
-                self._saturated.add(status.phase)
-                self._add_line(text)
-        return status
+        return None if self._progress is None else self._progress.poll()
 
     def _draw(self, ending: bool) -> None:
         if not (self._console.is_terminal or self._stage or ending):

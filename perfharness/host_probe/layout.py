@@ -1,8 +1,7 @@
-"""Where this interpreter keeps what the sampler reads: offsets, found by looking for known values in this process's
-own memory.
+"""Where this interpreter keeps what the sampler reads.
 
-What cannot be found that way is fixed for a minor version of CPython on 64-bit Linux (`FRAMES`). The result is checked
-against Python's own account of a stack before anything relies on it (`reader.check`).
+Offsets are found by looking for known values in this process's own memory; only a frame has a fixed layout for each
+version (`FRAMES`). `reader.check` compares the result with Python's own account of a stack.
 """
 
 from __future__ import annotations
@@ -16,32 +15,35 @@ from typing import Any
 
 VERSION: tuple[int, int] = sys.version_info[:2]
 
-FRAMES: dict[tuple[int, int], tuple[str, list[str]]] = {
-    (3, 10): ("<24xQQ56xi", ["previous", "code", "instruction"]),
-    (3, 11): ("<32xQ8xQQ", ["code", "previous", "instruction"]),
-    (3, 12): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
-    (3, 13): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
+FRAMES = {
+    (3, 10): ("<24xQQ56xi6xB", 1, 0),
+    (3, 11): ("<32xQ8xQQ5xB", 0, 1),
+    (3, 12): ("<QQ40xQ6xB", 0, 1),
+    (3, 13): ("<QQ40xQ6xB", 0, 1),
+    (3, 14): ("<QQ40xQ10xB", 0, 1),
 }
-"""A frame as a `struct`, and what its values are; of 3.10 the frame object."""
+"""A frame on 64-bit Linux as a `struct`, and where in it the code and the calling frame are; then come instruction and
+owner. In 3.10 it is the frame object, and a byte that is 0 stands for the owner. (3.14: by CPython's headers, not run.)
+"""
 
 FRAME_OF_OBJECT = 24
-"""Of a frame object (3.11 and later), its frame."""
+"""Offset of the frame in a frame object (3.11 and later)."""
 
 FIRST_IN_CFRAME = {(3, 11): 8, (3, 12): 0}
-"""Versions in which a thread's frame stands in a structure on the C stack, and where in it."""
+"""Versions in which a thread's frame is in a structure on the C stack, and its offset there."""
 
 UNUSED_FLAGS = 0x60000000
-"""Of a code object: no version of Python has a meaning for them."""
+"""Flags of a code object that no version of Python uses."""
 
 NEXT_THREAD = 8
-"""Of a thread's state, the next older one; the next newer one stands at 0."""
+"""Offset of the next older thread in a thread's state; the next newer one is at 0."""
 
 THREAD_BYTES, PTHREAD_BYTES, RUNTIME_BYTES = 512, 2304, 1 << 20
-"""As far as is searched."""
+"""How far to search."""
 
 
 class LayoutError(Exception):
-    """The interpreter is not laid out as the sampler could read it; the message says what was not found."""
+    """The sampler cannot read this interpreter; the message says what was not found."""
 
 
 def find_layout(memory: int) -> dict[str, Any]:
@@ -55,16 +57,20 @@ def find_layout(memory: int) -> dict[str, Any]:
     if VERSION not in FRAMES or sys.implementation.name != "cpython" or sys.maxsize < 1 << 32:
         raise LayoutError(f"Python {sys.version.split()[0]} is not one whose memory is known")
     if getattr(sys, "_is_gil_enabled", lambda: True)() is False or (hasattr(sys, "abiflags") and "t" in sys.abiflags):
-        raise LayoutError("Python without the interpreter lock is laid out in another way")
+        raise LayoutError("Python without the interpreter lock is not supported")
     thread = current_thread_state()
+    oldest = thread
+    while older := _integer(os.pread(memory, 8, oldest + NEXT_THREAD)):
+        oldest = older
     return {
-        "version": list(VERSION),
-        "thread": oldest_thread_state(memory, thread),
+        "thread": oldest,
         **_thread_offsets(memory, thread),
         "frame": FRAMES[VERSION],
+        "frames_are_objects": VERSION < (3, 11),
         "code": _code_offsets(memory),
         "code_type": id(CodeType),
         "instructions": CodeType.__basicsize__,
+        "text_state": _text_state(memory),
         "ascii_header": sys.getsizeof("") - 1,
         "unicode_header": sys.getsizeof("\u0100") - 4,
         "bytes_header": bytes.__basicsize__ - 1,
@@ -78,43 +84,33 @@ def current_thread_state() -> int:
     return int(get())
 
 
-def oldest_thread_state(memory: int, thread: int) -> int:
-    """Address of the state of the thread that lives longest, the main one: newer ones stand before it."""
-    while following := _integer(os.pread(memory, 8, thread + NEXT_THREAD)):
-        thread = following
-    return thread
-
-
 def slot_offset(memory: int, instance: object, value: object) -> int:
-    """Where an object keeps the reference to another; the first place. Raises LayoutError."""
+    """Where an object keeps its first reference to another. Raises LayoutError."""
     return _offset_of(os.pread(memory, type(instance).__basicsize__, id(instance)), id(value), "a slot")
 
 
 def _thread_offsets(memory: int, thread: int) -> dict[str, Any]:
-    words = os.pread(memory, THREAD_BYTES, thread)
-    ident, tid = threading.get_ident(), threading.get_native_id()
-    found: dict[str, Any] = {"ident": _offset_of(words, ident, "the thread's ident"), "cframe": -1, "first": 0}
-    pthread = os.pread(memory, PTHREAD_BYTES, ident)
-    candidates = [at for at in range(0, len(pthread) - 3, 4) if _integer(pthread[at : at + 4]) == tid]
-    if not candidates:
-        raise LayoutError("the thread's id is not in its descriptor")
-    found["tid"] = candidates[0]
-    frame_object = id(sys._getframe())
-    words = os.pread(memory, THREAD_BYTES, thread)
+    words, ident = os.pread(memory, THREAD_BYTES, thread), threading.get_ident()
+    tid, own = threading.get_native_id().to_bytes(4, "little"), _offset_of(words, ident, "the thread's ident")
+    found: dict[str, Any] = {"ident": own, "tid_in_pthread": -1, "cframe": -1}
     if VERSION < (3, 11):
-        found["current"] = _offset_of(words, frame_object, "the thread's frame")
-        return found
-    frame = _integer(os.pread(memory, 8, frame_object + FRAME_OF_OBJECT))
+        pthread = os.pread(memory, PTHREAD_BYTES, ident)
+        found["tid_in_pthread"] = next((at for at in range(0, len(pthread), 4) if pthread[at : at + 4] == tid), -1)
+    elif words[own + 8 : own + 12] != tid:
+        raise LayoutError("the thread's id was not found")
+    frame = id(sys._getframe())
+    words = os.pread(memory, THREAD_BYTES, thread)
+    if VERSION >= (3, 11):
+        frame = _integer(os.pread(memory, 8, frame + FRAME_OF_OBJECT))
     first = FIRST_IN_CFRAME.get(VERSION)
     if first is None:
-        found["current"] = _offset_of(words, frame, "the thread's frame")
-        return found
+        return {**found, "current": _offset_of(words, frame, "the thread's frame")}
     for at in range(0, len(words) - 7, 8):
         pointer = _integer(words[at : at + 8])
         if pointer % 8 or not 1 << 12 < pointer < 1 << 56:
             continue
         try:
-            # In here, for the frame of a function that is called would be the current one.
+            # Not in a function of its own: its frame would be the current one.
             current = os.pread(memory, 8, pointer + first)
         except OSError:
             continue
@@ -125,40 +121,44 @@ def _thread_offsets(memory: int, thread: int) -> dict[str, Any]:
 
 def _code_offsets(memory: int) -> dict[str, int]:
     """Offsets in a code object, whose contents are made to be unmistakable."""
-    texts = {"filename": "perfharness file".upper(), "name": "perfharness name".upper()}
-    made: dict[str, Any] = {"co_filename": texts["filename"], "co_name": texts["name"], "co_firstlineno": 123456789}
-    made["co_flags"] = find_layout.__code__.co_flags | UNUSED_FLAGS
+    name, flags, line = "perfharness name".upper(), find_layout.__code__.co_flags | UNUSED_FLAGS, 123456789
+    code = find_layout.__code__.replace(co_filename="perfharness file".upper(), co_firstlineno=line, co_flags=flags)
     if sys.version_info >= (3, 11):
-        made |= {"co_name": "perfharness", "co_qualname": texts["name"]}
-    code = find_layout.__code__.replace(**made)
+        code, name = code.replace(co_name="perfharness", co_qualname=name), "co_qualname"
+    else:
+        code, name = code.replace(co_name=name), "co_name"
     words = os.pread(memory, CodeType.__basicsize__, id(code))
-    name = getattr(code, "co_qualname", code.co_name)
     numbers = {_integer(words[at : at + 4]): at for at in range(0, len(words) - 3, 4)}
-    if 123456789 not in numbers or made["co_flags"] not in numbers:
+    if line not in numbers or flags not in numbers:
         raise LayoutError("the first line of a code object, or its flags, were not found")
     return {
         "filename": _offset_of(words, id(code.co_filename), "a code object's file"),
-        "name": _offset_of(words, id(name), "a code object's name"),
+        "name": _offset_of(words, id(getattr(code, name)), "a code object's name"),
         "lines": _offset_of(words, id(code.co_linetable), "a code object's lines"),
-        "first_line": numbers[123456789],
-        "flags": numbers[made["co_flags"]],
+        "first_line": numbers[line],
+        "flags": numbers[flags],
     }
+
+
+def _text_state(memory: int) -> int:
+    """Where the bits of a str's state begin that say its kind (3), whether it is compact, and whether it is ASCII."""
+    texts = {"perfharness": 0b11001, "perfharness\xff": 0b01001, "perfharness\u0100": 0b01010}
+    for shift in range(28):
+        if all(_integer(os.pread(memory, 4, id(text) + 32)) >> shift & 31 == bits for text, bits in texts.items()):
+            return shift
+    raise LayoutError("the kind of a str was not found")
 
 
 def _find_gil(memory: int, thread: int) -> int:
     """Address of the interpreter lock, which begins with the switch interval, its last holder (this thread), and
-    whether it is held (not while this reads); 0 where it is not found.
+    whether it is held (not while this reads); 0: not found.
     """
     try:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
-    except ValueError:
-        return 0
-    try:
         content = os.pread(memory, RUNTIME_BYTES, runtime)  # as far as it is mapped
-    except OSError:
+    except (ValueError, OSError):
         return 0
-    interval = round(sys.getswitchinterval() * 1e6)
-    pattern = interval.to_bytes(8, "little") + thread.to_bytes(8, "little")
+    pattern = round(sys.getswitchinterval() * 1e6).to_bytes(8, "little") + thread.to_bytes(8, "little")
     at = content.find(pattern)
     return runtime + at if at >= 0 and content.find(pattern, at + 1) < 0 else 0
 

@@ -15,7 +15,7 @@ import time
 from typing import IO, Any
 
 from perfharness.host_probe import layout as layouts
-from perfharness.host_probe import reader, spool
+from perfharness.host_probe import reader, sample_file
 
 SAMPLER = """
 import os, sys
@@ -28,16 +28,16 @@ main(*map(int, sys.argv[2:]))
 PACKAGES = __file__.rsplit("/", 3)[0]
 
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
-"""All that the sampler gets of the environment: a tracer's variables would have it traced."""
+"""The sampler's environment: with a tracer's variables it would be traced."""
 
 WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
-"""Whoever reads what the process prints sees its end when the process ends."""
+"""A pipe from the process ends with the process, not with the sampler."""
 
 END_S = 20.0
-"""How long the sampler is waited for, on a busy machine too; one that has ended is not."""
+"""How long to wait for the sampler at the end."""
 
 COUNTS_BELOW_NS = 10_000_000
-"""Page faults and context switches are read where samples are closer to each other than that: they cost as much."""
+"""Read page faults and context switches, which takes as long as the rest, only at intervals below this."""
 
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
@@ -54,8 +54,7 @@ class HostProbe:
     """
 
     def __init__(self, folder: str, interval_ns: int, percent: int) -> None:
-        self._folder = folder
-        self._interval_ns, self._percent = interval_ns, percent
+        self._folder, self._interval_ns, self._percent = folder, interval_ns, percent
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
         self._slots: dict[str, int] = {}
@@ -71,13 +70,16 @@ class HostProbe:
             with _own_memory() as memory:
                 self._start(memory.fileno())
         except (OSError, layouts.LayoutError) as error:
-            self._give_up(str(error))
+            with contextlib.suppress(OSError):
+                file = sample_file.SampleFile(f"{self._folder}/{sample_file.FILE_NAME}")
+                file.write_json(sample_file.META, self._facts() | {"interval_ns": 0})
+                file.write_json(sample_file.MISSING, [str(error)])
+                file.close()
 
     def _start(self, memory: int) -> None:
-        layout = layouts.find_layout(memory)
-        if not reader.check(memory, layout):
+        self._layout = layouts.find_layout(memory)
+        if not reader.check(memory, self._layout):
             raise layouts.LayoutError("this interpreter's stacks cannot be read as those of its version are")
-        self._layout = layout
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
@@ -87,7 +89,6 @@ class HostProbe:
             first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
         os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
         self._connection = ours
-        _allow_any()
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
         atexit.register(self.end)
@@ -121,31 +122,28 @@ class HostProbe:
 
     # ---- messages ----
 
+    def _facts(self) -> dict[str, Any]:
+        clocks = {"monotonic_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
+        return {"pid": self._pid, "interval_ns": self._interval_ns, **clocks}
+
     def _introduce(self, memory: int, *, forked: bool) -> None:
-        message = {
-            "kind": "process",
-            "pid": self._pid,
-            "folder": self._folder,
-            "interval_ns": self._interval_ns,
-            "counts": self._interval_ns < COUNTS_BELOW_NS,
-            "forked": forked,
-            "layout": self._layout,
-            "monotonic_ns": time.monotonic_ns(),
-            "unix_ns": time.time_ns(),
-        }
-        connection = self._connection
-        assert connection is not None
-        socket.send_fds(connection, [json.dumps(message).encode()], [memory], socket.MSG_NOSIGNAL)
+        """Send the process's memory, and let the sampler see the calls of its threads, which Yama may forbid."""
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+        counts = self._interval_ns < COUNTS_BELOW_NS
+        own = {"kind": "process", "folder": self._folder, "counts": counts, "forked": forked, "layout": self._layout}
+        assert self._connection is not None
+        message = json.dumps(own | self._facts()).encode()
+        socket.send_fds(self._connection, [message], [memory], socket.MSG_NOSIGNAL)
 
     def _send_stack(self, key: tuple[int, str, int]) -> None:
-        message = dict(zip(("ident", "recorder", "lane"), key, strict=True))
-        self._send({"kind": "stack", **message, "address": self._followed[key], "slots": self._slots})
+        ident, recorder, lane = key
+        own = {"ident": ident, "recorder": recorder, "lane": lane, "address": self._followed[key]}
+        self._send({"kind": "stack", **own, "slots": self._slots})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""
         with contextlib.suppress(OSError):
-            connection = self._connection
-            if connection is not None:
+            if (connection := self._connection) is not None:
                 text = json.dumps({**message, "pid": self._pid})
                 connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
@@ -166,8 +164,6 @@ class HostProbe:
         if rows:
             self._send({"kind": "collections", "rows": rows})
 
-    # ---- forks and faults ----
-
     def _after_fork(self) -> None:
         """In a forked child: it has the same addresses, a memory of its own, and one thread."""
         self._collections, self._collecting_since_ns = [], {}
@@ -178,20 +174,10 @@ class HostProbe:
         self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
         with contextlib.suppress(OSError, ctypes.ArgumentError):
             self._layout["thread"] = layouts.current_thread_state()
-            _allow_any()
             with _own_memory() as memory:
                 self._introduce(memory.fileno(), forked=True)
             for key in self._followed:
                 self._send_stack(key)
-
-    def _give_up(self, sentence: str) -> None:
-        """Leave a file that has the reason."""
-        with contextlib.suppress(OSError):
-            file = spool.Spool(os.path.join(self._folder, spool.FILE_NAME))  # noqa: PTH118
-            clocks = {"monotonic_ns": time.monotonic_ns(), "unix_ns": time.time_ns()}
-            file.write_json(spool.META, {"pid": self._pid, "interval_ns": 0, **clocks})
-            file.write_json(spool.MISSING, [sentence])
-            file.close()
 
 
 def _own_memory() -> IO[bytes]:
@@ -199,24 +185,18 @@ def _own_memory() -> IO[bytes]:
     return open("/proc/self/mem", "rb", buffering=0)  # noqa: PTH123 - pathlib costs start-up time
 
 
-def _allow_any() -> None:
-    """Let the sampler see which calls this process's threads are in, where Yama would not."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
-
-
 def _slots_of(stack: Any) -> dict[str, int]:
-    """Where stacks and nodes of recorders keep what is read of them. Raises LayoutError."""
+    """Where stacks and ranges of recorders keep what is read of them. Raises LayoutError."""
     node_type, stack_type = type(stack.node), type(stack)
-    node = node_type(stack.root, "perfharness message".upper())
     example = stack_type()
-    example.node = node
+    node = example.node = node_type(example.root, "perfharness message".upper())
+    slots = {"node": (example, node), "root": (example, example.root), "parent": (node, example.root)}
+    slots["message"] = node, node.message
     with _own_memory() as memory:
         return {
+            **{name: layouts.slot_offset(memory.fileno(), *pair) for name, pair in slots.items()},
             "stack_type": id(stack_type),
             "stack_bytes": stack_type.__basicsize__,
-            "node": layouts.slot_offset(memory.fileno(), example, node),
             "node_type": id(node_type),
             "node_bytes": node_type.__basicsize__,
-            "parent": layouts.slot_offset(memory.fileno(), node, stack.root),
-            "message": layouts.slot_offset(memory.fileno(), node, node.message),
         }

@@ -1,7 +1,7 @@
 """Reads threads, stacks and open ranges out of the memory of a process that goes on running meanwhile.
 
-Nothing is stopped and no lock is taken, so what is read may be torn; addresses are checked before they are followed,
-and a stack that cannot be read to its end is left out.
+Nothing is stopped and no lock is taken, so what is read may be torn: reads fail with one of `UNREADABLE`, and the
+caller leaves that stack out.
 """
 
 from __future__ import annotations
@@ -12,226 +12,209 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-PAGE_BYTES = 4096
-MAX_FRAMES = 400
-MAX_CODES = 50_000
-MAX_THREADS = 4096
-MAX_TEXT = 4096
+PAGE = 4096
+MAX_FRAMES, MAX_CODES, MAX_THREADS, MAX_RANGES = 400, 50_000, 4096, 200
+MAX_TEXT, MAX_TABLE = 4096, 1 << 20
+SHORT_TEXT = 64
+"""Characters that are read together with the header of a str."""
+
 CHECK_ATTEMPTS = 20
 CHECK_EVERY_S = 1.0
-"""How long a code object of a function is taken for the same at an address. That of a module, or of a class, is freed
-as soon as it has run, and one that is still needed may come to stand there."""
+"""How long a function's code object is taken for the same at an address. That of a module or a class is freed as soon
+as it has run, and another may come to be there."""
 
 OWNED_BY_C = 3
+"""Owner of frames without a function, and all above it."""
 
-FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
-"""Function, file and line; and 1, where it is one that may be suspended (`SUSPENDS`)."""
 SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
 """`CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and `CO_ASYNC_GENERATOR` of `inspect`, which takes long to
 import: flags of code whose frames outlive a call."""
-
-
 OPTIMIZED = 0x1
 """`CO_OPTIMIZED`, of functions only."""
 
+UNREADABLE = (OSError, ValueError, OverflowError, SystemError, struct.error)
+"""What is at an address is not what was expected there."""
 
-class UnreadableError(Exception):
-    """What is at an address is not what was expected there."""
+FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
+"""Function, file and line; and 1 if it may be suspended (`SUSPENDS`)."""
 
 
-class Memory:
-    """The memory of a process, by its open file."""
-
-    def __init__(self, file: int) -> None:
-        self.file = file
-
-    def read(self, address: int, length: int) -> bytes:
-        """Raises UnreadableError."""
-        try:
-            data = os.pread(self.file, length, address)
-        except (OSError, OverflowError):
-            raise UnreadableError from None
-        if len(data) != length:
-            raise UnreadableError
-        return data
-
-    def word(self, address: int) -> int:
-        """An unsigned 64-bit number."""
-        return int.from_bytes(self.read(address, 8), "little")
+ThreadState = tuple[int, int, int, int]
+"""A thread that runs Python: address of its state, ident, the system's id, and what `InterpreterReader.stack` takes."""
 
 
 class Code:
-    """A code object: where it is from, and the line of each instruction."""
+    """A code object: where it is from, the line of each instruction, and the frames seen in it, by instruction."""
 
-    def __init__(
-        self, function: str, file: str, first_line: int, line_table: bytes, pointers: tuple[int, ...], flags: int = 0
-    ) -> None:
-        self.function, self.file, self.first_line = function, file, first_line
-        self._may_suspend = (1,) if flags & SUSPENDS else ()
+    def __init__(self, function: str, file: str, first_line: int, line_table: bytes, flags: int) -> None:
+        self.frames: dict[int, Any] = {}
         self.is_function = bool(flags & OPTIMIZED)
-        self.pointers = pointers
-        self.checked_s = time.monotonic()
-        self.frames: dict[int, FrameKey] = {}
-        self._starts: list[int] = []
-        self._lines: list[int] = []
+        self.pointers: tuple[int, ...] = ()
+        self.valid_until_s = 0.0
+        self._place, self._first_line = (function, file), first_line
+        self._suspends = (1,) if flags & SUSPENDS else ()
         template = (lambda: None).__code__
         with_lines: CodeType = template.replace(co_linetable=line_table, co_firstlineno=first_line)
-        for start, _, line in with_lines.co_lines():
-            self._starts.append(start)
-            self._lines.append(first_line if line is None else line)
+        lines = [(start, first_line if line is None else line) for start, _, line in with_lines.co_lines()]
+        self._starts, self._lines = [start for start, _ in lines], [line for _, line in lines]
 
     def at(self, instruction: int) -> FrameKey:
         """The frame that is at an instruction, a byte offset."""
-        frame = self.frames.get(instruction)
-        if frame is None:
-            position = bisect_right(self._starts, instruction) - 1
-            line = self._lines[position] if 0 <= position < len(self._lines) else self.first_line
-            frame = self.frames[instruction] = (self.function, self.file, line, *self._may_suspend)
-        return frame
+        place = bisect_right(self._starts, instruction) - 1
+        line = self._lines[place] if place >= 0 else self._first_line
+        return (*self._place, line, *self._suspends)
 
 
 class InterpreterReader:
-    """Reads the interpreter of one process."""
+    """Reads the interpreter of one process.
 
-    def __init__(self, memory: Memory, layout: dict[str, Any]) -> None:
+    Args:
+        memory: open file of its memory.
+        layout: of `layout.find_layout`.
+        number: gives the number of a frame.
+    """
+
+    def __init__(self, memory: int, layout: dict[str, Any], number: Callable[[FrameKey], Any]) -> None:
         self.memory = memory
         self._layout = layout
-        self._version = tuple(layout["version"])
-        form, names = layout["frame"]
+        self._number = number
+        form, self._code_at, self._previous_at = layout["frame"]
         self._frame = struct.Struct(form)
-        self._code_at, self._previous_at, self._instruction_at = map(names.index, ("code", "previous", "instruction"))
-        self._owner_at = names.index("owner") if "owner" in names else -1
-        self._page_mask = -PAGE_BYTES if self._version >= (3, 11) else -1
+        self._page_mask = -1 if layout["frames_are_objects"] else -PAGE
         self._codes: dict[int, Code] = {}
-        self._thread_bytes = max(layout["ident"], layout["cframe"], layout["current"]) + 8
+        at, ident = layout["current"] if layout["cframe"] < 0 else layout["cframe"], layout["ident"]
+        self._thread = struct.Struct(f"<Q{at - 8}xQ{ident - at - 8}xQQ")
+        """The newer thread, the frame, and both idents (in 3.10 the second one is elsewhere)."""
 
-    # ---- threads ----
-
-    def threads(self) -> Iterator[tuple[int, int]]:
-        """Address and ident of each thread that runs Python. Raises UnreadableError."""
-        thread, left = self._layout["thread"], MAX_THREADS  # the oldest: newer ones stand before it
-        while thread and left:
-            left -= 1
-            words = self.memory.read(thread, self._thread_bytes)
-            yield thread, _word(words, self._layout["ident"])
-            thread = _word(words, 0)
-
-    def first_frame(self, thread: int) -> int:
-        """Of a thread, by its address: the innermost frame's address. Raises UnreadableError."""
-        words = self.memory.read(thread, self._thread_bytes)
-        if self._layout["cframe"] < 0:
-            return _word(words, self._layout["current"])
-        cframe = _word(words, self._layout["cframe"])
-        return self.memory.word(cframe + self._layout["current"]) if cframe else 0
-
-    def tid(self, ident: int) -> int:
-        """The system's id of a thread. Raises UnreadableError."""
-        return int.from_bytes(self.memory.read(ident + self._layout["tid"], 4), "little")
+    def threads(self) -> Iterator[ThreadState]:
+        """Each thread that runs Python, the oldest first; ends where one cannot be read."""
+        memory, in_pthread = self.memory, self._layout["tid_in_pthread"]
+        address, size, unpack = self._layout["thread"], self._thread.size, self._thread.unpack
+        for _ in range(MAX_THREADS):
+            try:
+                newer, frame, ident, tid = unpack(os.pread(memory, size, address))
+                if in_pthread >= 0:
+                    tid = int.from_bytes(os.pread(memory, 4, ident + in_pthread), "little")
+            except UNREADABLE:
+                return
+            if tid:
+                yield address, ident, tid, frame
+            if not newer:
+                return
+            address = newer
 
     def gil_holder(self) -> int:
-        """Address of the thread that holds the interpreter lock; 0: none, or not known. Raises UnreadableError."""
+        """Address of the state of the thread that holds the interpreter lock; 0: none, or not known."""
         if not self._layout["gil"]:
             return 0
-        words = self.memory.read(self._layout["gil"] + 8, 12)
-        return _word(words, 0) if int.from_bytes(words[8:], "little") == 1 else 0
+        holder, is_held = struct.unpack("<Qi", os.pread(self.memory, 12, self._layout["gil"] + 8))
+        return int(holder) if is_held == 1 else 0
 
-    # ---- frames ----
-
-    def stack(self, frame: int) -> list[FrameKey]:
-        """The frames from this one outwards. Raises UnreadableError."""
-        found: list[FrameKey] = []
-        start, page, size = 0, b"", self._frame.size
+    def stack(self, frame: int) -> list[Any]:
+        """The numbers of the frames of a thread, the innermost first."""
+        memory, unpack, size = self.memory, self._frame.unpack_from, self._frame.size
+        if frame and self._layout["cframe"] >= 0:
+            frame = self._pointer(frame + self._layout["current"])
+        now_s = time.monotonic()
+        found: list[Any] = []
+        start, last, page = 0, -1, b""
         while frame and len(found) < MAX_FRAMES:
-            if not start <= frame <= start + len(page) - size:
-                start = frame & self._page_mask  # frames of a thread stand close to each other: many in one read
-                page = self.memory.read(start, frame + size - start)
-            values = self._frame.unpack_from(page, frame - start)
+            if not start <= frame <= last:  # callers are close to each other, at lower addresses: many in one read
+                start, last = frame & self._page_mask, frame
+                page = os.pread(memory, frame - start + size, start)
+            values = unpack(page, frame - start)
             frame = values[self._previous_at]
-            if self._owner_at >= 0 and values[self._owner_at] == OWNED_BY_C:
+            if values[3] >= OWNED_BY_C:
                 continue
-            address = values[self._code_at]
-            code = self.code(address)
-            if self._version < (3, 11):
-                instruction = values[self._instruction_at] * 2
-            else:
-                instruction = values[self._instruction_at] - address - self._layout["instructions"]
-            found.append(code.at(instruction))
+            address = values[self._code_at] & -8  # 3.14 has a tag in the lowest bits
+            code = self._codes.get(address)
+            if code is None or code.valid_until_s < now_s:
+                code = self._checked(address, code, now_s)
+            number = code.frames.get(values[2])
+            if number is None:
+                number = code.frames[values[2]] = self._number(code.at(self._offset(values[2], address)))
+            found.append(number)
         return found
 
-    def code(self, address: int) -> Code:
-        """The code object at an address. Raises UnreadableError."""
-        code = self._codes.get(address)
-        now_s = time.monotonic()
-        if code is not None and code.is_function and now_s - code.checked_s < CHECK_EVERY_S:
-            return code
+    def _offset(self, instruction: int, code: int) -> int:
+        if self._layout["frames_are_objects"]:
+            return instruction * 2
+        return instruction - code - int(self._layout["instructions"])
+
+    def _checked(self, address: int, code: Code | None, now_s: float) -> Code:
+        """The code object at an address; `code` is what was there before."""
         offsets = self._layout["code"]
-        words = self.memory.read(address, self._layout["instructions"])
+        words = os.pread(self.memory, self._layout["instructions"], address)
         if _word(words, 8) != self._layout["code_type"]:
-            raise UnreadableError
+            raise ValueError
         pointers = tuple(_word(words, offsets[name]) for name in ("filename", "name", "lines"))
-        if code is not None and code.pointers == pointers:
-            code.checked_s = now_s
-            return code
-        first = offsets["first_line"]
-        first_line = int.from_bytes(words[first : first + 4], "little", signed=True)
-        flags = int.from_bytes(words[offsets["flags"] : offsets["flags"] + 4], "little")
-        table = self._bytes(pointers[2])
-        try:
-            code = Code(self.text(pointers[1]), self.text(pointers[0]), first_line, table, pointers, flags)
-        except (ValueError, SystemError):
-            raise UnreadableError from None
-        if len(self._codes) >= MAX_CODES:
-            self._codes.clear()
-        self._codes[address] = code
+        if code is None or code.pointers != pointers:
+            first_line, flags = (struct.unpack_from("<i", words, offsets[name])[0] for name in ("first_line", "flags"))
+            file, name = self.text(pointers[0]), self.text(pointers[1])
+            code = Code(name, file, first_line, self._bytes(pointers[2]), flags)
+            code.pointers = pointers
+            if len(self._codes) >= MAX_CODES:
+                self._codes.clear()
+            self._codes[address] = code
+        code.valid_until_s = now_s + CHECK_EVERY_S if code.is_function else 0.0
         return code
 
-    # ---- values ----
-
     def text(self, address: int) -> str:
-        """A str. Raises UnreadableError."""
-        header = self.memory.read(address, 40)
-        length, state = _word(header, 16), int.from_bytes(header[32:36], "little")
-        kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        """A str."""
+        data = os.pread(self.memory, 40 + SHORT_TEXT, address)
+        length, state = struct.unpack_from("<Q8xI", data, 16)
+        state >>= self._layout["text_state"]
+        kind, is_compact, is_ascii = state & 7, state >> 3 & 1, state >> 4 & 1
         if kind not in (1, 2, 4) or not is_compact or length > MAX_TEXT:
-            raise UnreadableError
-        start = self._layout["ascii_header" if is_ascii else "unicode_header"]
-        data = self.memory.read(address + start, length * kind)
-        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
+            raise ValueError
+        start, size = self._layout["ascii_header" if is_ascii else "unicode_header"], length * kind
+        text = data[start : start + size] if start + size <= len(data) else self._read(address + start, size)
+        return text.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[kind], "replace")
 
     def _bytes(self, address: int) -> bytes:
-        length = self.memory.word(address + 16)
-        if length > 1 << 20:
-            raise UnreadableError
-        return self.memory.read(address + self._layout["bytes_header"], length)
+        length = self._pointer(address + 16)
+        if length > MAX_TABLE:
+            raise ValueError
+        return self._read(address + self._layout["bytes_header"], length)
+
+    def _pointer(self, address: int) -> int:
+        return _word(self._read(address, 8), 0)
+
+    def _read(self, address: int, length: int) -> bytes:
+        data = os.pread(self.memory, length, address)
+        if len(data) != length:
+            raise ValueError
+        return data
 
 
 class RangeReader:
-    """Reads which ranges of recorders are open on a thread, off the recorders' own stacks."""
+    """Reads which ranges of recorders are open on a thread, off the recorders' own stacks.
 
-    MAX_DEPTH = 200
+    Args:
+        slots: offsets of what is read, and types, of stacks and of ranges.
+    """
 
     def __init__(self, interpreter: InterpreterReader, slots: dict[str, int]) -> None:
-        self._interpreter, self._memory = interpreter, interpreter.memory
-        self._slots = slots
+        self._interpreter, self._slots = interpreter, slots
         self._stacks: dict[int, dict[tuple[str, int], int]] = {}
 
     def add(self, ident: int, recorder: str, lane: int, address: int) -> None:
-        """Follow a stack of a thread."""
+        """Follow a stack of a thread: its own (lane 0), or that of an asyncio task."""
         self._stacks.setdefault(ident, {})[recorder, lane] = address
 
     def path(self, ident: int) -> tuple[str, ...] | None:
-        """The recorder's name and the open ranges from the outermost in; None where nothing is open, or where it is
-        not clear which of several asyncio tasks runs.
+        """The recorder's name and the open ranges from the outermost in; None: nothing is open, or several asyncio
+        tasks have open ranges, any of which may run.
         """
         found = []
         for (recorder, lane), address in self._stacks.get(ident, {}).items():
             try:
                 names = self._open(address)
-            except UnreadableError:
+            except UNREADABLE:
                 continue
             if names:
                 found.append((lane, (recorder, *names)))
@@ -240,22 +223,19 @@ class RangeReader:
         return found[0][1] if found else None
 
     def _open(self, stack: int) -> list[str]:
-        slots, memory = self._slots, self._memory
-        words = memory.read(stack, slots["stack_bytes"])
+        slots, memory = self._slots, self._interpreter.memory
+        words = os.pread(memory, slots["stack_bytes"], stack)
         if _word(words, 8) != slots["stack_type"]:
-            raise UnreadableError
-        node = _word(words, slots["node"])
+            raise ValueError
+        node, root = _word(words, slots["node"]), _word(words, slots["root"])
         names: list[str] = []
-        for _ in range(self.MAX_DEPTH):
-            words = memory.read(node, slots["node_bytes"])
-            if _word(words, 8) != slots["node_type"]:
-                raise UnreadableError
-            parent = _word(words, slots["parent"])
-            if parent == node:
-                return names[::-1]
+        while node != root:
+            words = os.pread(memory, slots["node_bytes"], node)
+            if _word(words, 8) != slots["node_type"] or len(names) == MAX_RANGES:
+                raise ValueError
             names.append(self._interpreter.text(_word(words, slots["message"])))
-            node = parent
-        raise UnreadableError
+            node = _word(words, slots["parent"])
+        return names[::-1]
 
 
 def _word(words: bytes, at: int) -> int:
@@ -264,7 +244,7 @@ def _word(words: bytes, at: int) -> int:
 
 def check(memory: int, layout: dict[str, Any]) -> bool:
     """Whether the layout gives the stack of a waiting thread as Python itself does."""
-    reader = InterpreterReader(Memory(memory), layout)
+    reader = InterpreterReader(memory, layout, lambda frame: frame)
     go = threading.Event()
     thread = threading.Thread(target=go.wait, daemon=True)
     thread.start()
@@ -288,8 +268,7 @@ def _stacks_agree(reader: InterpreterReader, thread: threading.Thread) -> bool:
         expected.append((getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno))
         frame = frame.f_back
     try:
-        state = {ident: address for address, ident in reader.threads()}[thread.ident]
-        found = [frame[:3] for frame in reader.stack(reader.first_frame(state))]
-        return reader.tid(thread.ident) == thread.native_id and found == expected
-    except (UnreadableError, KeyError):
+        [(tid, first)] = [(tid, first) for _, ident, tid, first in reader.threads() if ident == thread.ident]
+        return tid == thread.native_id and [frame[:3] for frame in reader.stack(first)] == expected
+    except UNREADABLE:
         return False

@@ -1,7 +1,8 @@
-"""What the system says of a thread: how long it ran and waited for a CPU, and in which call it is blocked."""
+"""What the system reports of a thread: how long it ran and waited for a CPU, and in which call it is blocked."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -57,22 +58,56 @@ MAPPED_V4 = "0000000000000000FFFF0000"
 
 
 class Process:
-    """What is asked of a process for all of its threads.
+    """Names what the threads of a process wait for.
 
     Args:
         memory: open file of its memory.
+        gil: addresses of the interpreter lock.
     """
 
-    def __init__(self, pid: int, memory: int) -> None:
-        self.pid = pid
-        self.memory = memory
+    def __init__(self, pid: int, memory: int, gil: range) -> None:
+        self.pid, self._memory, self._gil = pid, memory, gil
         self._sockets: dict[str, int] = {}
 
-    def kind_of(self, descriptor: int) -> int:
+    def state(self, call: bytes) -> int:
+        """The state of a thread in a call.
+
+        Args:
+            call: as in /proc/PID/task/TID/syscall; empty: the system does not show it.
+        """
+        if not call:
+            return UNKNOWN
+        if call.startswith(b"running"):
+            return RUNNING
+        words = call.split()
+        if words[0] == b"-1":
+            return FILE  # blocked, and in no call: it waits for a page
+        kind, arguments = WAITS_FOR.get(int(words[0]), OTHER), [int(word, 16) for word in words[1:7]]
+        if kind == FUTEX:
+            return GIL if arguments[0] in self._gil else LOCK
+        if kind == DESCRIPTOR:
+            return self._kind_of(arguments[0])
+        if kind == RECORD_LOCK:
+            return LOCK if (found := self._kind_of(arguments[0])) == FILE else found
+        if kind == SELECT:
+            return OTHER if arguments[0] else SLEEP
+        if kind == POLL:
+            return self._first(self._polled(arguments[0], arguments[1]), SOCKET) if arguments[1] else SLEEP
+        if kind == EPOLL:
+            waits_forever = not 0 < arguments[3] & 0xFFFFFFFF < 1 << 31
+            return self._first(self._in_epoll(arguments[0]), LOCK if waits_forever else SLEEP, is_loop=True)
+        return kind
+
+    def _first(self, descriptors: list[int], otherwise: int, *, is_loop: bool = False) -> int:
+        kinds = [self._kind_of(descriptor) for descriptor in descriptors]
+        if is_loop and kinds.count(PIPE) == 1:
+            kinds.remove(PIPE)  # an event loop's own, by which threads wake it
+        return next((kind for kind in WAIT_PRIORITY if kind in kinds), otherwise)
+
+    def _kind_of(self, descriptor: int) -> int:
         """What a thread waits for that reads or writes a descriptor."""
-        path = f"/proc/{self.pid}/fd/{descriptor & 0xFFFFFFFF}"
         try:
-            target = os.readlink(path)  # noqa: PTH115 - the sampler imports little
+            target = os.readlink(f"/proc/{self.pid}/fd/{descriptor & 0xFFFFFFFF}")  # noqa: PTH115 - few imports
         except OSError:
             return OTHER
         if target.startswith("pipe:"):
@@ -84,7 +119,7 @@ class Process:
         return OTHER if target.startswith(("/dev/", "anon_inode:")) else FILE
 
     def _kind_of_socket(self, inode: str) -> int:
-        """Each socket is looked up once in the system's tables, which takes milliseconds where these are long."""
+        """Each socket is looked up once in the system's tables, which takes milliseconds if they are long."""
         kind = self._sockets.get(inode)
         if kind is None:
             if len(self._sockets) >= MAX_SOCKETS:
@@ -102,52 +137,55 @@ class Process:
         return SOCKET
 
     def _table(self, protocol: str) -> list[list[str]]:
-        try:
-            with open(f"/proc/{self.pid}/net/{protocol}", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-                return [line.split() for line in file]
-        except OSError:
+        file = _open(f"/proc/{self.pid}/net/{protocol}")
+        if file < 0:
             return []
+        with os.fdopen(file, encoding="ascii", errors="replace") as rows:
+            return [row.split() for row in rows]
 
-    def polled(self, address: int, count: int) -> list[int]:
+    def _polled(self, address: int, count: int) -> list[int]:
         """The descriptors of a `poll`."""
         try:
-            data = os.pread(self.memory, 8 * min(count, MAX_POLLED), address)
+            data = os.pread(self._memory, 8 * min(count, MAX_POLLED), address)
         except (OSError, OverflowError):
             return []
-        rows = struct.iter_unpack("<ii", data[: len(data) // 8 * 8])
-        return [descriptor for descriptor, _ in rows if descriptor >= 0]
+        return [one for one, _ in struct.iter_unpack("<ii", data[: len(data) // 8 * 8]) if one >= 0]
 
-    def in_epoll(self, descriptor: int) -> list[int]:
+    def _in_epoll(self, descriptor: int) -> list[int]:
         """The descriptors that an epoll watches."""
-        file = _open(f"/proc/{self.pid}/fdinfo/{descriptor & 0xFFFFFFFF}")
-        words = _read(file, 1 << 14).split()
-        _close(file)
+        words = read_once(f"/proc/{self.pid}/fdinfo/{descriptor & 0xFFFFFFFF}", 1 << 14).split()
         return [int(words[at + 1]) for at, word in enumerate(words[:-1]) if word == b"tfd:"][:MAX_POLLED]
 
 
-class ThreadFiles:
-    """The files of one thread in /proc, open."""
+def _is_here(local: str, _: str, remote: str, port: str) -> bool:
+    """Whether a socket's other end is this machine itself; addresses are as in /proc/net."""
+    is_connected = int(port, 16) > 0
+    address = remote if is_connected else local
+    is_loopback = address == LOOPBACK_V6 or (address.endswith("7F") and address[:-8] in ("", MAPPED_V4))
+    return is_loopback or (is_connected and remote == local)
 
-    def __init__(self, process: Process, tid: int) -> None:
-        self._process = process
-        folder = f"/proc/{process.pid}/task/{tid}/"
-        self._schedule = _open(folder + "schedstat")
-        self._call = _open(folder + "syscall")
-        self._stat = _open(folder + "stat")
-        self._status = _open(folder + "status")
+
+class ThreadFiles:
+    """The files of one thread in /proc, open. Raises OSError: it has ended."""
+
+    def __init__(self, pid: int, tid: int) -> None:
+        folder = f"/proc/{pid}/task/{tid}/"
+        self._stat = os.open(folder + "stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._schedule, self._call, self._status = (_open(folder + name) for name in ("schedstat", "syscall", "status"))
 
     def close(self) -> None:
         """Close them."""
         for file in (self._schedule, self._call, self._stat, self._status):
-            _close(file)
+            if file >= 0:
+                os.close(file)
 
-    def schedule(self) -> tuple[int, int, int] | None:
-        """Nanoseconds on a CPU, nanoseconds ready without one, and how often it was given one; None: not known."""
-        try:
-            on_cpu, runnable, times = map(int, _read(self._schedule).split()[:3])
-        except ValueError:
-            return None
-        return on_cpu, runnable, times
+    def schedule(self) -> bytes:
+        """Nanoseconds on a CPU, nanoseconds ready without one, and how often it was given one; empty: not known."""
+        return _read(self._schedule)
+
+    def call(self) -> bytes:
+        """The system call that it is blocked in, or `running`; empty: not known."""
+        return _read(self._call) or (b"running" if _is_ready(_read(self._stat)) else b"")
 
     def counts(self) -> tuple[int, int, int, int] | None:
         """Minor and major page faults, voluntary and involuntary context switches so far; None: not known."""
@@ -157,55 +195,6 @@ class ThreadFiles:
             return int(stat[7]), int(stat[9]), int(status[0]), int(status[2])
         except (ValueError, IndexError):
             return None
-
-    def state(self, gil: range) -> int:
-        """What it does now.
-
-        Args:
-            gil: addresses of the interpreter lock.
-        """
-        data = _read(self._call)
-        if not data:  # the system does not let the call be seen
-            return RUNNING if _is_ready(_read(self._stat)) else UNKNOWN
-        if data.startswith(b"running"):
-            return RUNNING
-        words = data.split()
-        number = int(words[0])
-        if number < 0:
-            return FILE  # blocked, and in no call: it waits for a page
-        return self._waits_for(WAITS_FOR.get(number, OTHER), [int(word, 16) for word in words[1:7]], gil)
-
-    def _waits_for(self, kind: int, arguments: list[int], gil: range) -> int:
-        if kind == FUTEX:
-            return GIL if arguments[0] in gil else LOCK
-        if kind == DESCRIPTOR:
-            return self._process.kind_of(arguments[0])
-        if kind == RECORD_LOCK:
-            found = self._process.kind_of(arguments[0])
-            return LOCK if found == FILE else found
-        if kind == SELECT:
-            return OTHER if arguments[0] else SLEEP
-        if kind == POLL:
-            kinds = [self._process.kind_of(one) for one in self._process.polled(arguments[0], arguments[1])]
-            return _first(kinds, SOCKET) if arguments[1] else SLEEP
-        if kind == EPOLL:
-            kinds = [self._process.kind_of(one) for one in self._process.in_epoll(arguments[0])]
-            if kinds.count(PIPE) == 1:
-                kinds.remove(PIPE)  # an event loop's own, by which threads wake it
-            return _first(kinds, SLEEP if 0 < arguments[3] & 0xFFFFFFFF < 1 << 31 else LOCK)
-        return kind
-
-
-def _first(kinds: list[int], otherwise: int) -> int:
-    return next((kind for kind in WAIT_PRIORITY if kind in kinds), otherwise)
-
-
-def _is_here(local: str, _: str, remote: str, port: str) -> bool:
-    """Whether a socket's other end is this machine itself; addresses are as in /proc/net."""
-    is_connected = int(port, 16) > 0
-    address = remote if is_connected else local
-    is_loopback = address == LOOPBACK_V6 or (address.endswith("7F") and address[:-8] in ("", MAPPED_V4))
-    return is_loopback or (is_connected and remote == local)
 
 
 def process_cpu_ns(pid: int) -> int | None:
@@ -224,28 +213,31 @@ def affinity(pid: int) -> set[int]:
         return set()
 
 
-def count_cores(pid: int) -> int:
-    """Cores that a process may run on, hyperthreads of one counted once; 0: not known."""
-    cores = set()
-    for cpu in affinity(pid):
-        file = _open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(_read(file) or cpu)
-        _close(file)
-    return len(cores)
+def count_cores(cpus: set[int]) -> int:
+    """Cores of these CPUs, hyperthreads of one counted once; 0: not known."""
+    path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({read_once(path.format(cpu)) or cpu for cpu in cpus})
 
 
 def count_ready(pid: int) -> int:
-    """How many threads of a process run or are ready to. Raises OSError."""
-    ready = 0
-    for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the sampler imports little
-        file = _open(f"/proc/{pid}/task/{tid}/stat")
-        ready += _is_ready(_read(file))
-        _close(file)
-    return ready
+    """How many threads of a process run or are ready to."""
+    folder = f"/proc/{pid}/task"
+    with contextlib.suppress(OSError):
+        return sum(_is_ready(read_once(f"{folder}/{tid}/stat")) for tid in os.listdir(folder))  # noqa: PTH208 - ditto
+    return 0
 
 
 def _is_ready(stat: bytes) -> bool:
     return stat.rpartition(b")")[2].split()[:1] == [b"R"]
+
+
+def read_once(path: str, length: int = 512) -> bytes:
+    """A small file; empty where it cannot be read."""
+    file = _open(path)
+    data = _read(file, length)
+    if file >= 0:
+        os.close(file)
+    return data
 
 
 def _open(path: str) -> int:
@@ -262,8 +254,3 @@ def _read(file: int, length: int = 512) -> bytes:
         return os.pread(file, length, 0)
     except OSError:
         return b""
-
-
-def _close(file: int) -> None:
-    if file >= 0:
-        os.close(file)

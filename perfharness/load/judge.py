@@ -12,11 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.analysis.load.levels import most_at_a_time
-from perfharness.analysis.load.proportions import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
-from perfharness.analysis.load.trends import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
-from perfharness.analysis.metrics.clocks import clock_events, clock_hold
-from perfharness.analysis.metrics.summary import NSYS_HOLDS, RequestedClocks, throttling_of
+from perfharness.analysis.load.latency import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
+from perfharness.analysis.load.trend import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
+from perfharness.analysis.metrics.clocks import (
+    LOW_CLOCK,
+    RequestedClocks,
+    clock_events,
+    clock_hold,
+    throttling_of,
+)
+from perfharness.analysis.metrics.findings import NSYS_HOLDS
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.load.findings import has_own_shape, keeps_up
@@ -166,12 +171,12 @@ class PhaseFiles:
         stops = np.array([max(line["end_ns"] for line in lines) for lines in self.windows], np.int64)
         intended, last = rows["intended_ns"], self.span_ns[1]
         done = np.where(rows["unanswered"] | (rows["done_ns"] == NEVER_NS), last, rows["done_ns"])
-        in_flight = most_at_a_time(intended, done, starts, stops)
+        in_flight = _most_at_a_time(intended, done, starts, stops)
         begun, sent = rows["begun_ns"], rows["sent_ns"]
         if len(intended) and (begun == NEVER_NS).all():
             return in_flight, None, NO_BEGIN
         served = np.where(begun != NEVER_NS, begun, np.where(sent != NEVER_NS, sent, done))
-        return in_flight, most_at_a_time(intended, np.maximum(served, intended), starts, stops), None
+        return in_flight, _most_at_a_time(intended, np.maximum(served, intended), starts, stops), None
 
     def errors(self, kind: str) -> Float64:
         """Of a kind, by window before the grace period."""
@@ -182,6 +187,22 @@ class PhaseFiles:
         """From the begin of the first window to the end of the last, monotonic."""
         lines = [line for lines in self.windows for line in lines]
         return min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
+
+
+def _most_at_a_time(begin_ns: Int64, end_ns: Int64, starts_ns: Int64, stops_ns: Int64) -> Int64:
+    """The most requests that had begun and not ended, in each window.
+
+    Args:
+        begin_ns, end_ns: of each request; one that ends as another begins is gone by then.
+        starts_ns, stops_ns: of each window; what begins as a window stops is not part of it.
+    """
+    moments = np.concatenate([begin_ns, end_ns])
+    steps = np.concatenate([np.ones(len(begin_ns), np.int64), -np.ones(len(end_ns), np.int64)])
+    order = np.lexsort((steps, moments))
+    moments, level = moments[order], np.concatenate([[0], np.cumsum(steps[order])])
+    firsts, lasts = np.searchsorted(moments, starts_ns), np.searchsorted(moments, stops_ns)
+    found = [int(level[first : last + 1].max()) for first, last in zip(firsts, lasts, strict=True)]
+    return np.array(found, np.int64)
 
 
 def _never(window: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
@@ -332,7 +353,7 @@ def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:
         offset = int(clock.time_unix_ns[0] - clock.time_monotonic_ns[0])
         window = begin + offset, end + offset
         throttling = throttling_of(log, record.subject, RequestedClocks(), window)
-        hold = clock_hold(clock, window, throttling, "sm_clock_low", None, window)
+        hold = clock_hold(clock, window, throttling.within(window).get(LOW_CLOCK, 0.0), None, window)
         events = clock_events(log.get(record.subject, "clock_event_reasons"), window)
         yield ClockChange(
             gpu=record.subject,

@@ -59,7 +59,10 @@ class _Settings(BaseModel):
     """Keys are the fields' names, without the unit, with dashes or underscores."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")
+        defer_build=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"),
     )
 
     @model_validator(mode="before")

@@ -8,7 +8,6 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from perfharness.analysis.load.saturation import Flow, Saturation, saturation_of
 from perfharness.load.histogram import Histogram
 from perfharness.load.profile import Profile
 from perfharness.load.result import slower_in, times_of
@@ -45,11 +44,6 @@ class LoadStatus:
     grace_left_s: float | None = None
     """How long late answers are still awaited; None: the phase goes on."""
 
-    saturation: Saturation | None = None
-    """The target does not keep up with what is asked for; None: it does, or nothing can be said."""
-
-    phase_left_s: float = 0.0
-
 
 @dataclass
 class LoadProgress:
@@ -82,9 +76,7 @@ class LoadProgress:
                     self._completed += line["completed"]
                     self._unanswered += line["unanswered"]
                     self._failed += sum(line["errors"].values()) - line["unanswered"]
-                    counts = {
-                        name: line[name] for name in ("start_ns", "end_ns", "arrivals", "completed", "unanswered")
-                    }
+                    counts = {name: line[name] for name in ("arrivals", "completed", "unanswered")}
                     self._windows.setdefault((line["phase"], line["index"]), []).append(counts)
         return self._status() if self._last else None
 
@@ -100,8 +92,7 @@ class LoadProgress:
         begun = self._phases.get(index)
         until_s = 0.0 if begun is None else (begun["end_ns"] - perf_counter_ns()) / 1e9
         left_s = max(until_s, 0.0)
-        flows = self._flows(index) if phase.loop == "open" else []
-        waiting = sum(one.due - one.ended for one in flows) if phase.loop == "open" else None
+        waiting = self._waiting(index) if phase.loop == "open" else None
         return LoadStatus(
             phase=phase.name,
             left_s=later_s + left_s,
@@ -114,17 +105,12 @@ class LoadProgress:
             unanswered=self._unanswered,
             waiting=waiting,
             grace_left_s=max(until_s + self.profile.grace_s, 0.0) if until_s <= 0 and waiting else None,
-            saturation=saturation_of(flows) if until_s > 0 else None,
-            phase_left_s=left_s,
         )
 
-    def _flows(self, phase: int) -> list[Flow]:
-        """The windows of a phase that all processes have counted."""
-        found = []
-        index = 0
+    def _waiting(self, phase: int) -> int:
+        """Requests that are due and not answered, in the windows of a phase that all processes have counted."""
+        waiting = index = 0
         while len(lines := self._windows.get((phase, index), [])) == len(self._last):
-            seconds = max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9
-            ended = sum(line["completed"] + line["unanswered"] for line in lines)
-            found.append(Flow(seconds, sum(line["arrivals"] for line in lines), ended))
+            waiting += sum(line["arrivals"] - line["completed"] - line["unanswered"] for line in lines)
             index += 1
-        return found
+        return waiting

@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
+from perfharness_launcher.process import RunningProcess
 
 GENERATOR_LOG = "load.log"
 """What the generator prints, in the folder of the server."""
@@ -33,12 +34,11 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
         generators: list[subprocess.Popen[bytes]] = []
         logs: list[Path] = []
 
-        def start(process: StartedProcess) -> None:
+        def start(process: RunningProcess) -> None:
             """The generator waits until the server is ready."""
-            folder = run.folder / process.folder
-            logs.append(folder / GENERATOR_LOG)
+            logs.append(process.folder / GENERATOR_LOG)
             with logs[-1].open("ab") as log:
-                generators.append(_generator([*command, "--beside", str(folder), str(process.pid)], log))
+                generators.append(_generator([*command, "--beside", str(process.folder), str(process.pid)], log))
 
         def has_ended() -> bool:
             if run.interrupted():

@@ -27,7 +27,8 @@ from perfharness.load.traced import with_service
 from perfharness.load.windows import read_lines
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
-from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.load import WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.manifest import LOAD_NAME
 from perfharness.model.notebook import notebook_html
 from perfharness.runs.comparison.load_test import of_no_concern
 from perfharness.runs.files.json_files import write_json

@@ -40,7 +40,7 @@ RECORDER = "load"
 class WorkerSpec(BaseModel):
     """What a worker is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     kind: TargetKind
     target: str

@@ -21,7 +21,6 @@ from perfharness.model.bench import (
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.notebook import notebook_html
 
-BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
 BENCH_VERSION = 1
 SWEEP_NAME = "sweep.json"
@@ -84,7 +83,6 @@ class Recommendation(_Model):
     Args:
         best: of the cases that meet all constraints, the one with the most items per second; None: none meets them.
         ties: cases whose interval of items per second overlaps the best one's.
-        front: those that no other case beats in everything that is known of both.
         nearest: where none meets the constraints: the case that misses them by the smallest factor.
         why: sentences for people, in addition to the other fields.
     """
@@ -92,7 +90,6 @@ class Recommendation(_Model):
     model: str
     best: str | None = None
     ties: list[str] = Field(default_factory=list)
-    front: list[str] = Field(default_factory=list)
     excluded: list[Exclusion] = Field(default_factory=list)
     nearest: str | None = None
     why: list[str] = Field(default_factory=list)

@@ -24,7 +24,7 @@ Outcome = Literal["restored", "failed"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class ClockStep(_Model):

@@ -15,7 +15,7 @@ Cache = Literal["cold", "warm", "unknown"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class ColdStartRow(_Model):

@@ -87,8 +87,6 @@ class GpuLimit(str, Enum):
     COMPUTE = "compute"
     MEMORY = "memory"
     UNDERFILLED = "underfilled"
-    LATENCY = "latency"
-    """Kernels run, and neither the pipes nor the memory are busy: they wait for results of their own."""
     COMMUNICATION = "communication"
     """Kernels that exchange data with other GPUs, or wait in that for GPUs that come late."""
     CANNOT_TELL = "cannot-tell"
@@ -96,25 +94,22 @@ class GpuLimit(str, Enum):
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """What counters saw a stage's kernels do on one GPU, against what that GPU can do.
+    """What nsys's counters saw a stage's kernels do on one GPU, against what that GPU can do.
 
-    `pipe` is the busiest of the pipes that were counted, `peak_flop_per_s` what the same mix of operations could reach
-    until that pipe is at its peak, at the clock it ran at, and `ceiling_flop_per_s` the roofline at `flop_per_byte`
-    (None: no bytes). A multiply-add is two operations; every
-    instruction counts as one of these, tensor operations as those of 16-bit types, so `flop_per_s` is at most that.
+    Only tensor cores are counted. `ceiling_flop_per_s` is the roofline at `flop_per_byte` (None: no bytes).
     """
 
     gpu: int
-    pipe: str
-    pipe_share: float
+    tensor_share: float
     flop_per_s: float
+    """Each tensor operation counted as a multiply-add of 16-bit types, two operations."""
     peak_flop_per_s: float
+    """At the clock that the GPU ran at."""
     bytes_per_s: float
     """Of the GPU's memory, read and written."""
     peak_bytes_per_s: float
     flop_per_byte: float | None
     ceiling_flop_per_s: float
-    counted_pipes: list[str]
 
 
 @dataclass(frozen=True)
@@ -331,45 +326,26 @@ class HostProfile:
 
 @dataclass(frozen=True)
 class GpuCounters:
-    """Counters of one GPU over exactly the time in which the stage's kernels ran; shares of the peak, 0 to 1.
-
-    Traffic of the links is over the time of all its operations, copies too.
+    """nsys's counters of one GPU over exactly the time in which the stage's kernels ran; shares of the peak, 0 to 1.
 
     None: the card or the tracer does not have it, or the stage's time on the GPU is too short for the readings;
     `missing` has the reason.
     """
 
     gpu: int
-    source: Literal["gpm", "nsys"]
-    seconds: float
-    """Of readings that lie in the stage's time on the GPU."""
-    sm_active: float | None
-    occupancy: float | None
-    tensor: float | None
-    fp32: float | None
-    fp16: float | None
-    fp64: float | None
-    dram: float | None
-    pcie_bytes_per_s: float | None
-    nvlink_bytes_per_s: float | None
     missing: list[str]
+    seconds: float = 0.0
+    """Of readings that lie in the stage's time on the GPU."""
+    sm_active: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
     uncertainty: float | None = None
     """Half the width of the range that each share lies in, whatever the readings leave open; None: not known."""
-    integer: float | None = None
-    tensor_types: dict[str, float] = field(default_factory=dict)
-    """Of `tensor`, by type as the counters have it (`hmma`, `imma`, `dmma`, `dfma`); empty: not separable."""
     errors: dict[str, float] = field(default_factory=dict)
-    """Half of the 95 % interval of each number above, by its name."""
+    """The same of each share, by its name."""
     sm_clock_mhz: float | None = None
-    """Mean clock of the multiprocessors meanwhile: the peak of the pipes is at that clock."""
-
-    @classmethod
-    def without(cls, gpu: int, source: Literal["gpm", "nsys"], *missing: str) -> GpuCounters:
-        """No counter of a GPU, and why."""
-        return cls(
-            gpu=gpu, source=source, seconds=0.0, sm_active=None, occupancy=None, tensor=None, fp32=None, fp16=None,
-            fp64=None, dram=None, pcie_bytes_per_s=None, nvlink_bytes_per_s=None, missing=[*missing],
-        )  # fmt: skip
+    """Mean clock of the multiprocessors meanwhile: the peak of the tensor cores is at that clock."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -42,3 +43,21 @@ class Finding:
             "hint": self.hint,
             "process": self.process,
         }
+
+
+CONSEQUENCES = frozenset(
+    {"no-ranges", "no-batches", "warmup-leaves-nothing", "batch-without-items", "recorder-not-finalized"}
+    | {"annotation-never-called"}
+)
+"""What a process that did not end well leaves behind; it is no fault of its own, and its hint would mislead."""
+
+
+def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
+    """The findings that are no consequence of the failure of the process; a range cut off by its end needs no hint."""
+    if ended_well:
+        return list(findings)
+    return [
+        replace(finding, hint="") if finding.code == "range-never-closed" else finding
+        for finding in findings
+        if finding.code not in CONSEQUENCES
+    ]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class GpuWait(BaseModel):
     """The wait for one GPU; temperatures in degrees Celsius, None where they could not be read."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
     gpu_uuid: str
     target_c: float

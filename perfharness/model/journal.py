@@ -14,7 +14,7 @@ JOURNALS_OF_CHILDREN = "recorder_*.json"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class CapturedRecord(_Model):

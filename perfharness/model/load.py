@@ -14,7 +14,6 @@ from perfharness.model.load_judgement import LoadFigure as LoadFigure
 from perfharness.model.load_judgement import Sustained
 from perfharness.model.manifest import FindingRecord
 
-LOAD_NAME = "load.json"
 WINDOWS_NAME = "load_windows.jsonl"
 REQUESTS_NAME = "requests.parquet"
 LOAD_VERSION = 1

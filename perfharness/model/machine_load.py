@@ -11,7 +11,7 @@ MACHINE_LOAD = "yardstick"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class LoopTime(_Model):

@@ -29,6 +29,9 @@ from perfharness.model.measured import MeasuredProcess
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
 BENCHMARK_MEAN_NAME = "benchmark_mean.json"
+LOAD_NAME = "load.json"
+MLPERF_NAME = "mlperf.json"
+BENCH_NAME = "bench.json"
 EXPLAIN_NAME = "explain"
 """Folder of the profiling pass in the folder of the measured run: a whole run folder."""
 
@@ -39,7 +42,7 @@ TracerKind = Literal["nsys", "embedded", "ranges", "none"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="after")
     @classmethod

@@ -15,7 +15,7 @@ def is_part_of(asked: str | None, folder: str) -> bool:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class RankRecord(_Model):
@@ -26,9 +26,6 @@ class RankRecord(_Model):
     world_size: Int64 | None = None
     source: str
     """Name of the variable."""
-
-    attempt: Int64 = 0
-    """How often its launcher had started the ranks again."""
 
 
 class ProcessFacts(_Model):
@@ -74,9 +71,6 @@ class MeasuredProcess(_Model):
     world_size: Int64 | None = None
     rank_source: str | None = None
     """Name of the environment variable that told the rank, such as `RANK`; None: there is no rank."""
-
-    attempt: Int64 | None = None
-    """How often the launcher of the ranks had started them again; None where the environment has no rank."""
 
     started_ns: UnixNs | None = None
     """When its recorder or its log was made, or its first event; UTC."""

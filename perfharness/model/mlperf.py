@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.manifest import FindingRecord
 
-MLPERF_NAME = "mlperf.json"
 MLPERF_VERSION = 1
 LOGS = "mlperf"
 """Folder of LoadGen's logs in that of the process."""
@@ -23,7 +22,7 @@ Validity = Literal["VALID", "INVALID"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class SutRecord(_Model):

@@ -23,12 +23,9 @@ SOURCES = (
 """Variables of the rank, the rank on its host, the number of ranks, and one that differs between two starts; of the
 first source that has a rank. A torchrun inside of a Slurm step sets its own."""
 
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-
 
 def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """`rank`, `local_rank`, `world_size`, the `source`, the name of the variable of the rank, and the `attempt`, how
-    often torchrun had started the ranks again; None: there is none.
+    """`rank`, `local_rank`, `world_size`, and the `source`, the name of the variable of the rank; None: there is none.
 
     A rank that the launch itself was given, such as that of the Slurm step it runs in, is no rank of what it started.
     """
@@ -37,9 +34,7 @@ def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | Non
     for names in SOURCES:
         rank, local_rank, world_size = (_number(given.get(name)) for name in names[:3])
         if rank is not None and any(given.get(name) != outer.get(name) for name in names):
-            attempt = _number(given.get(RESTARTS)) or 0 if names[0] == "RANK" else 0
-            facts = {"rank": rank, "local_rank": local_rank, "world_size": world_size, "source": names[0]}
-            return {**facts, "attempt": attempt}
+            return {"rank": rank, "local_rank": local_rank, "world_size": world_size, "source": names[0]}
     return None
 
 

@@ -141,7 +141,7 @@ class Series:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class SubjectRecord(_Model):
@@ -197,7 +197,7 @@ class ClockTieRecord(_Model):
     """Half of the shortest time that reading both took."""
 
     moved_ns: int = 0
-    """How far UTC was set or stepped against it until the end, furthest; not part of `time_unix_ns`."""
+    """How far UTC was set or stepped against it until the end; not part of `time_unix_ns`."""
 
 
 class TelemetryMeta(_Model):

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.slowest import Slowest
 from perfharness.errors import UsageError
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
 from perfharness.model.cold_start import ColdStart

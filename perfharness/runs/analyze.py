@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
-from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.runs.files.inputs import Located, complete_cut_off, locate
@@ -26,8 +25,11 @@ from perfharness.runs.files.run_folder import (
     benchmark_tree,
     read_manifest,
 )
-from perfharness.runs.series.repeat_file import Repeat
-from perfharness.runs.series.scaling import Scaling
+
+if TYPE_CHECKING:
+    from perfharness.model.cold_start import ColdStart
+    from perfharness.runs.series.repeat_file import Repeat
+    from perfharness.runs.series.scaling import Scaling
 
 
 @dataclass(frozen=True)

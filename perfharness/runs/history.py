@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import sqlalchemy as sa
@@ -20,28 +20,23 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from perfharness.analysis.diagnosis.advice import advise
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.distribution import install_command
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import RunManifest
+from perfharness.model.manifest import BENCH_NAME, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, path_text
 from perfharness.model.secrets import mask_text
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.compared_launch import DECIDING, VALIDITY, LaunchFigures, read_launch
-from perfharness.runs.comparison.compared_suite import (
-    figures_of_suite,
-    read_suite,
-    read_suite_file,
-    stage_of,
-    suite_file,
-)
 from perfharness.runs.comparison.launch_figures import stage_entries
 from perfharness.runs.comparison.load_test import LoadTest, LoadValue, read_load_test
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
+
+if TYPE_CHECKING:
+    from perfharness.model.bench_suite import BenchSuiteResult
 
 VERSION = 1
 PATIENCE_S = 10
@@ -97,6 +92,8 @@ class Entry:
 
 def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int]) -> list[Entry]:
     """What lies in a folder: one run, each launch of a repeat, or a suite of `bench`. Raises `ResultError`."""
+    from perfharness.runs.comparison.compared_suite import read_suite_file, suite_file
+
     if (file := suite_file(folder)) is not None:
         suite = read_suite_file(file)
         return [suite_entry(suite, file.parent, suite_exit_code(suite))]
@@ -106,8 +103,12 @@ def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int])
     return [launch_entry(run_dir) for run_dir in located.runs]
 
 
-def launch_entry(folder: Path) -> Entry:
-    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`."""
+def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None) -> Entry:
+    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`.
+
+    Args:
+        diagnoses: by process; None: from its files.
+    """
     launch, manifest, test = read_launch(folder), read_manifest(folder), read_load_test(folder)
     tree = read_results(folder / BENCHMARK_MEAN_NAME) or {}
     counts = {
@@ -128,11 +129,13 @@ def launch_entry(folder: Path) -> Entry:
         "precision": target.get("precision"),
         "exit": _exit_code(manifest, launch, test),
     }
-    return _entry(launch, facts, details, _promises(folder, manifest))
+    return _entry(launch, facts, details, _promises(_diagnoses(folder, manifest) if diagnoses is None else diagnoses))
 
 
 def suite_entry(suite: BenchSuiteResult, folder: Path, exit_code: int) -> Entry:
     """A suite of `bench`; its cases are stages."""
+    from perfharness.runs.comparison.compared_suite import figures_of_suite, stage_of
+
     launch = figures_of_suite(suite, folder)
     details = {of: LoadValue(value) for of, value in launch.figures.items()}
     for case in suite.cases:
@@ -183,12 +186,16 @@ def _exit_code(manifest: RunManifest, launch: LaunchFigures, test: LoadTest | No
     return 3 if launch.errors else 0
 
 
-def _promises(folder: Path, manifest: RunManifest) -> list[Row]:
+def _diagnoses(folder: Path, manifest: RunManifest) -> dict[str, Diagnosis]:
     adapter, diagnoses = TypeAdapter(Diagnosis), {}
     for process in manifest.measured_processes:
         found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
         with suppress(ValidationError):  # none, or that of another version
             diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
+    return diagnoses
+
+
+def _promises(diagnoses: Mapping[str, Diagnosis]) -> list[Row]:
     return [
         {"stage": path_text(one.paths[0]), "cause": one.cause.code, "saves_ms": one.saves_ms}
         for one in advise(diagnoses)
@@ -402,6 +409,8 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
 
 def recorded_launch(name: str) -> LaunchFigures:
     """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
+    from perfharness.runs.comparison.compared_suite import read_suite
+
     found = History().entry(name).run
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"
     try:

@@ -148,7 +148,7 @@ def run_plan(
     with measure(plan, command, observer, conditions=all_conditions) as run:
         if plan.options.explain:
             findings, explaining_interrupted = _explain(plan, run, command, observer)
-            run.add_findings(findings)
+            run.note_explained(findings)
         observer.stage("reading the traces")
         # Imported now, for the numeric libraries are of no use while the processes run.
         from perfharness.runs.files.run_folder import analyze_run
@@ -162,7 +162,8 @@ def run_plan(
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
-    return replace(result, history_findings=record(lambda: launch_entry(place)))
+    diagnoses = {name: one.diagnosis for name, one in summary.results.items() if one.diagnosis is not None}
+    return replace(result, history_findings=record(lambda: launch_entry(place, diagnoses)))
 
 
 EXPLAINING = "profiling pass: running the script again"
@@ -188,7 +189,6 @@ def _explain(
             second, command, observer, conditions=conditions_of(second, observer.stage), written_to=folder
         ) as explaining:
             explaining.put_in_place()
-        run.mark_explained()
     except PerfHarnessError as error:
         with suppress(OSError):
             folder.rmdir()  # where nothing was measured

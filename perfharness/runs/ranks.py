@@ -10,10 +10,10 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.ranks.compare import RankCalls, calls_of_ranks, compare_ranks
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.matching import RankClock, RankInput
-from perfharness.analysis.ranks.rank_work import RankWork, rank_work
 from perfharness.analysis.ranks.results import Parallel, RankGroup, RunRanks
 from perfharness.analysis.ranks.verdict import with_rank_delays
-from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
+from perfharness.analysis.ranks.work import RankWork, rank_work
+from perfharness.analysis.stages.throughput import Sharing
 from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -107,20 +107,14 @@ def _trace_of(process: ProcessRecord) -> Path | None:
     return process.trace_path(Path())
 
 
-def sharing_of(ranks: RunRanks | None) -> Sharing:
+def sharing_of(ranks: RunRanks) -> Sharing:
     """Which processes count once, and why that may not be known."""
-    if ranks is None:
-        return ALL_SEPARATE
     unknown = next((group.parallel_reason for group in ranks.groups if group.parallel is None), None)
     return Sharing([group.processes for group in ranks.groups if group.parallel == "model"], unknown)
 
 
-def with_ranks(
-    results: Mapping[str, ProcessResult], ranks: RunRanks | None
-) -> tuple[dict[str, ProcessResult], list[Finding]]:
+def with_ranks(results: Mapping[str, ProcessResult], ranks: RunRanks) -> tuple[dict[str, ProcessResult], list[Finding]]:
     """The results with what their processes wait for other ranks; and what there is to say of the groups."""
-    if ranks is None:
-        return dict(results), []
     changed = dict(results)
     for group in ranks.groups:
         mine = {process: result for process in group.processes if (result := results.get(process)) is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +16,15 @@ from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
-from perfharness.analysis.slowest.find import ProcessLoop, Requests, pool_loops, slowest_of_process
-from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
-from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_plain, read_regular
 from perfharness.model.findings import Finding
-from perfharness.model.load import LOAD_NAME, REQUESTS_NAME, LoadResult
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.load import REQUESTS_NAME, LoadResult
+from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.ranks import RankComparison
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace.host_samples import RecordedProbe
 
@@ -36,13 +32,10 @@ DEFAULT_MOST = 10
 NEEDED = ("id", "intended_ns", "done_ns")
 
 NOT_EXPLAINED = (
-    "Stacks, locks, and waits by kind were not recorded, so host time is host time. `perfharness launch --explain` "
-    "records them in a second pass, which `perfharness analyze RUN/explain --slowest N` shows"
+    "Locks and waits by kind were not recorded. `perfharness launch --explain` records them in a second pass; "
+    "see `perfharness analyze RUN/explain --slowest N`"
 )
-NO_CALLS = (
-    "CUDA calls that only wait were not recorded: host time while the batch's own GPU work ran counts as waiting for "
-    "it where that work took longer"
-)
+NO_CALLS = "CUDA calls that only wait were not recorded: such a wait is unknown time in which its GPU work runs"
 NO_GPU = "GPU work was not traced: {}"
 
 
@@ -164,7 +157,6 @@ class SlowestOfRun:
     def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:
         self._run_dir, self._manifest, self._most, self._timelines = run_dir, manifest, most, timelines
         self._telemetry = None if manifest is None else RunTelemetry(run_dir, manifest)
-        self._ranks = None if manifest is None else RankComparison(manifest)
         self._found: list[ProcessLoop] = []
         self._notes: dict[str, None] = {}
         self.has_seen = False
@@ -172,20 +164,14 @@ class SlowestOfRun:
     def visit(self, name: str, folder: Path, record: ProcessRecord | None, analysis: Analysis) -> None:
         """See one process, whose trace is on UTC where the run's clock is known."""
         self.has_seen = True
-        if analysis.host_probe is not None and analysis.host_probe.samples.is_coarse:
-            analysis = copy(analysis)
-            analysis.host_probe = None
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
         self._notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
         throttled = _throttled(self._telemetry, record, analysis)
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
-        if self._ranks is not None and record is not None:
-            self._ranks.visit(record, analysis)
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
         """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
         loops, beside = pool_loops(self._found, self._most)
-        loops = with_rank_waits(loops, waits_for_ranks([] if self._ranks is None else self._ranks.calls()))
         return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
 
 
@@ -212,7 +198,8 @@ def _throttled(
 
 def _notes(analysis: Analysis) -> list[str]:
     meta, notes = analysis.trace.meta, []
-    if analysis.host_probe is None and analysis.trace.os_calls is None:
+    probe = analysis.host_probe
+    if (probe is None or probe.samples.is_coarse) and analysis.trace.os_calls is None:
         notes.append(NOT_EXPLAINED)
     if meta.gpu_coverage == "untraced":
         notes.append(NO_GPU.format(meta.gpu_coverage_reason))

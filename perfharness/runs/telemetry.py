@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu, union_window
-from perfharness.analysis.metrics.clocks import Throttling, of_any
-from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.metrics.summary import (
+from perfharness.analysis.metrics.clocks import (
     RequestedClocks,
-    metric_findings,
-    summarise_metrics,
+    Throttling,
+    of_any,
     throttling_known,
     throttling_of,
 )
+from perfharness.analysis.metrics.findings import metric_findings
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.analysis.metrics.summary import summarise_metrics
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.model.clocks import clocks_of
@@ -58,16 +57,8 @@ class MachineSide:
         metrics = self.metrics.processes.get(folder)
         return {
             "process_metrics": None if metrics is None else asdict(metrics),
-            "energy": None if energy is None else {"unit": "joules", **asdict(energy), **self._attributions(energy)},
+            "energy": None if energy is None else {"unit": "joules", **asdict(energy)},
         }
-
-    def _attributions(self, energy: ProcessEnergy) -> Tree:
-        """Energy by stage of the process's GPU, or of each of several."""
-        gpus = () if self.energy is None else self.energy.gpus
-        found = {gpu.uuid: asdict(gpu.attribution) for gpu in gpus if gpu.uuid in energy.gpu_uuids}
-        if len(energy.gpu_uuids) == 1:
-            return {"attribution": found[energy.gpu_uuids[0]], "attribution_by_gpu": {}}
-        return {"attribution": None, "attribution_by_gpu": found}
 
 
 class RunTelemetry:
@@ -98,14 +89,6 @@ class RunTelemetry:
 
     def _sensor_uuids(self, process: ProcessRecord) -> list[str]:
         return list(dict.fromkeys(self._sensor_uuid(uuid) for uuid in process.used_gpus))
-
-    @cached_property
-    def gpm(self) -> dict[str, GpmReadings]:
-        """Counters of every GPU and MIG instance that was asked for them, UTC, by UUID without its prefix."""
-        if self.log is None:
-            return {}
-        found = {one.subject: gpm_readings(self.log, one.subject) for one in self.log.meta.subjects}
-        return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
 
     def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
         """CPU time of a process that was launched with all that it started, or where several of these were measured, of

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from perfharness.model.clocks import ClockStep, Outcome, Setting
+from perfharness.model.clocks import ClockStep, Setting
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
@@ -19,119 +19,95 @@ RESTORE_COMMAND = "perfharness clocks restore"
 AWAKE_S = 1.0
 """A GPU's clocks fall within this time after its last work."""
 
-Value = list[int]
 
-
-@dataclass(frozen=True)
-class ClockSetting:
+class ClockSetting(NamedTuple):
     """A setting that decides the clocks; every answer's value is a list of numbers, as in `model.clocks`.
 
     Args:
-        read: None: NVML has no call for it, as for locks.
-        maximum: what it is to be set to.
-        put: the function that sets it.
-        reset: sets the driver's default; returns None where the setting is left as it is.
+        put, reset_by: functions that set it, and that reset it if there is one.
     """
 
     name: Setting
     title: str
-    read: Callable[[Device], Answer] | None
-    maximum: Callable[[Device], Answer]
     put: str
-    reset: Callable[[Device], Answer | None]
+    reset_by: str = ""
+
+    def read(self, device: Device) -> Answer:
+        """The value now; None for locks, for which NVML has no query."""
+        if self.name == "persistence_mode":
+            return _numbers(device.ask("nvmlDeviceGetPersistenceMode"))
+        if self.name == "power_limit_mw":
+            return _numbers(device.ask("nvmlDeviceGetPowerManagementLimit"))
+        if self.name == "application_clocks_mhz":
+            return _both_clocks(device, "nvmlDeviceGetApplicationsClock")
+        return Answer()
+
+    def maximum(self, device: Device) -> Answer:
+        """The value that makes the GPU fastest."""
+        if self.name == "persistence_mode":
+            return Answer([1])
+        if self.name == "power_limit_mw":
+            limits = device.ask("nvmlDeviceGetPowerManagementLimitConstraints")
+            return Answer([int(limits.value[1])]) if limits.ok else limits
+        if self.name == "application_clocks_mhz":
+            return _fastest_pair(device)
+        largest = _both_clocks(device, "nvmlDeviceGetMaxClockInfo")
+        return Answer([largest.value[self.name == "graphics_clock_lock_mhz"]] * 2) if largest.ok else largest
+
+    def reset(self, device: Device) -> Answer | None:
+        """Set the driver's default; None: persistence mode, which many machines have on, stays as it is."""
+        if self.name == "power_limit_mw":
+            default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
+            return device.ask(self.put, default.value) if default.ok else default
+        return device.ask(self.reset_by) if self.reset_by else None
 
 
-def _together(*answers: Answer) -> Answer:
+CLOCK_SETTINGS = (
+    ClockSetting("persistence_mode", "persistence mode", "nvmlDeviceSetPersistenceMode"),
+    ClockSetting("power_limit_mw", "power limit", "nvmlDeviceSetPowerManagementLimit"),
+    ClockSetting(
+        "application_clocks_mhz",
+        "application clocks",
+        "nvmlDeviceSetApplicationsClocks",
+        "nvmlDeviceResetApplicationsClocks",
+    ),
+    ClockSetting(
+        "memory_clock_lock_mhz",
+        "memory clock lock",
+        "nvmlDeviceSetMemoryLockedClocks",
+        "nvmlDeviceResetMemoryLockedClocks",
+    ),
+    ClockSetting(
+        "graphics_clock_lock_mhz",
+        "graphics clock lock",
+        "nvmlDeviceSetGpuLockedClocks",
+        "nvmlDeviceResetGpuLockedClocks",
+    ),
+)
+"""In the order of setting: without persistence mode, the driver forgets the others when the GPU is unused."""
+
+BY_NAME = {setting.name: setting for setting in CLOCK_SETTINGS}
+
+
+def _numbers(*answers: Answer) -> Answer:
     refused = next((answer for answer in answers if not answer.ok), None)
     return refused or Answer([int(answer.value) for answer in answers])
 
 
-def _ask(function: str, *arguments: int) -> Callable[[Device], Answer]:
-    return lambda device: _together(device.ask(function, *arguments))
-
-
-def _largest_power_limit(device: Device) -> Answer:
-    limits = device.ask("nvmlDeviceGetPowerManagementLimitConstraints")
-    return Answer([int(limits.value[1])]) if limits.ok else limits
-
-
-def _default_power_limit(device: Device) -> Answer:
-    default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
-    return device.ask("nvmlDeviceSetPowerManagementLimit", default.value) if default.ok else default
-
-
-def _clocks(function: str) -> Callable[[Device], Answer]:
+def _both_clocks(device: Device, function: str) -> Answer:
     """Memory and graphics clock."""
-    return lambda device: _together(
-        *(device.ask(function, kind) for kind in (device.nvml.NVML_CLOCK_MEM, device.nvml.NVML_CLOCK_GRAPHICS))
-    )
+    kinds = device.nvml.NVML_CLOCK_MEM, device.nvml.NVML_CLOCK_GRAPHICS
+    return _numbers(*(device.ask(function, kind) for kind in kinds))
 
 
 def _fastest_pair(device: Device) -> Answer:
     """The fastest pair that the card lists: not every graphics clock goes with every memory clock."""
     memory = device.ask("nvmlDeviceGetSupportedMemoryClocks")
     if not memory.ok or not memory.value:
-        return _clocks("nvmlDeviceGetMaxClockInfo")(device)
+        return _both_clocks(device, "nvmlDeviceGetMaxClockInfo")
     fastest = max(map(int, memory.value))
     graphics = device.ask("nvmlDeviceGetSupportedGraphicsClocks", fastest)
     return Answer([fastest, max(map(int, graphics.value))]) if graphics.ok else graphics
-
-
-def _largest(place: int) -> Callable[[Device], Answer]:
-    """Least and most of a lock at the largest clock of the memory (0) or the multiprocessors (1)."""
-
-    def largest(device: Device) -> Answer:
-        both = _clocks("nvmlDeviceGetMaxClockInfo")(device)
-        return Answer([both.value[place]] * 2) if both.ok else both
-
-    return largest
-
-
-CLOCK_SETTINGS = (
-    ClockSetting(
-        "persistence_mode",
-        "persistence mode",
-        _ask("nvmlDeviceGetPersistenceMode"),
-        lambda _: Answer([1]),
-        "nvmlDeviceSetPersistenceMode",
-        lambda _: None,  # many machines have it on
-    ),
-    ClockSetting(
-        "power_limit_mw",
-        "power limit",
-        _ask("nvmlDeviceGetPowerManagementLimit"),
-        _largest_power_limit,
-        "nvmlDeviceSetPowerManagementLimit",
-        _default_power_limit,
-    ),
-    ClockSetting(
-        "application_clocks_mhz",
-        "application clocks",
-        _clocks("nvmlDeviceGetApplicationsClock"),
-        _fastest_pair,
-        "nvmlDeviceSetApplicationsClocks",
-        lambda device: device.ask("nvmlDeviceResetApplicationsClocks"),
-    ),
-    ClockSetting(
-        "memory_clock_lock_mhz",
-        "memory clock lock",
-        None,
-        _largest(0),
-        "nvmlDeviceSetMemoryLockedClocks",
-        lambda device: device.ask("nvmlDeviceResetMemoryLockedClocks"),
-    ),
-    ClockSetting(
-        "graphics_clock_lock_mhz",
-        "graphics clock lock",
-        None,
-        _largest(1),
-        "nvmlDeviceSetGpuLockedClocks",
-        lambda device: device.ask("nvmlDeviceResetGpuLockedClocks"),
-    ),
-)
-"""In the order of setting: without persistence mode, the driver forgets the others when the GPU is unused."""
-
-BY_NAME = {setting.name: setting for setting in CLOCK_SETTINGS}
 
 
 @contextmanager
@@ -160,59 +136,46 @@ def maximize(
     """Set the clocks of GPUs to their maximum; adds each step to `steps` before it is done."""
     for uuid in gpu_uuids:
         device = nvml.device(uuid)
-        problem = None
-        if device is None:
-            problem = nvml.opened.reason or "there is no such GPU"
-        elif device.is_mig or device.is_mig_parent:
-            problem = MIG_REASON
         for setting in CLOCK_SETTINGS:
-            if device is None or problem is not None:
-                steps.append(ClockStep(gpu_uuid=uuid, setting=setting.name, answer="refused", reason=problem))
+            if device is None or device.is_mig or device.is_mig_parent:
+                reason = MIG_REASON if device else nvml.opened.reason or "there is no such GPU"
+                steps.append(ClockStep(gpu_uuid=uuid, setting=setting.name, answer="refused", reason=reason))
             else:
                 _maximize(device, setting, steps, interrupted)
 
 
 def _maximize(device: Device, setting: ClockSetting, steps: list[ClockStep], interrupted: Callable[[], bool]) -> None:
-    before = setting.read(device) if setting.read else Answer()
+    before = setting.read(device)
     wanted = setting.maximum(device) if before.ok else before
     step = ClockStep(gpu_uuid=device.uuid, setting=setting.name, answer="set", before=before.value, wanted=wanted.value)
-    steps.append(step)
-    if wanted.ok and setting.read and before.value == wanted.value:
-        steps[-1] = step.model_copy(update={"answer": "already", "after": before.value})
-        return
-    if wanted.ok and interrupted():
-        steps[-1] = step.model_copy(update={"answer": "not_tried"})
-        return
-    answer = device.ask(setting.put, *wanted.value) if wanted.ok else wanted
-    if answer.ok:
-        after = setting.read(device).value if setting.read else None
-        steps[-1] = step.model_copy(update={"after": after})
+    steps.append(step)  # counted as set until it is known otherwise, so that it is restored in any case
+    answer = wanted
+    if wanted.ok and before.value == wanted.value:
+        update = {"answer": "already", "after": before.value}
+    elif wanted.ok and interrupted():
+        update = {"answer": "not_tried"}
+    elif wanted.ok and (answer := device.ask(setting.put, *wanted.value)).ok:
+        update = {"after": setting.read(device).value}
     else:  # newer cards have no application clocks: that is no refusal
         is_absent = setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
         update = {"answer": "absent" if is_absent else "refused", "reason": answer.reason}
-        steps[-1] = step.model_copy(update=update)
+    steps[-1] = step.model_copy(update=update)
 
 
 def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
     """Put back what was there before, the last step first, all of them, even if one fails; notes it in the steps."""
     for place, step in reversed(list(enumerate(steps))):
         if step.answer == "set":
+            device, setting = nvml.device(step.gpu_uuid), BY_NAME[step.setting]
+            reason: str | None = "the GPU is gone"
             try:
-                answer = _put_back(nvml.device(step.gpu_uuid), step)
-                reason = answer.reason
+                if device is not None:
+                    answer = device.ask(setting.put, *step.before) if step.before else setting.reset(device)
+                    reason = answer.reason if answer else None
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
             outcome = "restored" if reason is None else "failed"
             steps[place] = step.model_copy(update={"restored": outcome, "restored_reason": reason})
-
-
-def _put_back(device: Device | None, step: ClockStep) -> Answer:
-    if device is None:
-        return Answer(None, Refusal.NOT_FOUND, "the GPU is gone")
-    setting = BY_NAME[step.setting]
-    if step.before is None:
-        return setting.reset(device) or Answer()
-    return device.ask(setting.put, *step.before)
 
 
 def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
@@ -222,23 +185,19 @@ def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
         for setting in reversed(CLOCK_SETTINGS):
             answer = setting.reset(device)
             if answer is not None and answer.refusal is not Refusal.NOT_SUPPORTED:
-                outcome: Outcome = "restored" if answer.ok else "failed"
-                steps.append(
-                    ClockStep(
-                        gpu_uuid=device.uuid, setting=setting.name, answer="not_tried", restored=outcome,
-                        restored_reason=answer.reason,
-                    )
-                )  # fmt: skip
+                step = ClockStep(gpu_uuid=device.uuid, setting=setting.name, answer="not_tried")
+                update = {"restored": "restored" if answer.ok else "failed", "restored_reason": answer.reason}
+                steps.append(step.model_copy(update=update))
     return steps
 
 
 def settings_left(device: Device) -> list[str]:
     """Settings of a GPU that look like those of a launch that was killed, or of another program; takes up to 1 s."""
-    found = []
+    found, power = [], BY_NAME["power_limit_mw"]
     default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
-    limit, largest = device.ask("nvmlDeviceGetPowerManagementLimit"), _largest_power_limit(device)
-    if default.ok and limit.ok and largest.value == [limit.value] and limit.value != default.value:
-        found.append(f"power limit {value_text('power_limit_mw', [limit.value])}")
+    limit, largest = power.read(device), power.maximum(device)
+    if default.ok and limit.ok and largest.value == limit.value != [default.value]:
+        found.append(f"power limit {value_text(power.name, limit.value)}")
     if _is_locked(device):
         time.sleep(AWAKE_S)
         if _is_locked(device):

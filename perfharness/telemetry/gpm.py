@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_WINDOW
 from perfharness.telemetry.gpu import Questions
-from perfharness.telemetry.nvml import NOT_ASKED, Answer, Device, Refusal, ask, refused
+from perfharness.telemetry.nvml import Answer, Device, Refusal, ask, refused
 from perfharness.telemetry.readings import Values
 
 COUNTERS: Mapping[str, str] = {
@@ -47,9 +47,6 @@ EARLY = 0.97
 POLL_S, MOST_POLLS = 0.001, 12
 """How closely, and how often in a reading at most."""
 
-NO_GPM = "this GPU has no performance monitoring (GPM) for users: Hopper and later have"
-NO_NUMBER = "the driver gave no number"
-
 
 class GpmCounters:
     """What the multiprocessors, the memory and the links of a GPU or MIG instance did since the refresh before.
@@ -59,25 +56,22 @@ class GpmCounters:
     """
 
     def __init__(self, device: Device, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._questions = Questions(device)
-        self._device = device
-        self._nvml = device.nvml
-        self._clock_ns = clock_ns
+        self._questions, self._device, self._nvml, self._clock_ns = Questions(device), device, device.nvml, clock_ns
         ids = {name: getattr(self._nvml, f"NVML_GPM_METRIC_{end}", None) for name, end in COUNTERS.items()}
         self._ids = {name: number for name, number in ids.items() if number is not None}
         self._begun_ns: int | None = None
-        """When the sample that a window begins with was taken; None: not yet."""
+        """When the window began: at a refresh or, if not `_is_refresh`, at the first sample; None: not yet."""
         self._is_refresh = False
-        """Whether that was right after a refresh was found."""
+        self._error_ns = 0
+        """How far that may be from the refresh."""
         self._last_ns = 0
         """When the last sample was taken, with a refresh or without."""
-        self._error_ns = 0
-        """How far the window's begin may be from the refresh."""
         self._shortest_ns = 0
         """Refreshes are at least so far apart; 0: not known, so that each reading takes one sample."""
         self._instance: int | None = None
         """Number of the MIG instance on its GPU; None: the whole GPU."""
         self._problem = self._prepare()
+        self._is_over = False
 
     def _prepare(self) -> Answer | None:
         """Get two samples ready; returns why there is nothing to be had."""
@@ -85,7 +79,7 @@ class GpmCounters:
         if not support.ok:
             return support
         if not support.value.isSupportedDevice:
-            return Answer(None, Refusal.NOT_SUPPORTED, NO_GPM, NOT_ASKED)
+            return Answer(None, Refusal.NOT_SUPPORTED, "GPM needs Hopper or later")
         number = self._device.ask("nvmlDeviceGetGpuInstanceId") if self._device.is_mig else Answer()
         # They are freed with the process: a reading that hangs may still use them when NVML is closed.
         answers = [number, *(ask(self._nvml, "nvmlGpmSampleAlloc") for _ in range(2))]
@@ -95,63 +89,59 @@ class GpmCounters:
     def read(self) -> Values:
         """The means since the refresh before, if there was another one."""
         if self._problem is not None:
-            values = self._failed(self._problem)
-            self._questions.give_up()
-            return values
+            is_over, self._is_over = self._is_over, True
+            return {} if is_over else self._failed(self._problem)
         if not self._wait():
             return {}
         for _ in range(MOST_POLLS):
-            values, is_done = self._sample()
-            if is_done:
+            values = self._sample()
+            if values is not None:
                 return values
             time.sleep(POLL_S)
         return {}
 
     def _wait(self) -> bool:
-        """Wait until shortly before a refresh is due; False where none is due before the next reading."""
+        """Wait until shortly before a refresh is due; False if none is due before the next reading."""
         if not self._shortest_ns or self._begun_ns is None:
             return True
         due_ns = self._begun_ns - self._error_ns + EARLY * self._shortest_ns
         early_ns = due_ns - self._clock_ns()
-        if early_ns >= PERIOD_NS:
-            return False
-        time.sleep(max(early_ns, 0.0) / 1e9)
-        return True
+        if early_ns < PERIOD_NS:
+            time.sleep(max(early_ns, 0.0) / 1e9)
+        return early_ns < PERIOD_NS
 
-    def _sample(self) -> tuple[Values, bool]:
-        """Take a sample; returns what was read, and whether there is no reason to take another one at once."""
+    def _sample(self) -> Values | None:
+        """Take a sample; returns what was read; None: take another one at once, for a refresh is due."""
         began_ns = self._clock_ns()
         answer = self._take(self._first if self._begun_ns is None else self._second)
         taken_ns, before_ns = (began_ns + self._clock_ns()) // 2, self._last_ns
         self._last_ns = taken_ns
         if not answer.ok:
             self._begun_ns = None  # the next sample begins a window
-            return self._failed(answer), True
+            return self._failed(answer)
         if self._begun_ns is None:
             self._begun_ns, self._is_refresh = taken_ns, False
-            return {}, True
+            return {}
+        means = self._means()
+        if isinstance(means, Answer):
+            return self._failed(means)
+        if means is None:
+            return None if self._shortest_ns else {}
         # The refresh was between the sample before and this one.
         refreshed_ns, error_ns = (before_ns + taken_ns) // 2, (taken_ns - before_ns) // 2
         window_ns = refreshed_ns - self._begun_ns
-        means = self._means()
-        if isinstance(means, Answer):
-            return self._failed(means), True
-        if means is None:
-            return {}, not self._shortest_ns
         values: Values = {}
         if self._is_refresh:  # else it is not known how long before its first sample the window began
-            means |= {GPM_WINDOW: Answer(window_ns), GPM_EDGE_ERROR: Answer(error_ns)}
-            for metric, found in means.items():
+            for metric, found in {**means, GPM_WINDOW: Answer(window_ns), GPM_EDGE_ERROR: Answer(error_ns)}.items():
                 value = self._questions.value(metric, found)
-                own = value if isinstance(value, str) else [(refreshed_ns, value)]
-                values[self._device.uuid, metric] = own
+                values[self._device.uuid, metric] = value if isinstance(value, str) else [(refreshed_ns, value)]
         if error_ns > PERIOD_NS:  # it was looked for too late
             self._shortest_ns = 0
         elif self._is_refresh:
             self._shortest_ns = max(self._shortest_ns, window_ns - error_ns - self._error_ns)
         self._begun_ns, self._error_ns, self._is_refresh = refreshed_ns, error_ns, True
         self._first, self._second = self._second, self._first
-        return values, True
+        return values
 
     def _take(self, sample: Any) -> Answer:
         if self._instance is None:
@@ -159,39 +149,34 @@ class GpmCounters:
         return self._device.gpu.ask("nvmlGpmMigSampleGet", self._instance, sample)
 
     def _means(self) -> dict[str, Answer] | Answer | None:
-        """The means between the two samples; None: there was no refresh; or why they were refused."""
-        names = self._questions.wanted(self._ids)
-        request = self._nvml.c_nvmlGpmMetricsGet_t(
-            version=self._nvml.NVML_GPM_METRICS_GET_VERSION,
+        """The means between the two samples; None: there was no refresh; or why they were refused.
+
+        Without a refresh no cycle passed, and each value is 0 or no number. An idle GPU has some traffic over PCIe at
+        least; if it has none, the window only grows longer.
+        """
+        nvml, names = self._nvml, self._questions.wanted(self._ids)
+        request = nvml.c_nvmlGpmMetricsGet_t(
+            version=nvml.NVML_GPM_METRICS_GET_VERSION,
             numMetrics=len(names),
             sample1=self._first,
             sample2=self._second,
         )
         for place, name in enumerate(names):
             request.metrics[place].metricId = self._ids[name]
-        answer = ask(self._nvml, "nvmlGpmMetricsGet", request)
+        answer = ask(nvml, "nvmlGpmMetricsGet", request)
         if not answer.ok:
             return answer
-        metrics = request.metrics[: len(names)]
-        if not _is_refreshed(metrics):
-            return None
-        return {name: _mean(self._nvml, metric) for name, metric in zip(names, metrics, strict=True)}
+        means = {name: _mean(nvml, metric) for name, metric in zip(names, request.metrics, strict=False)}
+        return means if any(mean.value for mean in means.values()) else None
 
     def _failed(self, answer: Answer) -> Values:
         names = self._questions.wanted([GPM_WINDOW, GPM_EDGE_ERROR, *self._ids])
         return {(self._device.uuid, name): self._questions.value(name, answer) for name in names}
 
 
-def _is_refreshed(metrics: Iterable[Any]) -> bool:
-    """Whether the driver counted anything between the samples: without a refresh no cycle passed, and each value is 0
-    or no number. An idle GPU has some traffic over PCIe at least; where it has none, the window only grows longer.
-    """
-    return any(math.isfinite(metric.value) and metric.value != 0 for metric in metrics if not metric.nvmlReturn)
-
-
 def _mean(nvml: Any, metric: Any) -> Answer:
     if metric.nvmlReturn:
         return refused(nvml, int(metric.nvmlReturn))
     if not math.isfinite(metric.value):
-        return Answer(None, Refusal.OTHER, NO_NUMBER, NOT_ASKED)
+        return Answer(None, Refusal.OTHER, "the driver gave no number")
     return Answer(metric.value)

@@ -16,8 +16,6 @@ FOR_GOOD = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field that means the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
 
-NOT_LISTED = "the driver lists no process of this tree: it has no CUDA context yet, or is in another pid namespace"
-
 
 def chosen_devices(nvml: Nvml, uuids: Sequence[str]) -> list[Device]:
     """The devices of these UUIDs, and the parents of MIG instances among them; each once, parents first."""
@@ -29,10 +27,8 @@ class Questions:
     """Asks one device for metrics. A metric that was refused for good is null once, and not asked for again."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
-        self.nvml = device.nvml
+        self.device, self.nvml = device, device.nvml
         self._refused: set[str] = set()
-        self._is_over = False
 
     @cached_property
     def event_reasons(self) -> str:
@@ -43,11 +39,7 @@ class Questions:
 
     def wanted(self, metrics: Collection[str]) -> list[str]:
         """The metrics that were not refused for good."""
-        return [] if self._is_over else [metric for metric in metrics if metric not in self._refused]
-
-    def give_up(self) -> None:
-        """Ask for nothing more."""
-        self._is_over = True
+        return [metric for metric in metrics if metric not in self._refused]
 
     def value(self, metric: str, answer: Answer, take: Callable[[Any], float] = float) -> float | str:
         """The number in an answer, or the reason why there is none."""
@@ -60,30 +52,26 @@ class Questions:
     def ask(self, function: str, *arguments: Any, **takes: Callable[[Any], float]) -> Values:
         """Call a function once; `takes`: how each metric is taken from the answer."""
         wanted = self.wanted(takes)
-        if not wanted:
-            return {}
-        answer = self.device.ask(function, *arguments)
+        answer = self.device.ask(function, *arguments) if wanted else Answer()
         return {(self.device.uuid, metric): self.value(metric, answer, takes[metric]) for metric in wanted}
 
     def fields(self, ids: Mapping[str, int | tuple[int, int]]) -> Values:
         """Read metrics that are fields, in one call."""
         wanted = self.wanted(ids)
-        if not wanted:
-            return {}
-        answers = zip(wanted, self.device.fields([ids[metric] for metric in wanted]), strict=True)
-        return {(self.device.uuid, metric): self.value(metric, answer) for metric, answer in answers}
+        answers = self.device.fields([ids[metric] for metric in wanted]) if wanted else []
+        pairs = zip(wanted, answers, strict=True)
+        return {(self.device.uuid, metric): self.value(metric, answer) for metric, answer in pairs}
 
 
 def sensors(gpu: Questions) -> Values:
     """Power, clocks, temperature, use: what NVML answers in microseconds."""
     nvml = gpu.nvml
+    power = {
+        "power_instant_mw": nvml.NVML_FI_DEV_POWER_INSTANT,
+        "power_average_mw": nvml.NVML_FI_DEV_POWER_AVERAGE,
+    }
     return {
-        **gpu.fields(
-            {
-                "power_instant_mw": nvml.NVML_FI_DEV_POWER_INSTANT,
-                "power_average_mw": nvml.NVML_FI_DEV_POWER_AVERAGE,
-            }
-        ),
+        **gpu.fields(power),
         **gpu.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM, sm_clock_mhz=float),
         **gpu.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM, memory_clock_mhz=float),
         **gpu.ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU, temperature_c=float),
@@ -105,15 +93,14 @@ def energy(gpu: Questions) -> Values:
 def links(gpu: Questions) -> Values:
     """PCIe, NVLink and the power limit. Reading PCIe takes 20 ms, for it counts that long (nvml.h)."""
     nvml = gpu.nvml
+    nvlink = {
+        "nvlink_rx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+        "nvlink_tx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+    }
     return {
         **gpu.ask("nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_RX_BYTES, pcie_rx_kb_per_s=float),
         **gpu.ask("nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_TX_BYTES, pcie_tx_kb_per_s=float),
-        **gpu.fields(
-            {
-                "nvlink_rx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
-                "nvlink_tx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
-            }
-        ),
+        **gpu.fields(nvlink),
         **gpu.ask("nvmlDeviceGetEnforcedPowerLimit", power_limit_mw=float),
     }
 
@@ -130,44 +117,32 @@ class PowerSamples:
         unix_offset_ns: UTC less the monotonic clock.
     """
 
-    METRIC = "power_sample_mw"
-
     def __init__(self, gpu: Questions, unix_offset_ns: int) -> None:
-        self._gpu = gpu
-        self._unix_offset_ns = unix_offset_ns
-        self._last_us = 0
+        self._gpu, self._unix_offset_ns, self._last_us = gpu, unix_offset_ns, 0
 
     def read(self) -> Values:
         """The samples since the last call, at their own times."""
-        gpu = self._gpu
-        if not gpu.wanted([self.METRIC]):
+        gpu, metric = self._gpu, "power_sample_mw"
+        if not gpu.wanted([metric]):
             return {}
         answer = gpu.device.ask("nvmlDeviceGetSamples", gpu.nvml.NVML_TOTAL_POWER_SAMPLES, self._last_us)
         if answer.refusal is Refusal.NOT_FOUND:  # none since then
             return {}
-        key = (gpu.device.uuid, self.METRIC)
         if not answer.ok:
-            return {key: gpu.value(self.METRIC, answer)}
+            return {(gpu.device.uuid, metric): gpu.value(metric, answer)}
         kind, samples = answer.value
-        member = VALUE_MEMBERS[int(kind)]
-        new = [sample for sample in samples if sample.timeStamp > self._last_us]
-        self._last_us = max((sample.timeStamp for sample in new), default=self._last_us)
-        return {
-            key: [
-                (sample.timeStamp * 1000 - self._unix_offset_ns, float(getattr(sample.sampleValue, member)))
-                for sample in new
-            ]
-        }
+        new = [(one.timeStamp, getattr(one.sampleValue, VALUE_MEMBERS[int(kind)])) for one in samples]
+        new = [(time_us, milliwatts) for time_us, milliwatts in new if time_us > self._last_us]
+        self._last_us = max((time_us for time_us, _ in new), default=self._last_us)
+        own = [(time_us * 1000 - self._unix_offset_ns, float(milliwatts)) for time_us, milliwatts in new]
+        return {(gpu.device.uuid, metric): own}
 
 
 class ProcessMemory:
     """GPU memory of each measured process with all that it started, found by their ids."""
 
-    METRIC = "process_memory_bytes"
-
     def __init__(self, devices: Sequence[Device], followed: Sequence[FollowedProcess]) -> None:
-        self._devices = devices
-        self._followed = followed
+        self._devices, self._followed = devices, followed
         self._seen: set[str] = set()
 
     def read(self) -> Values:
@@ -175,7 +150,7 @@ class ProcessMemory:
         followed = [process for process in self._followed if process.gpu_uuids and process.pids]
         wanted = {uuid for process in followed for uuid in process.gpu_uuids}
         used = {device.uuid: _used(device) for device in self._devices if device.uuid in wanted}
-        return {(process.subject, self.METRIC): self._of(process, used) for process in followed}
+        return {(process.subject, "process_memory_bytes"): self._of(process, used) for process in followed}
 
     def _of(self, process: FollowedProcess, used: Mapping[str, dict[int, int | None] | str]) -> float | str:
         """Its memory on all of its GPUs together, or why that is not known."""
@@ -185,17 +160,19 @@ class ProcessMemory:
             if isinstance(listed, str):
                 return listed
             sizes += [listed[pid] for pid in process.pids & listed.keys()]
+        if not sizes and process.subject not in self._seen:
+            return (
+                "the driver lists no process of this tree: it has no CUDA context yet, or is in another pid namespace"
+            )
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             return "the driver lists the process, but not its memory"
-        if not known and process.subject not in self._seen:
-            return NOT_LISTED
         self._seen.add(process.subject)  # one that was there and is not any more has given all back
         return float(sum(known))
 
 
 def _used(device: Device) -> dict[int, int | None] | str:
-    """Bytes by pid, None where the driver does not tell them; or why it lists no processes."""
+    """Bytes by pid, None if the driver does not report them; or why it lists no processes."""
     compute = device.ask("nvmlDeviceGetComputeRunningProcesses")
     graphics = device.ask("nvmlDeviceGetGraphicsRunningProcesses")
     if not compute.ok:

@@ -27,8 +27,7 @@ class Host:
     """
 
     def __init__(self, system: Any = psutil, cpuinfo: Path = CPUINFO) -> None:
-        self._system = system
-        self._is_virtual = is_virtual(cpuinfo)
+        self._system, self._is_virtual = system, _is_virtual(cpuinfo)
         self._before: list[Any] = []
         cores = range(system.cpu_count() or 0)
         self.subjects = [
@@ -42,7 +41,7 @@ class Host:
         values: Values = {}
         times = [system.cpu_times(), *system.cpu_times(percpu=True)]
         for record, before, now in zip(self.subjects, self._before, times, strict=False):  # a core may be switched off
-            shares = cpu_shares(before, now)
+            shares = _cpu_shares(before, now)
             if record.kind == "core" and shares:
                 values[record.subject, "cpu_percent"] = shares["cpu_percent"]
             elif shares:
@@ -62,8 +61,8 @@ class Host:
         return values
 
 
-def cpu_shares(before: Any, now: Any) -> dict[str, float]:
-    """Percent of the CPU time between two readings; empty where no time has passed."""
+def _cpu_shares(before: Any, now: Any) -> dict[str, float]:
+    """Percent of the CPU time between two readings; empty if no time has passed."""
     spent = {name: max(0.0, getattr(now, name) - getattr(before, name)) for name in now._fields if name not in GUESTS}
     total = sum(spent.values())
     if total <= 0:
@@ -73,11 +72,10 @@ def cpu_shares(before: Any, now: Any) -> dict[str, float]:
     return {metric: 100.0 * part / total for metric, part in parts.items()}
 
 
-def is_virtual(cpuinfo: Path = CPUINFO) -> bool:
+def _is_virtual(cpuinfo: Path) -> bool:
     """Whether the CPUs say so (x86)."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return "hypervisor" in flags.split()
+    return any("hypervisor" in line.split() for line in lines if line.startswith("flags"))

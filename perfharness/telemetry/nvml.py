@@ -1,6 +1,6 @@
-"""Access to NVML: devices by UUID, and each query answered by a value or by the reason why not.
+"""Access to NVML: devices by UUID; each query is answered by a value or by the reason why not, and never raises.
 
-No failed reading raises. What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
+What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
 """
 
 from __future__ import annotations
@@ -32,26 +32,19 @@ KINDS = {
 }
 """NVML's error codes (`nvmlReturn_t` in nvml.h); all others are `OTHER`."""
 
-HINTS = {Refusal.NO_PERMISSION: "; it takes root"}
-OLD_PYNVML = "the installed nvidia-ml-py does not have this query; a newer one may"
-NOT_ASKED = -1
-"""Code of an answer that never reached NVML."""
-
 
 @dataclass(frozen=True)
 class Answer:
     """The answer to one query.
 
     Args:
-        value: as `pynvml` gives it, text always as `str`; None where refused (and for calls that return nothing).
-        refusal, reason: both None where answered; else the kind, and one sentence without a full stop.
-        code: NVML's error code; 0 where answered.
+        value: as `pynvml` gives it, text always as `str`; None if refused (and for calls that return nothing).
+        refusal, reason: both None if answered; else the kind, and one sentence without a full stop.
     """
 
     value: Any = None
     refusal: Refusal | None = None
     reason: str | None = None
-    code: int = 0
 
     @property
     def ok(self) -> bool:
@@ -62,14 +55,15 @@ class Answer:
 def refused(nvml: Any, code: int) -> Answer:
     """The answer that an NVML error code stands for."""
     kind = KINDS.get(code, Refusal.OTHER)
-    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{HINTS.get(kind, '')}", code)
+    hint = "; this needs root" if kind is Refusal.NO_PERMISSION else ""
+    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}")
 
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
-    """Call one function of NVML by its name in `pynvml`; whatever it returns becomes an answer."""
+    """Call one function of NVML by its name in `pynvml`."""
     call = getattr(nvml, function, None)
     if call is None:
-        return Answer(None, Refusal.NOT_SUPPORTED, OLD_PYNVML, NOT_ASKED)
+        return Answer(None, Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py does not have this query; update it")
     try:
         value = call(*arguments)
     except nvml.NVMLError as error:
@@ -82,7 +76,7 @@ class Device:
     """One GPU or MIG instance of an open NVML.
 
     Args:
-        index: of the GPU among NVML's own, which CUDA_VISIBLE_DEVICES does not shift; a MIG instance has its parent's.
+        index: NVML's number of the GPU, whatever CUDA_VISIBLE_DEVICES says; a MIG instance has its parent's.
         parent: the GPU of a MIG instance.
         is_mig_parent: whether MIG is on: CUDA then sees its instances, if there are any, and not this GPU itself.
     """
@@ -101,7 +95,7 @@ class Device:
 
     @property
     def gpu(self) -> Device:
-        """The whole GPU: clocks, power and temperature are the GPU's, also where a MIG instance was chosen."""
+        """The whole GPU, which has clocks, power and temperature also for its MIG instances."""
         return self.parent or self
 
     def ask(self, function: str, *arguments: Any) -> Answer:
@@ -115,9 +109,7 @@ class Device:
             ids: a field, or a field and its scope (the link of an NVLink counter; 0 or 1 for power).
         """
         answer = self.ask("nvmlDeviceGetFieldValues", list(ids))
-        if not answer.ok:
-            return [answer] * len(ids)
-        return [_field_value(self.nvml, value) for value in answer.value]
+        return [_field_value(self.nvml, value) for value in answer.value] if answer.ok else [answer] * len(ids)
 
 
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -129,7 +121,7 @@ def _field_value(nvml: Any, field: Any) -> Answer:
         return refused(nvml, int(field.nvmlReturn))
     kind = int(field.valueType)
     if kind >= len(VALUE_MEMBERS):
-        return Answer(None, Refusal.OTHER, f"the value is of a kind that is not known yet ({kind})", NOT_ASKED)
+        return Answer(None, Refusal.OTHER, f"the value is of an unknown type ({kind})")
     return Answer(getattr(field.value, VALUE_MEMBERS[kind]))
 
 
@@ -170,8 +162,7 @@ def open_nvml(module: Any = None) -> Iterator[Nvml]:
     Args:
         module: `pynvml`, or one that answers like it; None: what answers in this process.
     """
-    if module is None:
-        module = importlib.import_module(os.environ.get(NVML_MODULE) or "pynvml")
+    module = module or importlib.import_module(os.environ.get(NVML_MODULE) or "pynvml")
     opened = ask(module, "nvmlInit")
     if not opened.ok:
         yield Nvml(module, opened)
@@ -187,20 +178,15 @@ def _devices(nvml: Any, unreachable: list[tuple[int, Answer]]) -> Iterator[Devic
     for index in range(ask(nvml, "nvmlDeviceGetCount").value or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
         uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
-        if not uuid.ok:  # a GPU that is lost keeps its index; the others are queried nevertheless
+        if not uuid.ok:  # a GPU that is lost keeps its index
             unreachable.append((index, uuid))
             continue
         mode = ask(nvml, "nvmlDeviceGetMigMode", handle.value)
         is_divided = mode.ok and mode.value[0] == nvml.NVML_DEVICE_MIG_ENABLE
         gpu = Device(nvml, handle.value, uuid.value, index, is_mig_parent=is_divided)
         yield gpu
-        if is_divided:
-            yield from _mig_instances(gpu)
-
-
-def _mig_instances(gpu: Device) -> Iterator[Device]:
-    for position in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount").value or 0):
-        handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", position)
-        uuid = ask(gpu.nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
-        if uuid.ok:  # an empty place answers "not found"
-            yield Device(gpu.nvml, handle.value, uuid.value, gpu.index, parent=gpu)
+        for position in range((gpu.ask("nvmlDeviceGetMaxMigDeviceCount").value or 0) if is_divided else 0):
+            handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", position)
+            uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
+            if uuid.ok:  # an empty place answers "not found"
+                yield Device(nvml, handle.value, uuid.value, index, parent=gpu)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +24,11 @@ THREADS_SHARE = 50
 NO_IO = "no permission to read /proc/PID/io"
 NO_SCHEDSTAT = "the kernel does not count how long threads wait for a CPU (/proc/PID/schedstat)"
 
+SUMMED = ("cpu_time_ns", "read_bytes", "write_bytes")
+"""Counters, which include those of processes that have ended; `read_bytes` and `write_bytes` are None if unknown."""
 
-@dataclass
-class Used:
-    """What one process has used; memory and threads as they are now. I/O is None where it is not reported."""
-
-    cpu_time_ns: int = 0
-    rss_bytes: int = 0
-    peak_rss_bytes: int = 0
-    threads: int = 0
-    read_bytes: int | None = 0
-    write_bytes: int | None = 0
+Used = dict[str, int | None]
+"""What one process has used, by metric; memory and threads as they are now."""
 
 
 @dataclass
@@ -60,25 +55,24 @@ class FollowedProcess:
         return process_subject(self.folder)
 
 
-class Processes:
-    """Readings of the followed processes; not thread-safe."""
+def read_each(
+    followed: list[FollowedProcess], reader: Callable[[FollowedProcess], Callable[[], Values]]
+) -> Callable[[], Values]:
+    """Make a reader of all followed processes from one of each; later ones are added to the list."""
+    readers: dict[str, Callable[[], Values]] = {}
 
-    def __init__(self, followed: list[FollowedProcess]) -> None:
-        self._followed = followed
-        self._trees: dict[str, _Tree] = {}
-
-    def read(self) -> Values:
-        """One reading of each process that still runs."""
+    def read() -> Values:
         values: Values = {}
-        for process in list(self._followed):
-            tree = self._trees.get(process.subject)
-            if tree is None:
-                tree = self._trees[process.subject] = _Tree(process)
-            values |= tree.read()
+        for process in list(followed):
+            if process.subject not in readers:
+                readers[process.subject] = reader(process)
+            values |= readers[process.subject]()
         return values
 
+    return read
 
-class _Tree:
+
+class ProcessTree:
     """A process and its descendants, as counters that never fall: what ended stays counted."""
 
     def __init__(self, process: FollowedProcess) -> None:
@@ -86,63 +80,36 @@ class _Tree:
         self._members: dict[int, psutil.Process] = {}
         self._search_at_ns = self._threads_at_ns = 0
         self._used: dict[int, Used] = {}
-        self._threads: dict[tuple[int, int], _Thread] = {}
+        self._threads: dict[tuple[int, int], tuple[int, ...]] = {}
         self._has_children = False
         self._before: dict[str, tuple[int, int]] = {}
 
     def read(self) -> Values:
-        now = time.monotonic_ns()
-        running = dict(self._running(now))
-        self._process.pids = frozenset(running)
-        if not running:
-            return {}
-        subject = self._process.subject
-        total = Used(
-            cpu_time_ns=sum(one.cpu_time_ns for one in self._used.values()),
-            rss_bytes=sum(one.rss_bytes for one in running.values()),
-            peak_rss_bytes=max(one.peak_rss_bytes for one in self._used.values()),
-            threads=sum(one.threads for one in running.values()),
-            read_bytes=_sum([one.read_bytes for one in self._used.values()]),
-            write_bytes=_sum([one.write_bytes for one in self._used.values()]),
-        )
-        values = self._values(subject, total, now)
-        self._has_children |= len(running) > 1
-        if self._has_children:  # which of them are measured is known at the end
-            for pid, used in running.items():
-                values |= self._values(member_subject(self._process.folder, pid), used, now)
-        if now >= self._threads_at_ns:
-            began_ns = time.thread_time_ns()
-            values |= self._of_threads(subject)
-            self._threads_at_ns = now + THREADS_SHARE * (time.thread_time_ns() - began_ns)
-        return values
-
-    def _running(self, now_ns: int) -> Iterator[tuple[int, Used]]:
-        """Each process that runs, by its pid."""
+        """One reading; empty once the process and its descendants have ended."""
+        now_ns, subject = time.monotonic_ns(), self._process.subject
         if now_ns >= self._search_at_ns:
             began_ns = time.thread_time_ns()
             self._search()
             self._search_at_ns = now_ns + max(SEARCH_NS, SEARCH_SHARE * (time.thread_time_ns() - began_ns))
-        for pid, member in list(self._members.items()):
-            status = _counts(Path(f"/proc/{pid}/status"))
-            try:
-                if not member.is_running() or b"VmRSS" not in status:  # it ended, or is a zombie
-                    raise psutil.NoSuchProcess(pid)
-                times = member.cpu_times()
-            except psutil.Error:
-                del self._members[pid]
-                continue
-            used = self._used.setdefault(pid, Used())
-            used.cpu_time_ns = max(used.cpu_time_ns, round((times.user + times.system) * 1e9))
-            used.rss_bytes, used.peak_rss_bytes = 1024 * status[b"VmRSS"], 1024 * status[b"VmHWM"]
-            used.threads = status[b"Threads"]
-            try:
-                io = member.io_counters()
-                used.read_bytes, used.write_bytes = io.read_bytes, io.write_bytes
-            except psutil.NoSuchProcess:
-                pass
-            except (psutil.Error, OSError, NotImplementedError):
-                used.read_bytes = used.write_bytes = None
-            yield pid, used
+        running = {pid: used for pid, member in self._members.items() if (used := _used(member)) is not None}
+        self._members = {pid: self._members[pid] for pid in running}
+        self._process.pids = frozenset(running)
+        if not running:
+            return {}
+        self._used |= running
+        of_all = list(self._used.values())
+        total: Used = {metric: _sum(of_all if metric in SUMMED else running.values(), metric) for metric in of_all[0]}
+        total["peak_rss_bytes"] = max(used["peak_rss_bytes"] or 0 for used in of_all)
+        values = self._values(subject, total, now_ns)
+        self._has_children |= len(running) > 1
+        if self._has_children:  # which of them are measured is known at the end
+            for pid, used in running.items():
+                values |= self._values(member_subject(self._process.folder, pid), used, now_ns)
+        if now_ns >= self._threads_at_ns:
+            began_ns = time.thread_time_ns()
+            values |= self._of_threads(subject)
+            self._threads_at_ns = now_ns + THREADS_SHARE * (time.thread_time_ns() - began_ns)
+        return values
 
     def _search(self) -> None:
         """Find new descendants; children that lost their parent are kept."""
@@ -152,88 +119,83 @@ class _Tree:
             self._process.cpus_allowed = len(os.sched_getaffinity(root.pid))
         except (psutil.Error, OSError):
             return
-        for member in found:
-            self._members.setdefault(member.pid, member)
+        self._members = {member.pid: member for member in found} | self._members
 
     def _values(self, subject: str, used: Used, now_ns: int) -> Values:
-        values: Values = {}
-        before = self._before.get(subject)
-        self._before[subject] = (now_ns, used.cpu_time_ns)
+        values: Values = {(subject, metric): NO_IO if value is None else value for metric, value in used.items()}
+        now = now_ns, used["cpu_time_ns"] or 0
+        before, self._before[subject] = self._before.get(subject), now
         if before is not None:
-            values[subject, "cpu_percent"] = 100.0 * (used.cpu_time_ns - before[1]) / (now_ns - before[0])
-        for metric, value in vars(used).items():
-            values[subject, metric] = NO_IO if value is None else value
+            values[subject, "cpu_percent"] = 100.0 * (now[1] - before[1]) / (now_ns - before[0])
         return values
 
     def _of_threads(self, subject: str) -> Values:
         """Counters that /proc has by thread, of all threads that were seen."""
-        knows_waits = True
         for pid in self._process.pids:
-            for thread, found in _threads(pid):
-                self._threads[pid, thread] = found
-                knows_waits &= found.has_waits
-        total = sum(self._threads.values(), _Thread())
+            self._threads.update(_threads(pid))
+        if not self._threads:
+            return {}
+        run_ns, ready_ns, switches, forced = map(sum, zip(*self._threads.values(), strict=True))
+        is_known = all(run_ns >= 0 for run_ns, *_ in self._threads.values())
         return {
-            (subject, "context_switches"): total.switches + total.forced,
-            (subject, "involuntary_context_switches"): total.forced,
-            (subject, "thread_run_ns"): total.run_ns if knows_waits else NO_SCHEDSTAT,
-            (subject, "thread_ready_ns"): total.ready_ns if knows_waits else NO_SCHEDSTAT,
+            (subject, "context_switches"): switches + forced,
+            (subject, "involuntary_context_switches"): forced,
+            (subject, "thread_run_ns"): run_ns if is_known else NO_SCHEDSTAT,
+            (subject, "thread_ready_ns"): ready_ns if is_known else NO_SCHEDSTAT,
         }
 
 
-@dataclass(frozen=True)
-class _Thread:
-    """Counters of a thread.
+def _used(process: psutil.Process) -> Used | None:
+    """What a process has used; None: it has ended, or is a zombie."""
+    status, io = _counts(Path(f"/proc/{process.pid}/status")), None
+    try:
+        if not process.is_running() or b"VmRSS" not in status:
+            return None
+        times = process.cpu_times()
+        with contextlib.suppress(psutil.AccessDenied, NotImplementedError):
+            io = process.io_counters()
+    except psutil.Error:
+        return None
+    return {
+        "cpu_time_ns": round((times.user + times.system) * 1e9),
+        "rss_bytes": 1024 * status[b"VmRSS"],
+        "peak_rss_bytes": 1024 * status[b"VmHWM"],
+        "threads": status[b"Threads"],
+        "read_bytes": None if io is None else io.read_bytes,
+        "write_bytes": None if io is None else io.write_bytes,
+    }
 
-    Args:
-        run_ns, ready_ns: how long it ran, and was ready to run without a CPU; `has_waits`: whether the kernel says so.
-        switches, forced: context switches by itself, and forced by the scheduler.
+
+def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
+    """Time on a CPU and time ready without one (-1: not known), context switches by itself and forced ones of the
+    threads of a process; those that end meanwhile are left out.
     """
-
-    run_ns: int = 0
-    ready_ns: int = 0
-    switches: int = 0
-    forced: int = 0
-    has_waits: bool = True
-
-    def __add__(self, other: _Thread) -> _Thread:
-        return _Thread(
-            self.run_ns + other.run_ns,
-            self.ready_ns + other.ready_ns,
-            self.switches + other.switches,
-            self.forced + other.forced,
-        )
-
-
-def _threads(pid: int) -> Iterator[tuple[int, _Thread]]:
-    """The threads of a process; those that end meanwhile are left out."""
     try:
         folders = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return
     for folder in folders:
-        counts = _counts(folder / "status")
-        if not counts:
-            continue
         try:
             run_ns, ready_ns, _ = map(int, (folder / "schedstat").read_bytes().split())
         except (OSError, ValueError):
             run_ns = ready_ns = -1
-        switches, forced = counts[b"voluntary_ctxt_switches"], counts[b"nonvoluntary_ctxt_switches"]
-        yield int(folder.name), _Thread(run_ns, ready_ns, switches, forced, has_waits=run_ns >= 0)
+        if counts := _counts(folder / "status"):
+            switches = counts[b"voluntary_ctxt_switches"], counts[b"nonvoluntary_ctxt_switches"]
+            yield (pid, int(folder.name)), (run_ns, ready_ns, *switches)
 
 
 _COUNT = re.compile(rb"^(Threads|Vm(?:RSS|HWM)|\w*voluntary_ctxt_switches):\s+(\d+)", re.MULTILINE)
 
 
 def _counts(status: Path) -> dict[bytes, int]:
-    """Numbers in a status file (proc_pid_status(5)), memory in KiB; empty where it is gone."""
+    """Numbers in a status file (proc_pid_status(5)), memory in KiB; empty if it is gone."""
     try:
         return {name: int(number) for name, number in _COUNT.findall(status.read_bytes())}
     except OSError:
         return {}
 
 
-def _sum(values: list[int | None]) -> int | None:
+def _sum(all_used: Iterable[Used], metric: str) -> int | None:
+    values = [used[metric] for used in all_used]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

@@ -7,7 +7,6 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,33 +20,21 @@ Key = tuple[str, str]
 Values = dict[Key, float | str | list[tuple[int, float]]]
 """What is read together: a number, the reason why there is none, or numbers with monotonic times of their own."""
 
-SENSORS = frozenset({
-    "power_instant_mw", "power_average_mw", "sm_clock_mhz", "memory_clock_mhz", "temperature_c",
-    "gpu_utilization_percent", "memory_utilization_percent", "pstate", "clock_event_reasons", "energy_total_mj",
-    "power_limit_mw", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "nvlink_rx_kib", "nvlink_tx_kib",
-})  # fmt: skip
+_SENSORS = (
+    "power_instant_mw power_average_mw sm_clock_mhz memory_clock_mhz temperature_c gpu_utilization_percent "
+    "memory_utilization_percent pstate clock_event_reasons energy_total_mj power_limit_mw pcie_rx_kb_per_s "
+    "pcie_tx_kb_per_s nvlink_rx_kib nvlink_tx_kib"
+)
+SENSORS = frozenset(_SENSORS.split())
 """Metrics that the driver updates now and then, so that readings repeat. All others are made when they are read."""
-
-
-@dataclass
-class _Column:
-    """Readings of one metric of one subject, in order of time."""
-
-    time_ns: array[int] = field(default_factory=lambda: array("q"))
-    value: array[float] = field(default_factory=lambda: array("d"))
-    read_ns: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, time_ns: int, value: float, read_ns: int) -> None:
-        self.time_ns.append(time_ns)
-        self.value.append(value)
-        self.read_ns.append(read_ns)
 
 
 class Readings:
     """All readings of a run so far; several threads add to it."""
 
     def __init__(self) -> None:
-        self._columns: dict[Key, _Column] = {}
+        self._columns: dict[Key, tuple[array[int], array[float], array[int]]] = {}
+        """Times, values and how long the reading took, in order of time."""
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
 
@@ -55,21 +42,21 @@ class Readings:
         """Add what was read between two moments of the monotonic clock; a reason becomes a null."""
         middle_ns, took_ns = (began_ns + ended_ns) // 2, ended_ns - began_ns
         with self._lock:
-            for (subject, metric), value in values.items():
-                column = self._columns.setdefault((subject, metric), _Column())
+            for key, value in values.items():
                 if isinstance(value, str):
-                    self._failures[subject, metric, value] += 1
-                    column.add(middle_ns, math.nan, took_ns)
-                elif isinstance(value, list):
-                    for time_ns, number in value:
-                        column.add(time_ns, number, took_ns)
+                    self._failures[key[0], key[1], value] += 1
+                    rows = [(middle_ns, math.nan)]
                 else:
-                    column.add(middle_ns, value, took_ns)
+                    rows = value if isinstance(value, list) else [(middle_ns, value)]
+                times, numbers, reads = self._columns.setdefault(key, (array("q"), array("d"), array("q")))
+                times.extend([time_ns for time_ns, _ in rows])
+                numbers.extend([number for _, number in rows])
+                reads.extend([took_ns] * len(rows))
 
     def log(self, meta: TelemetryMeta) -> SampleLog:
         """The readings as columns, with update periods and failures added to the metadata."""
         with self._lock:
-            columns = {key: [_copy(part) for part in vars(column).values()] for key, column in self._columns.items()}
+            columns = {key: [_copy(column) for column in of_key] for key, of_key in self._columns.items()}
             failures = [
                 FailureRecord(subject=subject, metric=metric, reason=reason, count=count)
                 for (subject, metric, reason), count in self._failures.items()
@@ -86,8 +73,8 @@ class Readings:
         return SampleLog(series, meta.model_copy(update=added))
 
 
-def _copy(part: array[Any]) -> Any:
-    return np.frombuffer(part.tobytes(), dtype=np.int64 if part.typecode == "q" else np.float64)
+def _copy(column: array[Any]) -> Any:
+    return np.frombuffer(column.tobytes(), dtype=np.int64 if column.typecode == "q" else np.float64)
 
 
 def sampled_metrics(log: SampleLog) -> dict[str, list[str]]:

@@ -16,13 +16,13 @@ from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.telemetry import ClockTieRecord, FailureRecord, SampleLog, SubjectRecord, TelemetryMeta
 from perfharness.telemetry import gpu
-from perfharness.telemetry.cpu_quota import CpuQuotas
+from perfharness.telemetry.cpu_quota import CpuQuota
 from perfharness.telemetry.gpm import PERIOD_NS as GPM_PERIOD_NS
 from perfharness.telemetry.gpm import GpmCounters
 from perfharness.telemetry.gpu import PowerSamples, ProcessMemory, Questions, chosen_devices
 from perfharness.telemetry.host import Host
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
-from perfharness.telemetry.processes import FollowedProcess, Processes
+from perfharness.telemetry.processes import FollowedProcess, ProcessTree, read_each
 from perfharness.telemetry.readings import Readings, Values
 from perfharness.telemetry.store import write_sample_log
 
@@ -62,33 +62,38 @@ class Group:
 
     Args:
         reads: each is timed by itself; a metric that cannot be read has a reason in place of a number.
+        idle_ns: the period while there is nothing to read, if that is longer.
     """
 
     name: str
     period_ns: int
     reads: Sequence[Callable[[], Values]]
+    idle_ns: int = 0
     problem: str | None = None
     cpu_ns: int = 0
     last_ns: int = 0
     has_begun: threading.Event = field(default_factory=threading.Event)
 
-    def read(self, readings: Readings) -> None:
-        """Read everything once."""
+    def read(self, readings: Readings) -> int:
+        """Read everything once; returns the time until the next reading."""
+        is_idle = True
         for read in self.reads:
             began_ns = time.monotonic_ns()
             values = read()
             self.last_ns = time.monotonic_ns()
             readings.add(values, began_ns, self.last_ns)
+            is_idle = is_idle and not values
+        return max(self.period_ns, self.idle_ns if is_idle else 0)
 
     def run(self, readings: Readings, ending: threading.Event) -> None:
         """Read on a grid of periods until the end; a group that raises is not read again."""
         due_ns = time.monotonic_ns()
         try:
             while not ending.wait(max(0, due_ns - time.monotonic_ns()) / 1e9):
-                self.read(readings)
+                period_ns = self.read(readings)
                 self.has_begun.set()
                 self.cpu_ns = time.thread_time_ns()
-                due_ns += self.period_ns * max(1, -((due_ns - time.monotonic_ns()) // self.period_ns))
+                due_ns += period_ns * max(1, -((due_ns - time.monotonic_ns()) // period_ns))
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
         finally:
@@ -111,51 +116,48 @@ class Sampler:
 
         self.followed: list[FollowedProcess] = []
         self.nvml_problem = None if nvml is None else nvml.opened.reason
-        self._path = path
-        self._period_ns = period_ns
-        self._nvml = nvml
+        self._path, self._period_ns, self._nvml = path, period_ns, nvml
         self._devices = [] if nvml is None else chosen_devices(nvml, gpu_uuids)
-        self._clock = ClockOffset()
-        self._readings = Readings()
-        self._idle: tuple[int, int] | None = None
+        self._offset_ns, self._offset_error_ns = _clock_offset()
+        self._readings, self._host = Readings(), Host()
+        self._idle: tuple[int, int] | tuple[None, None] = None, None
         self._ending = threading.Event()
-        self._threads: dict[str, threading.Thread] = {}
-        self._host = Host()
         self._groups = [*self._host_groups(), *(self._gpu_groups() if self._devices else ())]
+        self._threads = [self._thread(one.name, partial(one.run, self._readings, self._ending)) for one in self._groups]
+        self._writer = self._thread("writer", self._write_now_and_then)
 
     def _host_groups(self) -> Iterator[Group]:
-        period_ns = max(self._period_ns, HOST_PERIOD_NS)
+        period_ns, followed = max(self._period_ns, HOST_PERIOD_NS), self.followed
         yield Group("host", period_ns, [self._host.read])
-        yield Group("processes", period_ns, [Processes(self.followed).read])
-        yield Group("quotas", QUOTA_PERIOD_NS, [CpuQuotas(self.followed).read])
+        yield Group("processes", period_ns, [read_each(followed, lambda process: ProcessTree(process).read)])
+        quotas = read_each(followed, lambda process: CpuQuota(process).read)
+        yield Group("quotas", QUOTA_PERIOD_NS, [quotas], idle_ns=HOST_PERIOD_NS)
 
     def _gpu_groups(self) -> Iterator[Group]:
-        def each(period_ns: int, read: Callable[[Questions], Values], devices: Sequence[Device]) -> Group:
-            reads = [partial(read, Questions(device)) for device in devices]
-            return Group(f"gpu-{read.__name__}", period_ns, reads)
-
         gpus = [device for device in self._devices if not device.is_mig]
-        yield each(self._period_ns, gpu.sensors, gpus)
-        yield each(max(self._period_ns, ENERGY_PERIOD_NS), gpu.energy, gpus)
-        yield each(SLOW_PERIOD_NS, gpu.links, gpus)
-        memory = each(max(self._period_ns, MEMORY_PERIOD_NS), gpu.memory, self._devices)
-        memory.reads = [*memory.reads, ProcessMemory(self._devices, self.followed).read]
-        yield memory
-        samples = [PowerSamples(Questions(device), self._clock.offset_ns).read for device in gpus]
+
+        def each(read: Callable[[Questions], Values], devices: Sequence[Device] = gpus) -> list[Callable[[], Values]]:
+            return [partial(read, Questions(device)) for device in devices]
+
+        memory = [*each(gpu.memory, self._devices), ProcessMemory(self._devices, self.followed).read]
+        samples = [PowerSamples(Questions(device), self._offset_ns).read for device in gpus]
+        yield Group("gpu-sensors", self._period_ns, each(gpu.sensors))
+        yield Group("gpu-energy", max(self._period_ns, ENERGY_PERIOD_NS), each(gpu.energy))
+        yield Group("gpu-links", SLOW_PERIOD_NS, each(gpu.links))
+        yield Group("gpu-memory", max(self._period_ns, MEMORY_PERIOD_NS), memory)
         yield Group("gpu-power-samples", SLOW_PERIOD_NS, samples)
         yield Group("gpu-counters", GPM_PERIOD_NS, [GpmCounters(device).read for device in self._devices])
 
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=run, name=f"telemetry-{name}", daemon=True)
+
     def start(self) -> None:
         """Begin; when this returns, everything has been read once."""
-        for group in self._groups:
-            self._begin(group.name, partial(group.run, self._readings, self._ending))
+        for thread in self._threads:
+            thread.start()
         for group in self._groups:
             group.has_begun.wait()
-        self._begin("writer", self._write_now_and_then)
-
-    def _begin(self, name: str, run: Callable[[], None]) -> None:
-        self._threads[name] = threading.Thread(target=run, name=f"telemetry-{name}", daemon=True)
-        self._threads[name].start()
+        self._writer.start()
 
     def stay_idle(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait while nothing of the run is on the GPUs."""
@@ -163,26 +165,25 @@ class Sampler:
         while self._devices and now_ns < begin_ns + seconds * 1e9 and not interrupted():
             time.sleep(min(0.1, seconds))
             now_ns = time.monotonic_ns()
-            self._idle = (begin_ns + self._clock.offset_ns, now_ns + self._clock.offset_ns)
+            self._idle = begin_ns + self._offset_ns, now_ns + self._offset_ns
 
     def follow(self, process: FollowedProcess) -> None:
         """Read this process, too, from now on."""
         self.followed.append(process)
 
     def stop(self) -> None:
-        """Read everything once more, and write the file. Raises `ResultError` where it cannot be written."""
+        """Read everything once more, and write the file. Raises `ResultError` if it cannot be written."""
         if self._devices:
             time.sleep(GPU_TAIL_S)
         self._ending.set()
-        for group in self._groups:
-            thread = self._threads[group.name]
+        for group, thread in zip(self._groups, self._threads, strict=True):
             thread.join(STUCK_S)
             if thread.is_alive():
                 group.problem = group.problem or f"a reading had not returned after {STUCK_S:g} s"
             elif group.problem is None and 2 * (time.monotonic_ns() - group.last_ns) >= group.period_ns:
                 with contextlib.suppress(Exception):  # it has been read often enough
                     group.read(self._readings)
-        self._threads["writer"].join()
+        self._writer.join()
         self._write("stopped")
 
     def _write_now_and_then(self) -> None:
@@ -194,36 +195,43 @@ class Sampler:
             wait_s = max(WRITE_S, WRITE_SHARE * (time.monotonic() - began))
 
     def _write(self, ended: Literal["stopped", "cut_off"]) -> None:
-        self.log = self._readings.log(self._meta(ended))
-        with replacing(self._path) as temporary:
-            write_sample_log(temporary, self.log)
-
-    def _meta(self, ended: Literal["stopped", "cut_off"]) -> TelemetryMeta:
-        begin_ns, end_ns = self._idle or (None, None)
-        return TelemetryMeta(
+        failures = [
+            FailureRecord(subject=one.name, metric=SOURCE_FAILED, reason=f"the source gave up: {one.problem}", count=1)
+            for one in self._groups
+            if one.problem is not None
+        ]
+        offset_ns, error_ns = _clock_offset()
+        error_ns, moved_ns = error_ns + self._offset_error_ns, offset_ns - self._offset_ns
+        clock = ClockTieRecord(
+            offset_ns=self._offset_ns,
+            error_ns=self._offset_error_ns,
+            moved_ns=moved_ns if abs(moved_ns) > error_ns else 0,
+        )
+        meta = TelemetryMeta(
             period_ns=self._period_ns,
-            clock=self._clock.record(),
+            clock=clock,
             subjects=[*self._host.subjects, *map(_gpu_record, self._devices), *map(_process_record, self.followed)],
-            failures=[
-                FailureRecord(
-                    subject=group.name, metric=SOURCE_FAILED, reason=f"the source gave up: {group.problem}", count=1
-                )
-                for group in self._groups
-                if group.problem is not None
-            ],
+            failures=failures,
             ended=ended,
-            idle_start_unix_ns=begin_ns,
-            idle_end_unix_ns=end_ns,
+            idle_start_unix_ns=self._idle[0],
+            idle_end_unix_ns=self._idle[1],
             sampler_cpu_ns=sum(group.cpu_ns for group in self._groups),
             driver=None if self._nvml is None else self._nvml.ask("nvmlSystemGetDriverVersion").value,
         )
+        self.log = self._readings.log(meta)
+        with replacing(self._path) as temporary:
+            write_sample_log(temporary, self.log)
 
 
 @contextmanager
 def sampling(
-    path: Path, period_ns: int, gpu_uuids: Sequence[str] = (), *, idle_s: float = 0.0,
+    path: Path,
+    period_ns: int,
+    gpu_uuids: Sequence[str] = (),
+    *,
+    idle_s: float = 0.0,
     interrupted: Callable[[], bool] = lambda: False,
-) -> Iterator[Sampler]:  # fmt: skip
+) -> Iterator[Sampler]:
     """Sample while the block runs; then `log` has the readings.
 
     Args:
@@ -243,32 +251,14 @@ def sampling(
             sampler.stop()
 
 
-class ClockOffset:
-    """UTC less the monotonic clock as they stood when this was made, and how far UTC has moved since.
+def _clock_offset() -> tuple[int, int]:
+    """UTC less the monotonic clock, by the shortest of 25 brackets, and half of its width.
 
-    Both clocks are slewed by NTP (CLOCK_MONOTONIC too, clock_gettime(2)), so the offset changes only where UTC is set
-    or stepped.
+    NTP slews both clocks (clock_gettime(2)), so the offset changes only if UTC is set or stepped.
     """
-
-    PAIRS = 25
-
-    def __init__(self) -> None:
-        self.offset_ns, self._error_ns = self._measure()
-        self._moved_ns = 0
-
-    def record(self) -> ClockTieRecord:
-        """Measure again."""
-        offset_ns, error_ns = self._measure()
-        moved_ns = offset_ns - self.offset_ns
-        if abs(moved_ns) > max(abs(self._moved_ns), self._error_ns + error_ns):
-            self._moved_ns = moved_ns
-        return ClockTieRecord(offset_ns=self.offset_ns, error_ns=self._error_ns, moved_ns=self._moved_ns)
-
-    def _measure(self) -> tuple[int, int]:
-        """The offset by the shortest of several brackets, and half of its width."""
-        brackets = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(self.PAIRS)]
-        before, unix, after = min(brackets, key=lambda one: one[2] - one[0])
-        return unix - (before + after) // 2, max(1, (after - before + 1) // 2)
+    brackets = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(25)]
+    before, unix, after = min(brackets, key=lambda one: one[2] - one[0])
+    return unix - (before + after) // 2, max(1, (after - before + 1) // 2)
 
 
 def _gpu_record(device: Device) -> SubjectRecord:
@@ -284,6 +274,10 @@ def _gpu_record(device: Device) -> SubjectRecord:
 def _process_record(process: FollowedProcess) -> SubjectRecord:
     uuids = list(process.gpu_uuids)
     return SubjectRecord(
-        subject=process.subject, kind="process", name=process.folder, pid=process.pid,
-        gpu_uuid=uuids[0] if uuids else None, gpu_uuids=uuids if len(uuids) > 1 else [],
-    )  # fmt: skip
+        subject=process.subject,
+        kind="process",
+        name=process.folder,
+        pid=process.pid,
+        gpu_uuid=uuids[0] if uuids else None,
+        gpu_uuids=uuids if len(uuids) > 1 else [],
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.files import read_regular
-from perfharness.host_probe import spool
+from perfharness.host_probe import sample_file
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
 
@@ -66,8 +66,8 @@ def has_several_probes(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))
-    first = folder / spool.FILE_NAME
+    found = sorted(folder.glob(f"{sample_file.FILE_PREFIX}_*{sample_file.FILE_SUFFIX}"))
+    first = folder / sample_file.FILE_NAME
     return [first, *found] if first.exists() else found
 
 
@@ -108,7 +108,7 @@ class _Tables:
         """Add the rows of a file; False: it was cut off. Raises ValueError, KeyError, TypeError or IndexError where it
         is damaged.
         """
-        if not content.startswith(spool.MAGIC):
+        if not content.startswith(sample_file.MAGIC):
             raise ValueError("it does not begin as a file of samples does")
         process = 0
         frames: list[int] = []
@@ -118,14 +118,14 @@ class _Tables:
         stages: list[int] = []
         is_whole = False
         for kind, payload in chunks(content):
-            if kind == spool.META:
+            if kind == sample_file.META:
                 meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
                 if self._pid not in (None, meta["pid"]):
                     return True
                 process = meta["pid"] << PID_SHIFT
                 known = {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
                 self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
-            elif kind == spool.DEFINE:
+            elif kind == sample_file.DEFINE:
                 defined = json.loads(bytes(payload))
                 for function, file, line, *suspends in defined.get("frames", ()):
                     name = COMPREHENSION.sub("", str(function))
@@ -140,17 +140,17 @@ class _Tables:
                     stacks.append(self._stacks.setdefault(key, len(self._stacks)))
                 paths = [tuple(map(str, path)) for path in defined.get("stages", ())]
                 stages.extend(self._stages.setdefault(path, len(self._stages)) for path in paths)
-            elif kind == spool.SAMPLES:
+            elif kind == sample_file.SAMPLES:
                 rows = _read_rows(payload, _SAMPLE, process)
                 rows["stack"] = _renumbered(rows["stack"], stacks)
                 rows["stage"] = _renumbered(rows["stage"], stages)
                 rows["holder"] = np.where(rows["holder"] > 0, process | rows["holder"], 0)
                 self._samples.append(rows)
-            elif kind == spool.EVENTS:
+            elif kind == sample_file.EVENTS:
                 self._events.append(_read_rows(payload, _EVENT, process))
-            elif kind == spool.MISSING:
+            elif kind == sample_file.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
-            elif kind == spool.END:
+            elif kind == sample_file.END:
                 is_whole = True
         return is_whole
 
@@ -214,10 +214,10 @@ def _without_callers(
 
 def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
     """Kind and payload of each whole chunk."""
-    view, at = memoryview(content), len(spool.MAGIC)
-    while at + spool.CHUNK.size <= len(view):
-        kind, length = spool.CHUNK.unpack_from(view, at)
-        at += spool.CHUNK.size
+    view, at = memoryview(content), len(sample_file.MAGIC)
+    while at + sample_file.CHUNK.size <= len(view):
+        kind, length = sample_file.CHUNK.unpack_from(view, at)
+        at += sample_file.CHUNK.size
         if at + length > len(view):
             return
         yield kind, view[at : at + length]

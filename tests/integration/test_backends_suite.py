@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
+from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.manifest import BENCH_NAME
 
 ROOT = Path(__file__).parent.parent.parent
 CELLS = {

@@ -233,30 +233,6 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
 
 
-@pytest.mark.slow
-def test_workers_of_a_data_loader(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    source = """
-        import torch
-        class Files(torch.utils.data.Dataset):
-            def __len__(self):
-                return 8
-            def __getitem__(self, index):
-                with perf.range("decode"):
-                    time.sleep(0.002)
-                return index
-        if __name__ == "__main__":
-            loader = torch.utils.data.DataLoader(Files(), batch_size=2, num_workers=2)
-            for index, batch in perf.batches(loader, items=len):
-                pass
-            perf.finalize()
-    """
-    tree = launch(tmp_path, "embedded", source)
-    assert tree.code == 0, tree.output
-    assert [*tree.batches().values()] == [4, 0, 0]
-    assert open_run(tree.out).ranges()["name"].to_pylist().count("decode") == 8
-
-
 # ---- names in forked processes ----
 
 FORKED = """

@@ -31,6 +31,7 @@ class Machine:
             **os.environ,
             **replay_environment(h100_machine(2).write(folder / "record.json")),
             NVML_STATE: str(self.state),
+            "TMPDIR": str(folder),  # other tests hold the clocks of GPUs with the same names
         }
 
     def run(self, *arguments: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -175,9 +176,15 @@ def test_a_launch_goes_on_without_permission_and_says_when_a_gpu_stays_warm(mach
     assert machine.settings() == machine.before
 
 
-def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path) -> None:
-    running = Launch(machine, tmp_path / "a").start()
-    assert machine.settings() != machine.before
+def test_a_launch_that_is_asked_to_end_restores_and_another_does_not_get_its_gpu(
+    machine: Machine, tmp_path: Path
+) -> None:
+    running, other = Launch(machine, tmp_path / "a").start(), Launch(machine, tmp_path / "b")
+    held = machine.settings()
+    assert held != machine.before
+    assert other.run("-m").returncode == 1
+    assert not (other.folder / "running").exists()
+    assert machine.settings() == held
     assert running.end(signal.SIGTERM) != 0
     assert machine.settings() == machine.before
 

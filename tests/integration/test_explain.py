@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
-from perfharness.host_probe import spool
+from perfharness.host_probe import sample_file
 from perfharness.trace import open_trace
 from tests.integration.launches import (
     NSYS,
@@ -145,10 +144,12 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     assert busy["profile"]["samples"] >= 10
     assert busy["profile"]["longest"]["function"] == "slow"
     assert busy["profile"]["longest"]["line"] in (LINE, LINE + 1)
-    file = spool.Spool(str(out / "proc_0_gpu_0" / spool.FILE_NAME))  # as where sampling is not possible
+    file = sample_file.SampleFile(
+        str(out / "proc_0_gpu_0" / sample_file.FILE_NAME)
+    )  # as where sampling is not possible
     clocks = {"pid": manifest(out)["processes"][0]["pid"], "interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
-    file.write_json(spool.META, clocks)
-    file.write_json(spool.MISSING, ["the reason"])
+    file.write_json(sample_file.META, clocks)
+    file.write_json(sample_file.MISSING, ["the reason"])
     file.close()
     assert run(["analyze", str(out)]) == 0
     (found,) = (one for one in mean(out)["meta"]["findings"] if one["code"] == "not-sampled")
@@ -298,20 +299,6 @@ def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) ->
     assert not (out / "explain").exists()
     assert "explaining-pass-skipped" in codes(out)
     assert not manifest(out)["explained"]
-
-
-@pytest.mark.slow
-def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    script.write_text(SCRIPT + "if not explaining: (Path(__file__).parent / 'python').unlink()\n")
-    (script.parent / "python").write_text('#!/bin/sh\nexec "$REAL" "$@"\n')
-    (script.parent / "python").chmod(0o755)
-    arguments = ("--explain", "--tracer", "embedded", "-o", out, script.parent / "python", script)
-    done = run_to_the_end(arguments, environment(REAL=sys.executable))
-    assert done.returncode == 3, done.stderr
-    assert batches(out) == 10
-    assert not (out / "explain").exists()
-    assert "explaining-pass-failed" in codes(out)
 
 
 @pytest.mark.slow

@@ -172,6 +172,7 @@ def test_each_process_that_fails_is_named_with_its_end_and_keeps_what_it_recorde
         trace = open_trace(failed / f"proc_{index}_gpu_0" / "trace.sqlite")
         assert [trace.names[code] for code in trace.ranges.name] == ["batch"]
         assert (failed / f"proc_{index}_gpu_0" / "benchmark.json").exists()
+    assert json.loads((failed / "benchmark_mean.json").read_text())["throughput"]["items_per_second"] is None
     assert processes_naming(str(failed.parent)) == []
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.main import run
 from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
 from perfharness.telemetry.store import read_sample_log
@@ -152,27 +151,6 @@ def test_the_same_under_nsys(shop: Shop) -> None:
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
     assert shop.counts() == RANGES
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--module", "package.gone"], "package.gone"),
-        (["plain"], "python plain"),
-        (["--annotate", "file.toml", "ls"], "ls"),
-    ],
-)
-def test_what_cannot_be_launched_is_refused_before_anything_starts(
-    shop: Shop,
-    arguments: list[str],
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(shop.folder)
-    assert run(["launch", "-o", "out", *arguments]) == 2
-    assert named in capsys.readouterr().err
-    assert not (shop.folder / "out").exists()
 
 
 @pytest.mark.parametrize(

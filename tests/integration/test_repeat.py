@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-import perfharness
 from perfharness.cli.main import run
-from perfharness.errors import LaunchInterruptedError
-from perfharness.runs.files import run_folder
+from perfharness.runs.series.folders import repeated_launches
 from perfharness.runs.series.repeat import repeat_cases
-from perfharness.runs.series.repeat_file import read_repeat, repeated_launches
-from perfharness_launcher import launch as launcher
+from perfharness.runs.series.repeat_file import read_repeat
 from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, hanging, launching, run_to_the_end, wait_for
 
@@ -90,27 +87,6 @@ def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path
     assert repeat is not None
     assert [row.status for row in repeat.rows] == ["ok", "failed", "not_run"]
     assert repeated_launches(out) == (out / "launch_0",)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "the traces are read"])
-def test_an_interrupt_at_any_time_ends_it(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    owner, name = (launcher, "machine_load") if when == "before" else (run_folder, "analyze_run")
-    monkeypatch.setattr(owner, name, interrupted)
-    settings: dict[str, Any] = {"script": str(script), "tracer": "embedded", "telemetry": False, "warmup_batches": 0}
-    options = [LaunchOptions(output_dir=tmp_path / name, **settings) for name in ("a", "b")]
-    cases = repeat_cases(options, count=2, seed=5)
-    rows = sorted((row for case in cases for row in case.repeat.rows), key=lambda row: row.place)
-    assert [row.status for row in rows] == ["failed", "not_run", "not_run", "not_run"]
-    kept = list(tmp_path.rglob("manifest.json"))
-    assert len(kept) == (0 if when == "before" else 1)  # what was measured is kept
-    with pytest.raises(LaunchInterruptedError):
-        perfharness.launch(script, output_dir=tmp_path / "c", tracer="embedded", telemetry=False)
 
 
 @pytest.mark.slow

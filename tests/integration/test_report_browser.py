@@ -24,8 +24,6 @@ from tests.unit.load.test_load_report import hostile as hostile_load
 from tests.unit.load.test_load_report import hostile_loadgen
 from tests.unit.render.test_report import hostile_trace
 
-playwright = pytest.importorskip("playwright.sync_api")
-
 CHROMIUM = os.environ.get("PERFHARNESS_TEST_CHROMIUM", "")
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +36,7 @@ WIDTHS = (375, 768, 1280, 1920)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
         launched.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -45,12 +46,28 @@ def test_the_wheel_imports_no_test(graph: dict[str, set[str]]) -> None:
         assert "tests" not in {other.split(".")[0] for other in imported}, name
 
 
-def test_verbs_start_without_what_only_few_of_them_need() -> None:
-    """Half a second of SciPy, imported for a rare figure, made every verb twice as slow to start."""
+RARE = {"altair", "asyncio", "jinja2", "pyarrow.compute", "pyarrow.dataset", "scipy", "sqlalchemy"}
+OTHER_RESULTS = {"perfharness.bench", "perfharness.load", "perfharness.model.bench", "perfharness.model.load"} | {
+    f"perfharness.analysis.{name}" for name in ("comparison", "load", "slowest", "suites")
+}
+COMMANDS = {
+    "--version": RARE | OTHER_RESULTS | {"numpy", "perfharness.runs", "perfharness_launcher", "pyarrow"},
+    "launch --dry-run script.py": RARE | OTHER_RESULTS | {"perfharness.analysis", "perfharness.runs.history"},
+    "analyze RUN": RARE | OTHER_RESULTS | {"perfharness.analysis.ranks", "perfharness.runs.series.repeat_file"},
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_import_nothing_that_they_do_not_use(command: str, tmp_path: Path) -> None:
+    """Imports are most of the CPU time of a short command."""
+    shutil.copytree(ROOT / "tests/golden/runs/two_processes", tmp_path / "RUN")
+    (tmp_path / "script.py").touch()
     program = (
-        "import sys\n"
-        "from perfharness.cli import analyze, export, launch\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+        "import sys\nfrom perfharness.cli.main import run\nrun(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not {"scipy", "sqlalchemy", "altair", "jinja2"} & set(done.stdout.split())
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert {"perfharness.cli.main"} <= loaded
+    assert not {name for name in loaded if any(f"{name}.".startswith(f"{one}.") for one in COMMANDS[command])}

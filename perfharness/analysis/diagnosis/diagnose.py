@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,11 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
 from perfharness.analysis.diagnosis.figures import queued_time_ns, stage_figures
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
 from perfharness.analysis.diagnosis.gpu.gpu_side import gpu_during, gpu_work
-from perfharness.analysis.diagnosis.gpu.sampled_counters import StageCounters
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.host.host_evidence import KnownStacks, host_evidence, known_stacks
 from perfharness.analysis.diagnosis.host.host_side import host_work
@@ -26,7 +23,6 @@ from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     NS_PER_MS,
     OtherProcesses,
-    StageEvents,
     StageRows,
     Workload,
     build_workload,
@@ -37,7 +33,6 @@ from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.diagnosis import (
     Cause,
     Diagnosis,
-    GpuCounters,
     StageCost,
     StageDiagnosis,
     StageVerdict,
@@ -74,7 +69,6 @@ class _Loop:
 def diagnose(
     analysis: Analysis,
     others: OtherProcesses = ALONE,
-    gpm: Mapping[str, GpmReadings] | None = None,
     cpu_time: CpuTime | None = None,
 ) -> Diagnosis:
     """Why each stage takes the time it takes.
@@ -82,7 +76,6 @@ def diagnose(
     Args:
         analysis: of the process's trace.
         others: the other processes of the run on the same GPU.
-        gpm: counters that were sampled beside the run, UTC, by UUID of the GPU without its prefix.
         cpu_time: of the process, sampled beside it, UTC.
     """
     workload = build_workload(analysis, others)
@@ -91,15 +84,14 @@ def diagnose(
     loops = _loops(workload, analysis.options.warmup_batches)
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))
-    sampled = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
     probe = workload.host_probe
     known = None if probe is None else known_stacks(probe.samples)
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
-        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled, known), rows))
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, known), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
-        missing=[*_missing(workload), *([] if sampled is None else sampled.missing), *left_out],
+        missing=[*_missing(workload), *left_out],
         findings=warmup_findings(judged),
         gpus=workload.gpus.facts,
     )
@@ -165,7 +157,6 @@ def _diagnose_stage(
     workload: Workload,
     stage: StageRows,
     loops: list[_Loop],
-    sampled: StageCounters | None,
     known: KnownStacks | None,
 ) -> StageDiagnosis:
     if not stage.batches:
@@ -179,7 +170,7 @@ def _diagnose_stage(
         verdict = cannot_tell([problem], "Run `perfharness doctor` to see what GPU tracing needs here.")
         bare = _without_figures(stage, verdict, f"the stage's GPU work is not known: {problem}")
         return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item, profile=events.profile)
-    counters = _counters(events, sampled)
+    counters = trace_counters(events)
     gpu = gpu_work(events, counters)
     slow_start, is_early = _slow_start(workload, stage, loops), _is_early(workload, stage, loops)
     host = None if known is None else host_evidence(events, known, is_early)
@@ -204,14 +195,6 @@ def _diagnose_stage(
         counters=counters,
         queued_ms=None if (queued_ns := queued_time_ns(events)) is None else events.ms(queued_ns),
     )
-
-
-def _counters(events: StageEvents, sampled: StageCounters | None) -> list[GpuCounters]:
-    """Those in the trace, and those that were sampled beside the run."""
-    if not len(events.operation):
-        return []
-    beside = [] if sampled is None else sampled.of_stage(events.stage, events.gpus_used)
-    return [*trace_counters(events), *beside]
 
 
 def _within(cause: Cause, cost: StageCost) -> Cause:

@@ -167,14 +167,14 @@ def _explain(
         return _unexplained(bounded, explained)
     scale = _Scale.between(stage, found)
     gpu = _gpu(stage.gpu, found.gpu)
-    known = {(one.gpu, one.source) for one in stage.counters}
+    known = {one.gpu for one in stage.counters}
     verdict, causes = _as_counted(stage, *_judged(stage, found, scale), counted)
     return replace(
         stage,
         verdict=verdict,
         causes=causes,
         profile=None if found.profile is None else _profile(found.profile, scale, stage.queued_ms),
-        counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
+        counters=[*stage.counters, *(one for one in found.counters if one.gpu not in known)],
         gpu=gpu,
         cost=stage.cost if stage.cost.saving_share is not None else _cost(found.cost, scale.whole),
         explained=explained,

@@ -185,12 +185,12 @@ def merged(windows: Sequence[Window]) -> tuple[Window, ...]:
     return tuple(zip(start.tolist(), end.tolist(), strict=True))
 
 
-def union_window(windows: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+def union_window(windows: Sequence[Window | None]) -> Window | None:
     """From the earliest start to the latest end of those that there are."""
     known = [window for window in windows if window is not None]
     return (min(start for start, _ in known), max(end for _, end in known)) if known else None
 
 
-def no_window(processes: list[MeasuredProcess]) -> str:
+def no_window(processes: Sequence[MeasuredProcess]) -> str:
     """Why there is no measured window."""
     return next((process.reason for process in processes if process.reason), "no batch is left without the warm-up")

@@ -1,42 +1,43 @@
-"""Locked is not held: what throttled the clocks and for how long, and which batches that touched."""
+"""What throttled the clocks, for how long and in which batches; whether a clock was held."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.metrics.figures import Held, Window, held, weighted_quantile
+from perfharness.analysis.metrics.figures import Held, Window, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.telemetry import CLOCK_EVENT_REASONS, Series, clock_event_names
+from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
 from perfharness.model.trace import Bool, Int64
 
+NS_PER_S = 1e9
 MAX_DROP = 0.05
 """A clock this much below its reference was not held."""
 
-IDLE_BIT = 0x1
-NS_PER_S = 1e9
 MIN_READINGS = 10
 """Fewer readings of a clock do not have a first and a last tenth."""
 
-LOW_CLOCK = "sm_clock_low"
-LOW_MEMORY_CLOCK = "memory_clock_low"
-"""What a batch is marked with where a clock fell and NVML gave no reason."""
-
+IDLE_BIT = 0x1
+LOW_CLOCK, LOW_MEMORY_CLOCK = "sm_clock_low", "memory_clock_low"
+"""Reasons where a clock fell and NVML gave none."""
 
 SLOWS = {reason.name: reason.slows for reason in CLOCK_EVENT_REASONS}
 
 
-def reasons_in(mask: int) -> list[tuple[str, bool]]:
-    """The reasons in a mask, and whether each is throttling. One that is not known yet is."""
-    return [(name, SLOWS.get(name, True)) for name in clock_event_names(mask)]
+@dataclass(frozen=True)
+class RequestedClocks:
+    """What a GPU's clocks were locked to, MHz; None: not locked, or not known."""
+
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
 
 
 @dataclass(frozen=True)
 class Throttling:
-    """When the clocks of one GPU were throttled, UTC ns, by reason."""
+    """When the clocks of a GPU, or of any of several, were throttled, UTC ns, by reason."""
 
     lines: dict[str, BusyLine] = field(default_factory=dict)
 
@@ -52,98 +53,96 @@ class Throttling:
         return {reason: length for reason, length in seconds.items() if length > 0}
 
 
+def _joined(parts: Iterable[tuple[str, Int64, Int64]]) -> Throttling:
+    """All stretches of each reason together."""
+    found: dict[str, list[tuple[Int64, Int64]]] = {}
+    for reason, start, end in parts:
+        found.setdefault(reason, []).append((start, end))
+    lines = {reason: [np.concatenate(side) for side in zip(*found[reason], strict=True)] for reason in sorted(found)}
+    return Throttling({reason: BusyLine(start, end) for reason, (start, end) in lines.items()})
+
+
 def of_any(throttlings: Sequence[Throttling]) -> Throttling:
     """When the clocks of any of several GPUs were throttled."""
-    if len(throttlings) == 1:
-        return throttlings[0]
-    lines: dict[str, list[BusyLine]] = {}
-    for one in throttlings:
-        for reason, line in one.lines.items():
-            lines.setdefault(reason, []).append(line)
-    return Throttling(
-        {
-            reason: BusyLine(np.concatenate([line.start for line in of]), np.concatenate([line.end for line in of]))
-            for reason, of in lines.items()
-        }
-    )
+    return _joined((reason, line.start, line.end) for one in throttlings for reason, line in one.lines.items())
+
+
+def throttling_known(log: SampleLog, uuid: str) -> bool:
+    """Whether the GPU reports anything that shows throttling."""
+    seen = (log.get(uuid, metric) for metric in ("clock_event_reasons", "sm_clock_mhz"))
+    return any(series is not None and bool(series.is_read.any()) for series in seen)
+
+
+def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
+    """All times in which a GPU (the whole GPU, of a MIG instance) was throttled: by NVML's reasons, and by the clocks.
+
+    Args:
+        log: of the run.
+        uuid: of the GPU.
+        requested: what its clocks were locked to.
+        work: the time in which processes ran, in which a reference is searched where nothing was requested.
+    """
+    parts = []
+    nothing = np.empty(0, dtype=np.int64)
+    idle = BusyLine(nothing, nothing)
+    reasons = log.get(uuid, "clock_event_reasons")
+    if reasons is not None and reasons.is_read.any():
+        steps = _states(reasons)
+        masks = steps.value.astype(np.int64)
+        for mask in np.unique(masks).tolist():
+            given = steps.at(masks == mask)
+            parts += [(name, given.start_ns, given.end_ns) for name in clock_event_names(mask) if SLOWS.get(name, True)]
+        resting = steps.at((masks & IDLE_BIT) > 0)
+        idle = BusyLine(resting.start_ns, resting.end_ns)
+    for name, metric, request in (
+        (LOW_CLOCK, "sm_clock_mhz", requested.sm_mhz),
+        (LOW_MEMORY_CLOCK, "memory_clock_mhz", requested.memory_mhz),
+    ):
+        clock = log.get(uuid, metric)
+        if clock is not None and clock.is_read.any():
+            low = _low(clock, idle, request or reference_mhz(clock, work), work)
+            parts += [(name, low.start_ns, low.end_ns)] if len(low.value) else []
+    return _joined(parts)
 
 
 def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEventTime] | None:
-    """How long each reason was given in a window; None where it was not read."""
+    """How long each reason was given in a window; None where it was not read. An unknown reason throttles."""
     if reasons is None or window is None or not reasons.is_read.any():
         return None
-    inside = _around_readings(held(reasons), reasons).within(window)
-    seconds: dict[tuple[str, bool], float] = {}
+    inside = _states(reasons).within(window)
+    seconds: dict[str, float] = {}
     for mask, weight in zip(inside.value.astype(np.int64).tolist(), inside.weight.tolist(), strict=True):
-        for key in reasons_in(mask):
-            seconds[key] = seconds.get(key, 0.0) + weight / NS_PER_S
-    return [ClockEventTime(name, round(length, 6), throttles) for (name, throttles), length in seconds.items()]
+        for name in clock_event_names(mask):
+            seconds[name] = seconds.get(name, 0.0) + weight / NS_PER_S
+    return [ClockEventTime(name, round(length, 6), SLOWS.get(name, True)) for name, length in seconds.items()]
 
 
-def _around_readings(steps: Held, series: Series) -> Held:
-    """A state is sampled and not averaged: it began, on the average, half a reading before it was seen."""
-    half = round(series.usual_ns / 2)
+def _states(series: Series) -> Held:
+    """A state is sampled, not averaged: it began, on average, half a reading before it was seen."""
+    steps, half = held(series), round(series.usual_ns / 2)
     return Held(steps.start_ns - half, steps.end_ns - half, steps.value)
 
 
-def find_throttling(
-    reasons: Series | None, sm_clock: Series | None, memory_clock: Series | None,
-    requested_mhz: tuple[float | None, float | None] = (None, None), work: Window | None = None,
-) -> Throttling:  # fmt: skip
-    """All times in which the GPU was throttled: by NVML's reasons, and by the clocks read.
-
-    Args:
-        reasons: `clock_event_reasons`; None where the GPU does not report them.
-        sm_clock, memory_clock: in MHz.
-        requested_mhz: what they were locked to, SM and memory; None: not locked.
-        work: the time in which processes ran, in which a reference is searched where nothing was requested.
-    """
-    found: dict[str, list[Held]] = {}
-    idle = BusyLine(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    if reasons is not None and reasons.is_read.any():
-        steps = _around_readings(held(reasons), reasons)
-        masks = steps.value.astype(np.int64)
-        for mask in np.unique(masks).tolist():
-            for reason in (name for name, throttles in reasons_in(mask) if throttles):
-                found.setdefault(reason, []).append(steps.at(masks == mask))
-        resting = steps.at((masks & IDLE_BIT) > 0)
-        idle = BusyLine(resting.start_ns, resting.end_ns)
-    for name, clock, request in zip(
-        (LOW_CLOCK, LOW_MEMORY_CLOCK), (sm_clock, memory_clock), requested_mhz, strict=True
-    ):
-        if clock is None or not clock.is_read.any():
-            continue
-        low = _low(clock, idle, request if request is not None else reference_mhz(clock, work), work)
-        if len(low.value):
-            found[name] = [low]
-    return Throttling(
-        {
-            name: BusyLine(np.concatenate([s.start_ns for s in steps]), np.concatenate([s.end_ns for s in steps]))
-            for name, steps in sorted(found.items())
-        }
-    )
-
-
 def reference_mhz(clock: Series, work: Window | None) -> float | None:
-    """The clock that the GPU ran at when it could: that of the best tenth of the time in which processes ran."""
-    inside = held(clock) if work is None else held(clock).within(work)
-    return weighted_quantile(inside.value, inside.weight, 0.9) if len(inside.value) else None
+    """The clock in the best tenth of the time in which processes ran."""
+    return (held(clock) if work is None else held(clock).within(work)).quantile(0.9)
 
 
 def _low(clock: Series, idle: BusyLine, reference: float | None, window: Window | None) -> Held:
     """When the clock was too low while the GPU was not idle."""
     steps = held(clock) if window is None else held(clock).within(window)
-    if reference is None:
-        return steps.at(np.zeros(len(steps.value), dtype=np.bool_))
     rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
-    return steps.at((steps.value < (1 - MAX_DROP) * reference) & ~rests)
+    return steps.at((steps.value < (1 - MAX_DROP) * (reference or 0.0)) & ~rests)
 
 
 def clock_hold(
-    clock: Series | None, window: Window | None, throttling: Throttling, name: str, requested_mhz: float | None,
+    clock: Series | None,
+    window: Window | None,
+    low_s: float,
+    requested_mhz: float | None,
     work: Window | None,
-) -> ClockHold:  # fmt: skip
-    """Whether a clock was held over a window. `name` is what `find_throttling` calls it where it was not."""
+) -> ClockHold:
+    """Whether a clock was held over a window, in which it was too low for `low_s`."""
     requested = requested_mhz is not None
     reason = None
     if clock is None or not clock.is_read.any():
@@ -154,15 +153,9 @@ def clock_hold(
         reason = f"the clock was read fewer than {MIN_READINGS} times in the measured window"
     if clock is None or window is None or reason is not None:
         return ClockHold(requested_mhz, requested, None, None, None, None, reason)
-    inside = held(clock).within(window)
-    tenth = (window[1] - window[0]) // 10
-    before = _typical(inside.within((window[0], window[0] + tenth)))
-    after = _typical(inside.within((window[1] - tenth, window[1])))
+    inside, tenth = held(clock).within(window), (window[1] - window[0]) // 10
+    before = inside.within((window[0], window[0] + tenth)).quantile(0.5)
+    after = inside.within((window[1] - tenth, window[1])).quantile(0.5)
     drop = None if not before or after is None else round(100 * (before - after) / before, 3)
     reference = requested_mhz if requested_mhz is not None else reference_mhz(clock, work or window)
-    low_s = round(throttling.within(window).get(name, 0.0), 6)
-    return ClockHold(reference, requested, before, after, drop, low_s, None)
-
-
-def _typical(steps: Held) -> float | None:
-    return weighted_quantile(steps.value, steps.weight, 0.5) if len(steps.value) else None
+    return ClockHold(reference, requested, before, after, drop, round(low_s, 6), None)

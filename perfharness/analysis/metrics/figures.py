@@ -7,20 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
-from perfharness.analysis.statistics import min_count
-from perfharness.model.result import Float64
+from perfharness.analysis.statistics import min_count, weighted_quantile
 from perfharness.model.rounding import figure
-from perfharness.model.telemetry import Series
+from perfharness.model.telemetry import Float64, Series
 from perfharness.model.trace import Bool, Int64
 
 MIN_KNOWN = 0.5
 """Part of a window for which values must be known; of less, a mean would be that of another window."""
 
 HOLD_READINGS = 3.0
-"""How many of the usual times between readings a value holds beyond the last one, where the log ends or stops."""
+"""Usual times between readings for which a value holds beyond the last one, where the log ends or stops."""
 
 Window = tuple[int, int]
-"""UTC nanoseconds."""
+"""Start and end, UTC ns."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,13 @@ class Held:
         return Held(self.start_ns[which], self.end_ns[which], self.value[which])
 
     def within(self, window: Window) -> Held:
-        """What of it lies in a window."""
+        """The parts that lie in a window."""
         start, end = np.maximum(self.start_ns, window[0]), np.minimum(self.end_ns, window[1])
         return Held(start, end, self.value).at(end > start)
+
+    def quantile(self, share: float) -> float | None:
+        """By time; None without steps."""
+        return weighted_quantile(self.value, self.weight, share) if len(self.value) else None
 
     @property
     def weight(self) -> Float64:
@@ -52,18 +55,17 @@ def held(series: Series) -> Held:
         nothing = np.empty(0, dtype=np.int64)
         return Held(nothing, nothing, np.empty(0))
     at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
-    hold = HOLD_READINGS * series.usual_ns
-    last = int(series.time_unix_ns[-1] + hold)
-    start = series.time_unix_ns[at]
-    end = np.append(start[1:], last)
+    time, hold = series.time_unix_ns, HOLD_READINGS * series.usual_ns
+    end = np.append(time[at[1:]], int(time[-1] + hold))
     # Where nothing was read for long, the value before is not known to have held.
-    longest = np.append(series.time_unix_ns[at[1:] - 1], series.time_unix_ns[-1]) + round(hold)
-    end = np.minimum(end, np.maximum(longest, start))
-    return Held(start, end, series.value[at]).at(~np.isnan(series.value[at]))
+    longest = np.append(time[at[1:] - 1], time[-1]) + round(hold)
+    return Held(time[at], np.minimum(end, np.maximum(longest, time[at])), series.value[at]).at(
+        ~np.isnan(series.value[at])
+    )
 
 
 def since_last_reading(series: Series) -> Held:
-    """The readings of a metric whose value is the mean over the time since the reading before, as steps.
+    """The readings of a metric that is a mean over the time since the reading before, as steps.
 
     The first is taken to be of a time as long as they usually are.
     """
@@ -75,9 +77,14 @@ def since_last_reading(series: Series) -> Held:
 
 
 def window_figures(
-    series: Series | None, window: Window | None, *, scale: float = 1.0, period_ns: int | None = None,
-    since_last: bool = False, reason: str | None = None,
-) -> MetricFigures:  # fmt: skip
+    series: Series | None,
+    window: Window | None,
+    *,
+    scale: float = 1.0,
+    period_ns: int | None = None,
+    since_last: bool = False,
+    reason: str | None = None,
+) -> MetricFigures:
     """Figures of a metric over a window.
 
     Args:
@@ -116,7 +123,7 @@ def window_figures(
 
 
 def counter_total(series: Series | None, window: Window | None, scale: float = 1.0) -> float | None:
-    """How far a counter moved over a window, read on the straight line between readings; None: not known."""
+    """The increase of a counter over a window, on the straight line between readings; None: not known."""
     if series is None or window is None:
         return None
     read = series.select(series.is_read)
@@ -124,15 +131,6 @@ def counter_total(series: Series | None, window: Window | None, scale: float = 1
         return None
     if (np.diff(read.value) < 0).any():
         return None
-    first, last = np.interp(
-        np.asarray(window) - read.time_unix_ns[0], read.time_unix_ns - read.time_unix_ns[0], read.value
-    )
+    time = read.time_unix_ns - read.time_unix_ns[0]
+    first, last = np.interp(np.asarray(window) - read.time_unix_ns[0], time, read.value)
     return figure((last - first) * scale)
-
-
-def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
-    """The smallest value that is not exceeded for this part of the time."""
-    order = np.argsort(value, kind="stable")
-    reached = np.cumsum(weight[order])
-    at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
-    return float(value[order][min(at, len(value) - 1)])

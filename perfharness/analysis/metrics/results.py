@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 WindowKind = Literal["measured", "run"]
-"""`measured`: the measured window. `run`: there is none, and the figures are those from the start of the first process
-to the end of the last; `reason`: why."""
+"""`run`: there is no measured window (`reason`: why); from the start of the first process to the end of the last."""
 
 
 @dataclass(frozen=True)
 class MetricFigures:
     """One metric over the window; all None, with the reason, where it was not measured.
 
-    Every value holds until the source was updated again, and counts for as long: repeats add nothing. `new_readings`
-    is the number of updates. Percentiles are None where there are too few of them.
+    Every value holds until the source was updated again, and counts for as long. `new_readings` is the number of
+    updates; percentiles are None where there are too few of them.
     """
 
     new_readings: int
@@ -39,7 +38,7 @@ class ClockEventTime:
 
 @dataclass(frozen=True)
 class ClockHold:
-    """Whether a clock was held. `reference_mhz` is the request, or else the clock that the GPU ran at when it could.
+    """Whether a clock was held. `reference_mhz` is the request, or else the clock in the best tenth of the run.
 
     `drop_percent` is from the first tenth of the window to the last; `low_s` how long the clock was more than 5 % below
     the reference while the GPU was not idle.
@@ -65,66 +64,18 @@ class Growth:
     bytes_per_s: float | None
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
+    bytes_per_batch: float | None
     grows: bool | None
     reason: str | None
 
 
 @dataclass(frozen=True)
-class GpuMetrics:
-    """One GPU over the measured window. `figures` has units in its keys (`power_w`, `sm_clock_mhz`, …)."""
-
-    uuid: str
-    name: str | None
-    gpu_index: int | None
-    mig_uuids: list[str]
-    """MIG instances that processes of this run ran on: power, clocks and energy are the whole GPU's all the same."""
-
-    processes: list[str]
-    window: WindowKind | None
-    window_s: float | None
-    busy_share: float | None
-    """Part of the window in which traced GPU work of this run's processes ran."""
-
-    figures: dict[str, MetricFigures]
-    totals: dict[str, float | None]
-    """What counters moved over the window: `nvlink_rx_bytes`, …"""
-
-    clock_events: list[ClockEventTime] | None
-    sm_clock: ClockHold
-    memory_clock: ClockHold
-    throttled_batches: int | None
-    reason: str | None
-    batches: int = 0
-    """Of the processes on it, without the warm-up: those that `throttled_batches` are of."""
-
-
-@dataclass(frozen=True)
 class BatchPeak:
-    """Highest memory use among the batches in which it was read at all; None where the sampling is too slow."""
+    """Highest memory use among the batches in which it was read; None where the sampling is too slow."""
 
     batches: int
     mean_bytes: float | None
     max_bytes: int | None
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class ProcessMetrics:
-    """One measured process and all that it started, over its measured window."""
-
-    gpu_uuid: str | None
-    """Null where it has none, or several."""
-
-    gpu_uuids: list[str]
-    window: WindowKind | None
-    window_s: float | None
-    figures: dict[str, MetricFigures]
-    totals: dict[str, float | None]
-    gpu_memory: Growth
-    gpu_memory_per_batch: BatchPeak
-    resident_memory: Growth
-    resident_memory_per_batch: BatchPeak
-    throttled_batches: int | None
     reason: str | None
 
 
@@ -135,8 +86,44 @@ class HostMetrics:
     window: WindowKind | None
     window_s: float | None
     figures: dict[str, MetricFigures]
+    """Units are in the keys: `power_w`, `sm_clock_mhz`, …"""
     totals: dict[str, float | None]
+    """The increase of counters over the window: `nvlink_rx_bytes`, …"""
     reason: str | None
+
+
+@dataclass(frozen=True)
+class GpuMetrics(HostMetrics):
+    """One GPU over the measured window."""
+
+    uuid: str
+    name: str | None
+    gpu_index: int | None
+    mig_uuids: list[str]
+    """MIG instances that processes of this run ran on; power and clocks are the whole GPU's."""
+    processes: list[str]
+    busy_share: float | None
+    """Part of the window in which traced GPU work of this run's processes ran."""
+    clock_events: list[ClockEventTime] | None
+    sm_clock: ClockHold
+    memory_clock: ClockHold
+    throttled_batches: int | None
+    batches: int = 0
+    """Of the processes on it, without the warm-up: those that `throttled_batches` counts."""
+
+
+@dataclass(frozen=True)
+class ProcessMetrics(HostMetrics):
+    """One measured process and all that it started, over its measured window."""
+
+    gpu_uuid: str | None
+    """Null where it has none, or several."""
+    gpu_uuids: list[str]
+    gpu_memory: Growth
+    gpu_memory_per_batch: BatchPeak
+    resident_memory: Growth
+    resident_memory_per_batch: BatchPeak
+    throttled_batches: int | None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""All that the samplers saw over the measured window, `gpu_metrics` of benchmark_mean.json, and findings about it."""
+"""GPUs, processes and host over the measured window: `gpu_metrics` of benchmark_mean.json."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,16 @@ from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_w
 from perfharness.analysis.metrics.clocks import (
     LOW_CLOCK,
     LOW_MEMORY_CLOCK,
-    MAX_DROP,
+    RequestedClocks,
     Throttling,
     clock_events,
     clock_hold,
-    find_throttling,
     of_any,
+    throttling_known,
 )
 from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
-from perfharness.analysis.metrics.memory import MIN_GROWTH_BYTES, MIN_GROWTH_SHARE, batch_peak, growth, kernel_peak
+from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.results import (
-    ClockHold,
     GpuMetrics,
     Growth,
     HostMetrics,
@@ -31,7 +30,6 @@ from perfharness.analysis.metrics.results import (
     WindowKind,
 )
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import (
     GPM_RATES,
     GPM_SHARES,
@@ -44,6 +42,7 @@ from perfharness.model.telemetry import (
 )
 
 Scaled = Mapping[str, tuple[str, float]]
+"""Name in the results -> metric of telemetry.parquet, and its factor."""
 
 
 def _same(*names: str) -> Scaled:
@@ -52,46 +51,24 @@ def _same(*names: str) -> Scaled:
 
 GPU_FIGURES: Scaled = {
     **{f"power_{kind}_w": (f"power_{kind}_mw", 1e-3) for kind in ("instant", "average", "sample", "limit")},
-    **_same(
-        "gpu_utilization_percent", "memory_utilization_percent", "memory_used_bytes", "sm_clock_mhz",
-        "memory_clock_mhz", "temperature_c", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "pstate", *GPM_SHARES, *GPM_RATES,
-    ),
-}  # fmt: skip
+    **_same("gpu_utilization_percent", "memory_utilization_percent", "memory_used_bytes"),
+    **_same("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "pcie_rx_kb_per_s", "pcie_tx_kb_per_s", "pstate"),
+    **_same(*GPM_SHARES, *GPM_RATES),
+}
 GPU_TOTALS: Scaled = {"nvlink_rx_bytes": ("nvlink_rx_kib", 1024.0), "nvlink_tx_bytes": ("nvlink_tx_kib", 1024.0)}
 PROCESS_FIGURES: Scaled = {
-    **_same("cpu_percent"),
+    **_same("cpu_percent", "threads", "quota_cpus"),
     "resident_memory_bytes": ("rss_bytes", 1.0),
     "gpu_memory_bytes": ("process_memory_bytes", 1.0),
-    **_same("threads", "quota_cpus"),
 }
 PROCESS_TOTALS: Scaled = {
     "cpu_time_s": ("cpu_time_ns", 1e-9),
     "quota_throttled_s": ("quota_throttled_ns", 1e-9),
-    **_same("quota_throttled_periods"),
-    **_same("context_switches", "involuntary_context_switches", "read_bytes", "write_bytes"),
+    **_same("quota_throttled_periods", "context_switches", "involuntary_context_switches"),
+    **_same("read_bytes", "write_bytes"),
 }
 HOST_FIGURES = _same("cpu_percent", "steal_percent", "io_wait_percent", "memory_used_bytes")
 HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes")
-"""Name in the results -> metric of telemetry.parquet, and what it is multiplied by."""
-
-
-@dataclass(frozen=True)
-class RequestedClocks:
-    """What a GPU's clocks were locked to, MHz; None: not locked, or not known."""
-
-    sm_mhz: float | None = None
-    memory_mhz: float | None = None
-
-
-def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
-    """When the clocks of a GPU (the whole GPU, of a MIG instance) were lowered."""
-    return find_throttling(
-        log.get(uuid, "clock_event_reasons"),
-        log.get(uuid, "sm_clock_mhz"),
-        log.get(uuid, "memory_clock_mhz"),
-        (requested.sm_mhz, requested.memory_mhz),
-        work,
-    )
 
 
 def summarise_metrics(
@@ -108,20 +85,14 @@ def summarise_metrics(
         throttling: of each GPU, by UUID.
         requested: clocks that GPUs were locked to, by UUID.
     """
-    lifetime = union_window([process.lifetime for process in processes])
     gpus = [
-        _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject), lifetime)
+        _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject))
         for record in log.meta.subjects
         if record.kind in ("gpu", "mig")
     ]
-    host = _Observed(log, HOST, processes)
-    return RunMetrics(
-        gpus=gpus,
-        processes={process.folder: _process(log, process, throttling) for process in processes},
-        host=HostMetrics(**host.over_window(HOST_FIGURES, HOST_TOTALS), reason=host.reason),
-        period_ms=log.meta.period_ns / 1e6,
-        reason=host.reason,
-    )
+    host = HostMetrics(**_Observed(log, HOST, processes).results(HOST_FIGURES, HOST_TOTALS))
+    own = {process.folder: _process(log, process, processes, throttling) for process in processes}
+    return RunMetrics(gpus, own, host, log.meta.period_ns / 1e6, host.reason)
 
 
 class _Observed:
@@ -136,14 +107,14 @@ class _Observed:
         if self.window is None:
             self.window = union_window([process.lifetime for process in processes])
             self.kind = None if self.window is None else "run"
-            self.reason = no_window(list(processes))
+            self.reason = no_window(processes)
 
     def series(self, metric: str) -> Series | None:
         """Readings of a metric."""
         return self._log.get(self._subject, metric)
 
-    def over_window(self, figures: Scaled, totals: Scaled) -> dict[str, Any]:
-        """The window, its figures and its totals, as all results have them."""
+    def results(self, figures: Scaled, totals: Scaled) -> dict[str, Any]:
+        """The fields of `HostMetrics`."""
         meta = self._log.meta
         failures = {one.metric: one.reason for one in reversed(meta.failures) if one.subject == self._subject}
         return {
@@ -163,6 +134,7 @@ class _Observed:
             "totals": {
                 name: counter_total(self.series(metric), self.window, scale) for name, (metric, scale) in totals.items()
             },
+            "reason": self.reason,
         }
 
 
@@ -172,43 +144,40 @@ def _gpu(
     processes: Sequence[MeasuredProcess],
     throttling: Throttling | None,
     requested: RequestedClocks | None,
-    lifetime: Window | None,
 ) -> GpuMetrics:
     """A GPU over the window of the processes on it; a GPU without any, over that of the whole run."""
     uuid, is_mig = record.subject, record.kind == "mig"
     mine = [one for process in processes if (one := process.on(uuid)) is not None]
+    lifetime = union_window([process.lifetime for process in processes])
     seen = _Observed(log, uuid, mine or processes)
     throttling, requested = throttling or Throttling(), requested or RequestedClocks()
-    sm_clock, memory_clock = seen.series("sm_clock_mhz"), seen.series("memory_clock_mhz")
+    low_s = {} if seen.window is None else throttling.within(seen.window)
+    holds = [
+        clock_hold(seen.series(metric), seen.window, low_s.get(name, 0.0), request, lifetime)
+        for name, metric, request in (
+            (LOW_CLOCK, "sm_clock_mhz", requested.sm_mhz),
+            (LOW_MEMORY_CLOCK, "memory_clock_mhz", requested.memory_mhz),
+        )
+    ]
     counts = [throttled_batches(process, throttling) for process in mine]
     known = [count for count in counts if count is not None]
-    touched = not is_mig and throttling_known(log, uuid) and len(known) == len(counts)
-    reason = seen.reason
+    results = seen.results(GPU_FIGURES, GPU_TOTALS)
     if is_mig:
-        reason = reason or f"power, clocks, temperature and energy are those of its GPU, {record.parent_uuid}"
+        results["reason"] = results["reason"] or f"power, clocks and temperature are those of GPU {record.parent_uuid}"
     return GpuMetrics(
+        **results,
         uuid=uuid,
         name=record.name,
         gpu_index=record.gpu_index,
         mig_uuids=sorted({gpu.uuid for process in mine for gpu in process.gpus if gpu.uuid != uuid}),
         processes=[process.folder for process in mine],
-        **seen.over_window(GPU_FIGURES, GPU_TOTALS),
         busy_share=_busy_share(mine, seen.window),
         clock_events=clock_events(seen.series("clock_event_reasons"), seen.window),
-        sm_clock=clock_hold(sm_clock, seen.window, throttling, LOW_CLOCK, requested.sm_mhz, lifetime),
-        memory_clock=clock_hold(
-            memory_clock, seen.window, throttling, LOW_MEMORY_CLOCK, requested.memory_mhz, lifetime
-        ),
-        throttled_batches=sum(known) if touched else None,
-        reason=reason,
+        sm_clock=holds[0],
+        memory_clock=holds[1],
+        throttled_batches=None if is_mig or not throttling_known(log, uuid) or len(known) < len(counts) else sum(known),
         batches=sum(int((~one.batches.warmup).sum()) for one in mine),
     )
-
-
-def throttling_known(log: SampleLog, uuid: str) -> bool:
-    """Whether the GPU reports anything that shows throttling."""
-    seen = (log.get(uuid, metric) for metric in ("clock_event_reasons", "sm_clock_mhz"))
-    return any(series is not None and bool(series.is_read.any()) for series in seen)
 
 
 def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int | None:
@@ -231,151 +200,48 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
     return round(busy / (window[1] - window[0]), 6)
 
 
-def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, Throttling]) -> ProcessMetrics:
+def _process(
+    log: SampleLog,
+    process: MeasuredProcess,
+    processes: Sequence[MeasuredProcess],
+    throttling: Mapping[str, Throttling],
+) -> ProcessMetrics:
     seen, batches = _Observed(log, process_subject(process.folder), [process]), process.batches
     kept = ~batches.warmup & (seen.kind == "measured")
     start, end = batches.start_ns[kept], batches.end_ns[kept]
+    count = len(start) if seen.kind == "measured" else None
     gpu_memory, resident = seen.series("process_memory_bytes"), seen.series("rss_bytes")
-    resident_memory = growth(resident, seen.window, is_measured=seen.kind == "measured")
-    peaks = (resident_memory.peak_bytes, kernel_peak(seen.series("peak_rss_bytes")), process.max_rss_bytes)
+    memory = growth(resident, seen.window, count)
+    kernel = seen.series("peak_rss_bytes")
+    known = None if kernel is None or not kernel.is_read.any() else int(np.nanmax(kernel.value))
+    peaks = [peak for peak in (memory.peak_bytes, known, process.max_rss_bytes) if peak is not None]
     sensors = list(dict.fromkeys(gpu.sensor_uuid for gpu in process.gpus))
     mine = [throttling[uuid] for uuid in sensors if uuid in throttling and throttling_known(log, uuid)]
     uuids = [gpu.uuid for gpu in process.gpus]
     return ProcessMetrics(
+        **seen.results(PROCESS_FIGURES, PROCESS_TOTALS),
         gpu_uuid=uuids[0] if len(uuids) == 1 else None,
         gpu_uuids=uuids,
-        **seen.over_window(PROCESS_FIGURES, PROCESS_TOTALS),
-        gpu_memory=growth(gpu_memory, seen.window, is_measured=seen.kind == "measured"),
+        gpu_memory=_gpu_memory(log, process, processes, growth(gpu_memory, seen.window, count, is_on_gpu=True), seen),
         gpu_memory_per_batch=batch_peak(gpu_memory, start, end),
-        resident_memory=replace(
-            resident_memory, peak_bytes=max((peak for peak in peaks if peak is not None), default=None)
-        ),
+        resident_memory=replace(memory, peak_bytes=max(peaks, default=None)),
         resident_memory_per_batch=batch_peak(resident, start, end),
         throttled_batches=throttled_batches(process, of_any(mine)) if mine and len(mine) == len(sensors) else None,
-        reason=seen.reason,
     )
 
 
-MIB = 1 << 20
-
-
-NSYS_HOLDS = 4.0
-"""Bytes that nsys holds in the process until it ends, at most, for each byte of the trace: 1.7 to 2.6 were seen."""
-
-
-def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:
-    """Findings of a run.
-
-    Args:
-        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
+def _gpu_memory(
+    log: SampleLog, process: MeasuredProcess, processes: Sequence[MeasuredProcess], own: Growth, seen: _Observed
+) -> Growth:
+    """GPU memory of a process; where the driver lists none (pids of another namespace), the growth of all memory in
+    use on its GPU, if no other process of the run is on it.
     """
-    found = [finding for gpu in metrics.gpus for finding in _of_gpu(gpu)]
-    for folder, process in metrics.processes.items():
-        for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):
-            held = 0 if grown is process.gpu_memory else (nsys_bytes or {}).get(folder, 0)
-            if grown.grows:
-                found.append(_leak(folder, what, grown, process.window_s or 0.0, held))
-        found.extend(_throttled(folder, process))
-    found.extend(_stolen(metrics.host))
-    return found
-
-
-LOST_SHARE = 0.05
-"""Of the CPU time that was wanted: with less, times hardly differ from those of a machine that gives all of it."""
-
-
-def _throttled(folder: str, process: ProcessMetrics) -> Iterator[Finding]:
-    """A CPU quota that was used up."""
-    lost, used = process.totals.get("quota_throttled_s"), process.totals.get("cpu_time_s")
-    cpus = process.figures["quota_cpus"].min
-    if not lost or not used or cpus is None or lost < LOST_SHARE * (lost + used):
-        return
-    yield Finding(
-        "cpu-quota-throttled",
-        Severity.WARNING,
-        f"A quota of {cpus:.3g} CPUs was used up: of the CPU time that was wanted, {lost / (lost + used):.0%} had to "
-        f"wait for the next period ({lost:.2f} s, {process.totals.get('quota_throttled_periods') or 0:.0f} periods).",
-        "Raise the quota (docker --cpus, limits.cpu of Kubernetes), or run fewer threads.",
-        folder,
-    )
-
-
-def _stolen(host: HostMetrics) -> Iterator[Finding]:
-    """CPU time that a hypervisor gave to other machines."""
-    steal, busy = host.figures["steal_percent"].mean, host.figures["cpu_percent"].mean
-    if not steal or not busy or steal < LOST_SHARE * busy:
-        return
-    yield Finding(
-        "cpu-stolen",
-        Severity.WARNING,
-        f"The hypervisor gave {steal / busy:.0%} of the CPU time that this machine wanted to other machines.",
-        "Measure on a machine that has its CPUs to itself; times of two runs here may differ by as much.",
-    )
-
-
-def _of_gpu(gpu: GpuMetrics) -> Iterator[Finding]:
-    where = f"GPU {gpu.uuid}"
-    clocks = ((gpu.sm_clock, "SM"), (gpu.memory_clock, "memory"))
-    events = [event for event in gpu.clock_events or [] if event.throttles]
-    is_measured = gpu.window == "measured"  # else the clock of a GPU that has yet to get work is no reference
-    low = [_low(clock, name) for clock, name in clocks if clock.low_s and is_measured]
-    why = "; ".join([*(f"{event.reason} for {event.seconds:.2f} s" for event in events), *low])
-    if gpu.throttled_batches:
-        yield Finding(
-            "clocks-throttled",
-            Severity.WARNING,
-            f"{where}: the clocks were not held in {gpu.throttled_batches} of {gpu.batches} batches ({why}); "
-            "they are in the statistics.",
-            "Cool the GPU, raise its power limit or lock lower clocks.",
-        )
-    elif gpu.processes and why and gpu.throttled_batches is None:
-        yield Finding(
-            "clocks-throttled",
-            Severity.WARNING,
-            f"{where}: the clocks were not held ({why}); which batches that touched is not known.",
-            "Cool the GPU, raise its power limit or lock lower clocks.",
-        )
-    elif gpu.processes and why:
-        yield Finding(
-            "clocks-throttled-between-batches",
-            Severity.NOTE,
-            f"{where}: the clocks were not held for a while, and no batch that counts was touched.",
-        )
-    for clock, name in clocks:
-        if is_measured and clock.drop_percent is not None and clock.drop_percent > 100 * MAX_DROP and gpu.processes:
-            yield Finding(
-                "clocks-dropped",
-                Severity.WARNING,
-                f"{where}: the {name} clock fell from {clock.before_mhz:.0f} to {clock.after_mhz:.0f} MHz "
-                f"({clock.drop_percent:.1f} %) from the first to the last tenth of the measured window.",
-                "Compare the first batches with the last; lock the clocks with `-m`, or let the GPU warm up first.",
-            )
-
-
-def _low(clock: ClockHold, name: str) -> str:
-    of = "the request" if clock.requested else "what it ran at before"
-    return f"{name} clock more than {MAX_DROP:.0%} below {of} ({clock.reference_mhz:.0f} MHz) for {clock.low_s:.2f} s"
-
-
-def _leak(folder: str, what: str, grown: Growth, seconds: float, trace_bytes: int) -> Finding:
-    slope, low, high = (
-        (value or 0) / MIB for value in (grown.bytes_per_s, grown.bytes_per_s_low, grown.bytes_per_s_high)
-    )
-    if high * seconds * MIB <= NSYS_HOLDS * trace_bytes:
-        return Finding(
-            "memory-grows-under-nsys",
-            Severity.NOTE,
-            f"{what} grows by {slope:.2f} MiB/s ({low:.2f} to {high:.2f}) over the {seconds:.1f} s measured. nsys "
-            "holds what it records in the process until that ends, and that may be all of it (the trace has "
-            f"{trace_bytes / MIB:.0f} MiB).",
-            "Measure with `--tracer none` to see whether the program's own memory grows.",
-            folder,
-        )
-    return Finding(
-        "memory-grows",
-        Severity.WARNING,
-        f"{what} grows by {slope:.2f} MiB/s ({low:.2f} to {high:.2f}) over the {seconds:.1f} s measured, in the second "
-        f"half too, and in all by more than {MIN_GROWTH_SHARE:.0%} and {MIN_GROWTH_BYTES // MIB} MiB.",
-        "Look for what batches leave behind: outputs kept in lists, tensors that hold a graph, caches without a limit.",
-        folder,
-    )
+    uuids = [gpu.uuid for gpu in process.gpus]
+    alone = len(uuids) == 1 and sum(one.on(uuids[0]) is not None for one in processes) == 1
+    if own.peak_bytes is not None or not alone or seen.kind != "measured":
+        return own
+    count = int((~process.batches.warmup).sum())
+    whole = growth(log.get(uuids[0], "memory_used_bytes"), seen.window, count, is_on_gpu=True)
+    if whole.bytes_per_s is None:
+        return own
+    return replace(whole, peak_bytes=None, reason=f"{own.reason}; the growth is of all memory in use on its GPU")

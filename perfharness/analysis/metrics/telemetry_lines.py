@@ -1,8 +1,8 @@
-"""Readings of telemetry as lines to be drawn: rates of counters, gaps, and few points that keep every extreme."""
+"""Readings of telemetry as lines of a chart: rates of counters, gaps, and few points that keep every extreme."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from perfharness.model.trace import Int64
 
 NS_PER_S = 1e9
 GAP_PERIODS = 4.0
-"""Readings further apart than this many usual distances are not joined by a line."""
+"""Usual distances between readings: further apart they are not joined by a line."""
 
 BINS = 400
 """Steps of time of a chart: a line keeps four points and its breaks in each; stages and cores have one value."""
@@ -27,7 +27,7 @@ MAX_STAGES = 7
 
 @dataclass(frozen=True)
 class Spans:
-    """Intervals of time of one kind, s; `share` of the readings that were inside, 0 to 1."""
+    """Intervals of one kind, s; `share` of the readings inside, 0 to 1."""
 
     name: str
     start_s: list[float]
@@ -37,9 +37,9 @@ class Spans:
 
 @dataclass(frozen=True)
 class StageShares:
-    """`percent` has shape (names, steps): of the processes' time in a step that began at `start_s`, that in a stage.
+    """`percent` (names, steps): share of the processes' time in each stage, in the step that begins at `start_s`.
 
-    The last name is what batches did outside of their stages; `is_rest`: the one before is several stages together.
+    The last name is the time of batches outside of their stages; `is_rest`: the one before is several stages together.
     """
 
     names: list[str]
@@ -50,7 +50,7 @@ class StageShares:
 
 @dataclass(frozen=True)
 class CoreLoad:
-    """`percent` has shape (cores, steps), the mean of the readings in a step; NaN where there were none."""
+    """`percent` (cores, steps): the mean of the readings in a step; NaN where there were none."""
 
     cores: list[str]
     edges_s: Float64
@@ -58,60 +58,36 @@ class CoreLoad:
 
 
 def rate_of(counter: Series) -> Series:
-    """Increase per second of a counter since the reading before; the first has none."""
-    step = np.diff(counter.value, prepend=np.nan) / (np.diff(counter.time_monotonic_ns, prepend=0) / NS_PER_S)
-    return Series(counter.time_unix_ns, counter.time_monotonic_ns, step, counter.is_new, counter.read_ns)
+    """Increase per second of a counter since the reading before; the first has the value of the second."""
+    step = np.diff(counter.value) / (np.diff(counter.time_monotonic_ns) / NS_PER_S)
+    return replace(counter, value=np.append(step[:1], step) if len(step) else np.full(len(counter), np.nan))
 
 
 def storage_rate(log: SampleLog) -> Series | None:
-    """What the machine read and wrote together, bytes a second; None where that was not sampled."""
+    """Bytes per second that the machine read and wrote together; None where that was not sampled."""
     read, written = log.get(HOST, "read_bytes"), log.get(HOST, "write_bytes")
     if read is None or written is None or len(read) != len(written):
         return None
-    both = Series(read.time_unix_ns, read.time_monotonic_ns, read.value + written.value, read.is_new, read.read_ns)
-    return rate_of(both)
+    return rate_of(replace(read, value=read.value + written.value))
 
 
-def line_points(
-    series: Series, zero_unix_ns: int, scale: float = 1.0, *, is_rate: bool = False
-) -> tuple[Float64, Float64]:
-    """Times (s since `zero_unix_ns`) and values of a line of steps, with gaps and few points; NaN breaks the line.
-
-    Args:
-        is_rate: a value is of the time before its reading; else it holds until the next.
-    """
-    times, values = with_gaps((series.time_unix_ns - zero_unix_ns) / NS_PER_S, series.value * scale)
-    kept = thinned(times, values)
-    return whole_steps(times[kept], values[kept], is_rate=is_rate)
-
-
-def whole_steps(times: Float64, values: Float64, *, is_rate: bool) -> tuple[Float64, Float64]:
-    """The same with a point where the step next to a gap ends, for a chart draws nothing between a point and NaN."""
-    broken = np.isnan(values)
-    if is_rate:
-        after = np.flatnonzero(broken[:-1] & ~broken[1:]) + 1
-        return np.insert(times, after, times[after - 1]), np.insert(values, after, values[after])
-    first = np.flatnonzero(~broken[:-1] & broken[1:]) + 1
-    return np.insert(times, first, times[first]), np.insert(values, first, values[first - 1])
+def line_points(series: Series, zero_unix_ns: int, scale: float = 1.0) -> tuple[Float64, Float64]:
+    """Times (s since `zero_unix_ns`) and values of a line with few points; NaN, where nothing was read, breaks it."""
+    times, values = (series.time_unix_ns - zero_unix_ns) / NS_PER_S, series.value * scale
+    if len(times) > 2:
+        between = np.diff(times)
+        usual = np.median(between)
+        wide = np.flatnonzero(between > GAP_PERIODS * usual)
+        times, values = np.insert(times, wide + 1, times[wide] + usual), np.insert(values, wide + 1, np.nan)
+    if len(times) > 5 * BINS:
+        kept = _thinned(times, values)
+        times, values = times[kept], values[kept]
+    return times, values
 
 
-def with_gaps(times: Float64, values: Float64) -> tuple[Float64, Float64]:
-    """The same with a break where readings are missing; those that failed are NaN, which breaks a line too."""
-    if len(times) < 3:
-        return times, values
-    between = np.diff(times)
-    wide = np.flatnonzero(between > GAP_PERIODS * np.median(between))
-    return (
-        np.insert(times, wide + 1, times[wide] + np.median(between)),
-        np.insert(values, wide + 1, np.nan),
-    )
-
-
-def thinned(times: Float64, values: Float64, bins: int = BINS) -> Int64:
+def _thinned(times: Float64, values: Float64) -> Int64:
     """Positions that draw the same line: first, last, smallest, largest of each step of time, and where it breaks."""
-    if len(times) <= 5 * bins:
-        return np.arange(len(times))
-    step = np.minimum(((times - times[0]) / (times[-1] - times[0]) * bins).astype(np.int64), bins - 1)
+    step = np.minimum(((times - times[0]) / (times[-1] - times[0]) * BINS).astype(np.int64), BINS - 1)
     first = np.flatnonzero(np.diff(step, prepend=-1))
     last = np.append(first[1:], len(times)) - 1
     broken = np.isnan(values)
@@ -122,54 +98,45 @@ def thinned(times: Float64, values: Float64, bins: int = BINS) -> Int64:
 
 
 def throttle_spans(reasons: Series | None, zero_unix_ns: int) -> list[Spans]:
-    """When each reason that lowers the clocks was given, up to the next reading; none where it never was.
-
-    Stretches that no chart could separate are one; the shares are of the readings.
-    """
+    """When each reason that lowers the clocks was given, up to the next reading; near ones together."""
     if reasons is None or not reasons.is_read.any():
         return []
     bits = np.where(reasons.is_read, reasons.value, 0).astype(np.int64)
     times = reasons.time_unix_ns - zero_unix_ns
-    close = (times[-1] - times[0]) // (4 * BINS)
+    near = (times[-1] - times[0]) // (4 * BINS)
     found = []
     for reason in CLOCK_EVENT_REASONS:
         active = (bits & reason.bit) != 0
-        if not reason.slows or not active.any():
-            continue
-        first, after = stretches(active)
-        until = times[np.minimum(after, len(times) - 1)]
-        starts, ends = merge(times[first], until + close)
-        found.append(_spans(reason.name, starts, ends - close, float(active.mean())))
+        if reason.slows and active.any():
+            first, after = stretches(active)
+            start, end = merge(times[first], times[np.minimum(after, len(times) - 1)] + near)
+            found.append(_spans(reason.name, start, end - near, float(active.mean())))
     return found
 
 
 def core_load(log: SampleLog, zero_unix_ns: int) -> CoreLoad | None:
     """CPU time of every core over time; None where it was not sampled."""
-    found = [
-        (record.subject, series)
-        for record in log.subjects("core")
-        if (series := log.get(record.subject, "cpu_percent")) is not None and len(series) > 1
-    ]
-    if not found:
+    found = {record.subject: log.get(record.subject, "cpu_percent") for record in log.subjects("core")}
+    cores = {subject: series for subject, series in found.items() if series is not None and len(series) > 1}
+    if not cores:
         return None
-    times = found[0][1].time_unix_ns - zero_unix_ns
-    steps = min(len(times), BINS, max(1, MAX_CELLS // len(found)))
+    times = next(iter(cores.values())).time_unix_ns - zero_unix_ns
+    steps = min(len(times), BINS, max(1, MAX_CELLS // len(cores)))
     step_of = np.arange(len(times)) * steps // len(times)
-    last = np.flatnonzero(np.diff(step_of, append=steps))
     middles = (times[1:] + times[:-1]) / 2
-    rows = np.full((len(found), steps), np.nan)
-    for position, (_, series) in enumerate(found):
-        series = series.select(series.is_read)
-        step = step_of[np.searchsorted(middles, series.time_unix_ns - zero_unix_ns)]
+    percent = np.full((len(cores), steps), np.nan)
+    for row, series in enumerate(cores.values()):
+        read = series.select(series.is_read)
+        step = step_of[np.searchsorted(middles, read.time_unix_ns - zero_unix_ns)]
         count = np.bincount(step, minlength=steps)
-        has = count > 0
-        rows[position, has] = np.bincount(step, series.value, steps)[has] / count[has]
+        percent[row, count > 0] = np.bincount(step, read.value, steps)[count > 0] / count[count > 0]
+    last = np.flatnonzero(np.diff(step_of, append=steps))
     edges = np.append(2 * times[0] - times[1], times[last]) / NS_PER_S  # a reading is of the time before it
-    return CoreLoad([subject.removeprefix("core:") for subject, _ in found], edges, rows)
+    return CoreLoad([subject.removeprefix("core:") for subject in cores], edges, percent)
 
 
 def warmup_spans(activities: list[ProcessActivity], zero_unix_ns: int) -> Spans:
-    """Where all that ran was warm-up."""
+    """Times of warm-up alone."""
     windows = np.asarray([window for own in activities for window in own.warmup], dtype=np.int64).reshape(-1, 2)
     return _spans("warm-up batches", *merge(*(windows - zero_unix_ns).T))
 
@@ -177,11 +144,7 @@ def warmup_spans(activities: list[ProcessActivity], zero_unix_ns: int) -> Spans:
 def stage_spans(activities: list[ProcessActivity], zero_unix_ns: int) -> list[Spans]:
     """Every stage of every batch."""
     return [
-        _spans(
-            name,
-            own.stage_start_ns[own.stage == code] - zero_unix_ns,
-            own.stage_end_ns[own.stage == code] - zero_unix_ns,
-        )
+        _spans(name, *(times[own.stage == code] - zero_unix_ns for times in (own.stage_start_ns, own.stage_end_ns)))
         for own in activities
         for code, name in enumerate(own.names)
     ]
@@ -194,7 +157,7 @@ def _spans(name: str, start_ns: Int64, end_ns: Int64, share: float = 1.0) -> Spa
 def stage_shares(
     activities: list[ProcessActivity], begin_unix_ns: int, end_unix_ns: int, zero_unix_ns: int
 ) -> StageShares:
-    """The share of each stage over time: the most used ones, the others together, what was outside of stages."""
+    """The share of each stage over time: the most used ones, the others together, the time outside of stages."""
     edges = np.linspace(begin_unix_ns - zero_unix_ns, end_unix_ns - zero_unix_ns, BINS + 1).astype(np.int64)
     found = shares_over_time(activities, edges + zero_unix_ns)
     names, share = found.names, found.share

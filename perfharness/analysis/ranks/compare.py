@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
 from typing import Literal
 
 import numpy as np
 
 from perfharness.analysis.ranks.matching import CommonBatches, Matched, RankInput, common_batches, match_collectives
 from perfharness.analysis.ranks.parallel import find_parallel
-from perfharness.analysis.ranks.rank_work import OUTSIDE, WorkBefore
 from perfharness.analysis.ranks.results import (
     ArrivalSkew,
     Parallel,
@@ -21,8 +19,9 @@ from perfharness.analysis.ranks.results import (
     RankGroup,
     StageWaiting,
 )
-from perfharness.analysis.statistics import student_quantile
+from perfharness.analysis.ranks.work import OUTSIDE, RankWork, TimeBefore
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
 
@@ -31,13 +30,12 @@ NS_PER_MS = 1e6
 MIN_BATCHES = 8
 """With fewer, chance makes one rank the last of two in every batch too often."""
 
-ERROR_RATE = 0.01
-"""Of the interval of a lag. So one of several equal ranks is called late in 0.7 % of runs at most, where their work
-varies by chance; in up to 4 % of runs of 20 batches, and 10 % of 8, where it varies much and slowly
-(`scripts/rank_calibration`)."""
+LATE_SHARE = 0.9
+"""Of the batches: a rank that is late holds the others up in so many. One of two equal ranks does by chance in 0.8 % of
+runs of 8 batches."""
 
 LAG_SHARE = 0.05
-"""Of the time from batch to batch: ranks that are less apart, surely, are not worth the reader's time."""
+"""Of the time from batch to batch: ranks that are less apart do not matter."""
 
 LOCATED_SHARE = 0.5
 """Of the lag: a stage, or all work of a rank, that explains less does not explain it."""
@@ -207,16 +205,12 @@ def _stages(view: _View, *, is_judged: bool) -> Iterator[StageWaiting]:
             knows = is_judged and bool(is_known[mine].any())
             yield StageWaiting(
                 process=one.process,
-                path=_path(one, path),
+                path=work.path(path),
                 operations=operations,
                 collectives=len(mine) / count,
                 communication_ms=int(length[mine].sum()) / count / NS_PER_MS,
                 waiting_ms=int(waiting[mine].sum()) / count / NS_PER_MS if knows else None,
             )
-
-
-def _path(one: RankInput, code: int) -> Path:
-    return () if code == OUTSIDE else one.work.paths[code]
 
 
 def _skew(matched: list[Matched]) -> ArrivalSkew | None:
@@ -296,161 +290,99 @@ class _Site:
     """Collectives of one operation in one stage, as one rank has them: rows of a `Matched`."""
 
     each: Matched
+    column: int
     rows: Int64
-    at_stage: Path
-    operation: str
-    call: Path | None
-
-
-def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
-    one = view.ranks[each.ranks[column]]
-    calls = one.work.collectives
-    awaited = np.flatnonzero(each.waited)
-    rows = each.row[awaited, column]
-    stage, operation, own = calls.stage[rows], calls.operation[rows], calls.own[rows]
-    for site in dict.fromkeys(zip(stage.tolist(), operation.tolist(), own.tolist(), strict=True)):
-        chosen = awaited[(stage == site[0]) & (operation == site[1]) & (own == site[2])]
-        call = None if site[2] == OUTSIDE else one.work.paths[site[2]]
-        yield _Site(each, chosen, _path(one, site[0]), one.work.operations[site[1]], call)
+    stage: int
+    operation: int
+    own: int
 
 
 def _delays(view: _View) -> list[RankDelay]:
     if len(view.common) < MIN_BATCHES:
         return []
-    found = [
-        delay
-        for each in view.matched
-        for column in range(len(each.ranks))
-        for site in _sites(view, each, column)
-        if (delay := _delay(view, site, column)) is not None
-    ]
+    sites = (site for each in view.matched for column in range(len(each.ranks)) for site in _sites(view, each, column))
+    found = [delay for site in sites if (delay := _delay(view, site)) is not None]
     return sorted(found, key=lambda delay: -delay.waiting_ms)
 
 
-def _delay(view: _View, site: _Site, column: int) -> RankDelay | None:
-    """The delay of one rank at one site, where the others surely wait for it; None where they do not."""
-    each, rows = site.each, site.rows
-    position, count = each.ranks[column], len(view.common)
-    lag = each.lag_ns[rows, column]
-    per_batch: Float64 = np.bincount(each.batch[rows], weights=lag, minlength=count).astype(np.float64)
-    calls = np.bincount(each.batch[rows], minlength=count)
-    mean = float(per_batch.mean())
-    half = half_interval(per_batch)
-    period = float(np.mean([view.periods_ns[other] for other in each.ranks if other != position]))
-    if mean - half <= max(each.error_ns * float(calls.mean()), LAG_SHARE * period):
-        return None
-    if _work_excess_ns(view, site, column) < LOCATED_SHARE * mean * count:
-        return None  # it came late because the collective before let it go late
-    is_last = each.arrival_ns[rows, column] == each.last_ns[rows]
-    others = [other for other in range(len(each.ranks)) if other != column]
+def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
+    calls = view.ranks[each.ranks[column]].work.collectives
+    awaited = np.flatnonzero(each.waited)
+    rows = each.row[awaited, column]
+    sites = group_rows(calls.stage[rows], calls.operation[rows], calls.own[rows])
+    for number, first in enumerate(rows[sites.first].tolist()):
+        place = int(calls.stage[first]), int(calls.operation[first]), int(calls.own[first])
+        yield _Site(each, column, awaited[sites.code == number], *place)
+
+
+def _delay(view: _View, site: _Site) -> RankDelay | None:
+    """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not."""
+    each, rows, count = site.each, site.rows, len(view.common)
+    one, batch = view.ranks[each.ranks[site.column]], each.batch[rows]
+    lag: Float64 = np.bincount(batch, weights=each.lag_ns[rows, site.column], minlength=count).astype(np.float64)
+    calls = float(np.bincount(batch, minlength=count).mean())
+    others = [column for column in range(len(each.ranks)) if column != site.column]
+    period = float(np.mean([view.periods_ns[each.ranks[other]] for other in others]))
+    floor = max(each.error_ns * calls, LAG_SHARE * period)
+    mean, late_share = float(lag.mean()), float((lag > floor).mean())
+    excess = _excess(view, site)
+    if mean <= floor or late_share < LATE_SHARE or excess.total_ns < LOCATED_SHARE * mean * count:
+        return None  # or it came late because the collective before let it go late
+    is_last = each.arrival_ns[rows, site.column] == each.last_ns[rows]
     waiting = each.waiting_ns[np.ix_(rows[is_last], others)].sum(axis=0) / count
-    waiting_ns = float(waiting.mean())
-    where = _origin(view, site, column, mean)
-    one = view.ranks[position]
+    waiting_ns, is_located = float(waiting.mean()), excess.stage_ns >= LOCATED_SHARE * mean * count
     return RankDelay(
         rank=one.rank,
         process=one.process,
-        at_stage=site.at_stage,
-        operation=site.operation,
-        call=site.call,
+        at_stage=one.work.path(site.stage),
+        operation=one.work.operations[site.operation],
+        call=None if site.own == OUTSIDE else one.work.paths[site.own],
         batches=count,
         lag_ms=mean / NS_PER_MS,
-        lag_low_ms=(mean - half) / NS_PER_MS,
-        lag_high_ms=(mean + half) / NS_PER_MS,
+        late_share=late_share,
         waiting_ms=waiting_ns / NS_PER_MS,
         waiting_by_process={
-            view.ranks[each.ranks[other]].process: float(ns) / NS_PER_MS
+            view.ranks[each.ranks[other]].process: ns / NS_PER_MS
             for other, ns in zip(others, waiting.tolist(), strict=True)
         },
         saves_ms=float(each.margin_ns[rows[is_last]].sum()) / count / NS_PER_MS,
         batch_share=min(waiting_ns / period, 1.0),
-        stage=where.stage,
-        basis=where.basis,
-        between_batches=where.between,
-        excess_ms=where.excess_ns / NS_PER_MS if where.excess_ns is not None else None,
-        reason=where.reason,
+        stage=excess.stage if is_located else None,
+        basis=excess.basis if is_located else None,
+        between_batches=is_located and excess.stage in {one.work.path(code) for code in one.work.between},
+        excess_ms=excess.stage_ns / count / NS_PER_MS if is_located else None,
+        reason=None if is_located else "no single stage takes half of the delay longer than in the other ranks",
     )
 
 
-def _work_excess_ns(view: _View, site: _Site, column: int) -> float:
-    """How much longer than the mean of the others a rank took from the collective before to these."""
-    each = site.each
-    before = [
-        view.ranks[position].work.collectives.before_ns[each.row[site.rows, at]]
-        for at, position in enumerate(each.ranks)
-    ]
-    others = np.mean(np.stack([one for at, one in enumerate(before) if at != column]), axis=0)
-    return float((before[column] - others).sum())
-
-
-def half_interval(values: Float64) -> float:
-    """Half of the interval of the mean over batches, which may be alike from one to the next."""
-    count = _effective(values)
-    return student_quantile(1 - ERROR_RATE / 2, count - 1) * float(values.std(ddof=1)) / sqrt(count)
-
-
-def _effective(values: Float64) -> int:
-    """So many independent values are worth what these are, which may be alike from one to the next; two at least."""
-    count, spread = len(values), values - values.mean()
-    scale = float((spread**2).sum())
-    if scale <= 0:
-        return count
-    correlation = min(max(float((spread[1:] * spread[:-1]).sum()) / scale, 0.0), 0.9)
-    return max(int(count * (1 - correlation) / (1 + correlation)), 2)
-
-
 @dataclass(frozen=True)
-class _Origin:
-    stage: Path | None = None
-    basis: Literal["host", "gpu"] | None = None
-    between: bool = False
-    excess_ns: float | None = None
-    reason: str | None = None
+class _Excess:
+    """How much longer than the mean of the others a rank took since the collective before: in all, and in the stage
+    with most of it.
+    """
+
+    total_ns: float
+    stage: Path
+    stage_ns: float
+    basis: Literal["host", "gpu"]
 
 
-def _origin(view: _View, site: _Site, column: int, lag_ns: float) -> _Origin:
-    """In which stage a rank spent the time, since the collective before, that the others did not."""
-    each, rows, count = site.each, site.rows, len(view.common)
-    works = [view.ranks[position].work for position in each.ranks]
-    gpu = [work.gpu for work in works]
-    idle = [work.gpu_idle_ns for work in works]
-    found: list[_Origin] = []
-    host = _excess([(view.ranks[at], view.ranks[at].work.host) for at in each.ranks], each, rows, column)
-    if all(one is not None for one in gpu):
-        pairs = [(view.ranks[at], one) for at, one in zip(each.ranks, gpu, strict=True) if one is not None]
-        of_gpu = _excess(pairs, each, rows, column)
-        idle_ns = [float(one[each.row[rows, at]].sum()) for at, one in enumerate(idle) if one is not None]
-        more_idle = idle_ns[column] - float(np.mean(np.delete(idle_ns, column)))
-        most = max(of_gpu.values(), default=0.0)
-        if most >= more_idle and most > 0:
-            found.append(_named(works[column].between, view.ranks[each.ranks[column]], of_gpu, "gpu", count))
-    if not found and host:
-        found.append(_named(works[column].between, view.ranks[each.ranks[column]], host, "host", count))
-    best = found[0] if found else _Origin()
-    if best.excess_ns is None or best.excess_ns < LOCATED_SHARE * lag_ns:
-        where = "its GPU and its host" if all(one is not None for one in gpu) else "its host"
-        return _Origin(reason=f"no single stage of {where} takes half of the delay longer than in the other ranks")
-    return best
+def _excess(view: _View, site: _Site) -> _Excess:
+    works = [view.ranks[position].work for position in site.each.ranks]
+    bases: list[tuple[Literal["host", "gpu"], list[TimeBefore]]] = [("host", [work.host for work in works])]
+    if works[0].kind == "gpu":
+        bases.append(("gpu", [work.gpu for work in works if work.gpu is not None]))
+    return max((_excess_of(site, works, *one) for one in bases), key=lambda one: one.stage_ns)
 
 
-def _excess(ranks: list[tuple[RankInput, WorkBefore]], each: Matched, rows: Int64, column: int) -> dict[Path, float]:
-    """By stage of a rank, how much more time it took in front of these collectives than the mean of the others."""
-    totals: list[dict[Path, float]] = []
-    for at, (one, work) in enumerate(ranks):
-        chosen = np.isin(work.collective, each.row[rows, at])
-        path, spent = work.path[chosen], work.spent_ns[chosen]
-        total = np.bincount(path + 1, weights=spent)  # 0 stands for outside
-        totals.append({_path(one, code - 1): float(total[code]) for code in np.flatnonzero(total).tolist()})
-    others = [total for at, total in enumerate(totals) if at != column]
-    return {
-        path: spent - float(np.mean([other.get(path, 0.0) for other in others]))
-        for path, spent in totals[column].items()
-    }
-
-
-def _named(
-    between: frozenset[int], one: RankInput, excess: dict[Path, float], basis: Literal["host", "gpu"], count: int
-) -> _Origin:
-    stage = max(excess, key=lambda path: excess[path])
-    around = {_path(one, code) for code in between}
-    return _Origin(stage, basis, stage in around, excess[stage] / count)
+def _excess_of(site: _Site, works: list[RankWork], basis: Literal["host", "gpu"], before: list[TimeBefore]) -> _Excess:
+    by_rank: list[dict[Path, float]] = []
+    for column, (work, time) in enumerate(zip(works, before, strict=True)):
+        chosen = np.isin(time.collective, site.each.row[site.rows, column])
+        spent = np.bincount(time.path[chosen] + 1, weights=time.ns[chosen])  # 0 stands for outside
+        by_rank.append({work.path(code - 1): float(spent[code]) for code in np.flatnonzero(spent).tolist()})
+    own = by_rank.pop(site.column)
+    paths = dict.fromkeys(path for one in [own, *by_rank] for path in one)
+    more = {path: own.get(path, 0.0) - float(np.mean([one.get(path, 0.0) for one in by_rank])) for path in paths}
+    stage = max(more, key=lambda path: more[path], default=())
+    return _Excess(sum(more.values()), stage, more.get(stage, 0.0), basis)

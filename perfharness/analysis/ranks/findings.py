@@ -28,10 +28,9 @@ def delay_finding(delay: RankDelay) -> Finding:
     return Finding(
         "waiting-on-rank",
         Severity.NOTE,
-        f"The other ranks wait {delay.waiting_ms:.3f} ms a batch, {100 * delay.batch_share:.0f} % of it, for rank "
+        f"The other ranks wait {delay.waiting_ms:.3f} ms per batch ({100 * delay.batch_share:.0f} % of it) for rank "
         f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {origin(delay)}. It comes "
-        f"{delay.lag_ms:.3f} ms later than they do (99 % interval {delay.lag_low_ms:.3f} to "
-        f"{delay.lag_high_ms:.3f} ms over {delay.batches} batches).",
+        f"{delay.lag_ms:.3f} ms later than they do, in {100 * delay.late_share:.0f} % of {delay.batches} batches.",
         "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
     )
 

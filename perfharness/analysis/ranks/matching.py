@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.ranks.rank_work import RankWork, batch_keys, keys_by_order, occurrences
+from perfharness.analysis.ranks.work import RankWork, batch_keys, occurrences
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
@@ -95,7 +95,7 @@ def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Comm
     """
     positions = [{key: at for at, key in enumerate(batch_keys(one.work))} for one in ranks]
     if not set(positions[0]).intersection(*positions[1:]):
-        positions = [{key: at for at, key in enumerate(keys_by_order(one.work))} for one in ranks]
+        positions = [{key: at for at, key in enumerate(batch_keys(one.work, by_order=True))} for one in ranks]
     common = [
         key
         for key in positions[0]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.ranks.matching import CommonBatches, RankInput
-from perfharness.analysis.ranks.rank_work import batch_keys
 from perfharness.analysis.ranks.results import Basis, Parallel
+from perfharness.analysis.ranks.work import batch_keys
 from perfharness.model.result import Path
 
 MOSTLY = 0.9

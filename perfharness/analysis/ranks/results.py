@@ -57,11 +57,11 @@ class RankDelay:
     """A rank for which the others wait, batch after batch, at collectives of one stage.
 
     `at_stage` and `operation` are the collectives', `call` is the path of the range of a call (None: a kernel).
-    `lag_ms` is how much later than the mean of the others the rank came, with its 99 % interval over batches;
-    `waiting_ms` what the others waited for it (their mean; `waiting_by_process`), `saves_ms` how much earlier the
-    collectives had begun if it had come as the second last did. `stage` is where it spent the time that the others did
-    not (`excess_ms` of it): on the `host`, or in work of the `gpu` that the stage started; None with the reason.
-    `between_batches`: the stage lies around the batches or is none, so that the time passed between two.
+    `lag_ms`: how much later than the mean of the others the rank came, in the mean over batches; `late_share`: part of
+    the batches in which it came later. `waiting_ms`: what the others waited for it (their mean; `waiting_by_process`),
+    `saves_ms`: how much earlier the collectives had begun if it had come as the second last did. `stage`: where it
+    spent the time that the others did not (`excess_ms` of it), on the `host` or in work of the `gpu` that the stage
+    started; None with the reason. `between_batches`: the stage lies around the batches, or is none.
     """
 
     rank: int
@@ -71,14 +71,12 @@ class RankDelay:
     call: Path | None
     batches: int
     lag_ms: float
-    lag_low_ms: float
-    lag_high_ms: float
+    late_share: float
     waiting_ms: float
     waiting_by_process: dict[str, float]
     saves_ms: float
     batch_share: float
     """`waiting_ms` by the time from batch to batch."""
-
     stage: Path | None
     basis: Literal["host", "gpu"] | None
     between_batches: bool

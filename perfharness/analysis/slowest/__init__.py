@@ -1,1 +1,9 @@
 """The slowest batches beside the typical one: what was different, in parts that sum to the difference."""
+
+from perfharness.analysis.slowest.find import ProcessLoop as ProcessLoop
+from perfharness.analysis.slowest.find import Requests as Requests
+from perfharness.analysis.slowest.find import pool_loops as pool_loops
+from perfharness.analysis.slowest.find import slowest_of_process as slowest_of_process
+from perfharness.analysis.slowest.results import Slowest as Slowest
+from perfharness.analysis.slowest.results import SlowLoop as SlowLoop
+from perfharness.analysis.slowest.results import SlowRequest as SlowRequest

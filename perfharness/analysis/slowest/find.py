@@ -1,32 +1,43 @@
-"""The slowest batches of a process, each beside the typical one of its kind."""
+"""The slowest batches of a process, each beside the typical one of its loop."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.slowest.difference import Compared, Difference, LoopFigures
-from perfharness.analysis.slowest.results import CommonCause, SlowLoop, SlowRequest, Typical
-from perfharness.analysis.slowest.typical import Alike, Groups
-from perfharness.analysis.stages.charts import BatchTimeline, batch_timeline
+from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, NS_PER_MS, Divided, usual
+from perfharness.analysis.slowest.results import (
+    GENERATOR,
+    OUTSIDE,
+    QUEUE,
+    SlowLoop,
+    SlowRequest,
+    Typical,
+    Verdict,
+)
+from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
 
-NS_PER_MS = 1e6
 NS_PER_S = 1e9
+MIN_TYPICAL = 5
+"""With fewer other batches there is no typical one."""
+MAX_TYPICAL = 2_000
+"""More batches are not needed for a median; so many are drawn."""
+SEED = 17
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Recorded requests, aligned columns; times are ns of CLOCK_MONOTONIC, `begun_ns` is -1 where it is not known;
-    `late_ns` is by how much the generator sent it later than it could, 0 where that is not known.
+    """Recorded requests; aligned columns. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known.
+
+    `late_ns`: how much later than it could the generator sent it, 0 where that is not known.
     """
 
     id: Int64
@@ -38,7 +49,6 @@ class Requests:
     phase: list[str | None]
     input: list[str | None]
     error: list[str | None]
-
     is_warmup: Bool
 
     def __len__(self) -> int:
@@ -47,26 +57,27 @@ class Requests:
 
 @dataclass(frozen=True)
 class ProcessLoop:
-    """The slowest requests of one loop path of a process; `beside`: of each its timeline and that of a typical one."""
+    """The slowest requests of one loop path of a process, and of each its timeline and that of a typical batch."""
 
     loop: str
     batches: int
     by_latency: bool
-    requests: list[SlowRequest]
-    beside: list[list[BatchTimeline]] = field(default_factory=list)
+    requests: list[tuple[SlowRequest, list[BatchTimeline]]]
 
 
 @dataclass(frozen=True)
 class _Batches:
-    """Batches of a loop path. `request` is the row of each one's request, -1: none; times are ns."""
+    """Batches of a loop path; ns. `request` is the row of each one's request, -1: none; `queue_ns` NaN: not known."""
 
     rows: Int64
+    request: Int64
     total_ns: Float64
     queue_ns: Float64
-    """From the intended time until service began; NaN: not known."""
     late_ns: Float64
-    outside_ns: Float64
-    request: Int64
+
+    def at(self, places: Int64) -> _Batches:
+        """The batches at these places."""
+        return _Batches(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
 
 
 def slowest_of_process(
@@ -78,47 +89,42 @@ def slowest_of_process(
     *,
     timelines: bool = False,
 ) -> list[ProcessLoop]:
-    """The slowest requests of each loop path, warm-up and batches that never ended left out.
+    """The slowest requests of each loop path, without warm-up and batches that never ended.
 
     Args:
         analysis: of the process's trace.
         process: its name.
         most: so many of each loop path.
-        requests: that were recorded of the process; their ids are batch indices. None: there were none.
+        requests: recorded requests of the process; their ids are batch indices. None: there were none.
         throttled: by reason, which rows of the stage table it touched; None: not known.
         timelines: make them.
     """
     stages, times = analysis.stages, analysis.stage_times
     rows = times.outermost_batches()
     is_open = analysis.trace.ranges.is_open[stages.index[rows]]
-    rows = rows[~times.warmup[rows] & ~is_open & (stages.barrier_wait_ns[rows] == 0)]
-    path = stages.paths.code[rows]
-    origin_ns = int(stages.start_ns[rows].min()) if len(rows) else 0
+    rows = np.sort(rows[~times.warmup[rows] & ~is_open & (stages.barrier_wait_ns[rows] == 0)])
+    path, origin_ns = stages.paths.code[rows], int(stages.start_ns[rows].min(initial=np.iinfo(np.int64).max))
     found = []
     for code in distinct(path):
         batches = _batches(analysis, rows[path == code], requests)
-        known = batches.request >= 0
-        by_latency = bool(known.any())
+        by_latency = bool((batches.request >= 0).any())
         if by_latency and requests is not None:
-            counts = known & ~requests.is_warmup[batches.request]
-            batches = _Batches(*(getattr(batches, name)[counts] for name in _Batches.__dataclass_fields__))
-        loop = path_text(stages.paths.names(code))
-        seen = _Loop(analysis, process, batches, requests if by_latency else None, throttled, origin_ns)
-        chosen = seen.slowest(most)
-        beside = [seen.timelines(place) for place in chosen] if timelines else []
-        found.append(ProcessLoop(loop, len(batches.rows), by_latency, seen.compared(chosen), beside))
+            counts = (batches.request >= 0) & ~requests.is_warmup[batches.request]
+            batches = batches.at(np.flatnonzero(counts))
+        loop = _Loop(analysis, process, batches, requests if by_latency else None, throttled or {}, origin_ns)
+        slow = loop.slowest(most, timelines=timelines)
+        found.append(ProcessLoop(path_text(stages.paths.names(code)), len(batches.rows), by_latency, slow))
     if requests is not None and sum(one.by_latency for one in found) == 1:
-        found = [_with_lost(one, analysis, process, requests, most) if one.by_latency else one for one in found]
+        lost = _without_batch(analysis, process, requests)
+        found = [_slowest(one, lost, most) if one.by_latency else one for one in found]
     return found
 
 
 def _batches(analysis: Analysis, rows: Int64, requests: Requests | None) -> _Batches:
     stages = analysis.stages
     length = (stages.end_ns - stages.start_ns)[rows].astype(np.float64)
-    unknown = np.full(len(rows), np.nan)
     if requests is None or not len(requests):
-        nothing = np.zeros(len(rows))
-        return _Batches(rows, length, unknown, nothing, nothing, np.full(len(rows), -1, dtype=np.int64))
+        return _Batches(rows, np.full(len(rows), -1), length, np.full(len(rows), np.nan), np.zeros(len(rows)))
     request = _request_of(stages.batch_index[rows].astype(np.int64), requests)
     known = request >= 0
     total = np.where(known, (requests.done_ns - requests.intended_ns)[request], length).astype(np.float64)
@@ -128,9 +134,8 @@ def _batches(analysis: Analysis, rows: Int64, requests: Requests | None) -> _Bat
     if to_trace is not None:
         by_range = (stages.start_ns[rows] - to_trace(requests.intended_ns)[request]).astype(np.float64)
         queue = np.where(np.isnan(queue) & known, by_range, queue)
-    outside = np.where(known, total - length - np.nan_to_num(queue), 0.0)
     late = np.where(known & ~np.isnan(queue), requests.late_ns[request], 0).astype(np.float64)
-    return _Batches(rows, total, queue, late, outside, request)
+    return _Batches(rows, request, total, queue, late)
 
 
 def _request_of(index: Int64, requests: Requests) -> Int64:
@@ -138,155 +143,166 @@ def _request_of(index: Int64, requests: Requests) -> Int64:
     order = np.argsort(requests.id, kind="stable")
     at = np.minimum(np.searchsorted(requests.id[order], index), len(order) - 1)
     found = np.where(requests.id[order[at]] == index, order[at], -1)
-    indices, inverse, count = np.unique(index, return_inverse=True, return_counts=True)
-    return np.where(count[inverse.ravel()] > 1, -1, found) if len(indices) else found
+    _, inverse, count = np.unique(index, return_inverse=True, return_counts=True)
+    return np.where(count[inverse.ravel()] > 1, -1, found)
 
 
+@dataclass(frozen=True)
 class _Loop:
     """The batches of a loop path, and their requests."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        process: str,
-        batches: _Batches,
-        requests: Requests | None,
-        throttled: Mapping[str, Bool] | None,
-        origin_ns: int,
-    ) -> None:
-        self._analysis, self._process, self._batches, self._requests = analysis, process, batches, requests
-        self._throttled, self._origin_ns = throttled, origin_ns
-        self._place = {row: place for place, row in enumerate(batches.rows.tolist())}
-        self._groups = Groups(batches.rows, self._in_common())
+    analysis: Analysis
+    process: str
+    batches: _Batches
+    requests: Requests | None
+    throttled: Mapping[str, Bool]
+    origin_ns: int
 
-    def slowest(self, most: int) -> list[int]:
-        """Places of the slowest; of equal ones the earlier."""
-        order = np.lexsort((self._batches.rows, -self._batches.total_ns))
-        return [int(place) for place in order[:most]]
+    def slowest(self, most: int, *, timelines: bool) -> list[tuple[SlowRequest, list[BatchTimeline]]]:
+        """The slowest, of equal ones the earlier, beside the typical one; and their timelines."""
+        batches = self.batches
+        slow = np.lexsort((batches.rows, -batches.total_ns))[:most]
+        if len(batches.rows) <= MIN_TYPICAL:
+            reason = "there are too few other batches in its loop to say what is typical"
+            found = [self._request(int(place), "not-compared", reason) for place in slow]
+            return [
+                (one, self._timelines([int(place)]) if timelines else [])
+                for one, place in zip(found, slow, strict=True)
+            ]
+        drawn = np.arange(len(batches.rows))
+        if len(drawn) > MAX_TYPICAL + 1:
+            drawn = np.random.default_rng(SEED).choice(drawn, MAX_TYPICAL, replace=False)
+        used = np.unique(np.concatenate([slow, drawn]))
+        divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
+        pairs = []
+        for place in slow.tolist():
+            typical = np.sort(drawn[drawn != place])
+            total = batches.total_ns[typical]
+            nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
+            pairs.append(
+                (
+                    self._compared(divided, place, typical, nearest),
+                    self._timelines([place, nearest]) if timelines else [],
+                )
+            )
+        return pairs
 
-    def timelines(self, place: int) -> list[BatchTimeline]:
-        """Of a batch, and of a typical one where there is any."""
-        row = int(self._batches.rows[place])
-        found = [batch_timeline(self._analysis, self._process, "worst", row)]
-        alike = self._groups.alike(place)
-        if alike is not None:
-            found.append(batch_timeline(self._analysis, self._process, "typical", self._nearest(alike)))
-        return found
+    def _compared(self, divided: Divided, place: int, typical: Int64, nearest: int) -> SlowRequest:
+        batches, stages = self.batches, self.analysis.stages
+        row, rows, total = int(batches.rows[place]), batches.rows[typical], batches.total_ns[typical]
+        difference, usual_ns = float(batches.total_ns[place] - np.median(total)), max(usual(total), MIN_NS)
+        parts, small_ns = divided.parts(row, rows, difference)
+        named_ns = sum(part.ms for part in parts) * NS_PER_MS
+        is_explained = difference > 0 and named_ns >= EXPLAINED_SHARE * difference
+        why = [
+            reason
+            for reason, touched in self.throttled.items()
+            if touched[row] and 2 * int(touched[rows].sum()) <= len(rows)
+        ]
+        return self._request(
+            place,
+            "explained" if is_explained else "usual" if difference <= usual_ns else "unexplained",
+            typical=Typical(
+                batches=len(rows),
+                ms=float(np.median(total)) / NS_PER_MS,
+                usual_ms=usual_ns / NS_PER_MS,
+                nearest_batch=int(stages.batch_index[batches.rows[nearest]]),
+            ),
+            difference_ms=difference / NS_PER_MS,
+            parts=parts,
+            small_ms=small_ns / NS_PER_MS,
+            rest_ms=(difference - named_ns - small_ns) / NS_PER_MS,
+            throttled=why,
+            stages=divided.stages(row, rows),
+            operations=divided.operations(row, rows),
+        )
 
-    def compared(self, places: Sequence[int]) -> list[SlowRequest]:
-        """Each beside the typical one."""
-        alike = {place: self._groups.alike(place) for place in places}
-        needed = [self._batches.rows[np.asarray(places, dtype=np.int64)]]
-        needed += [one.rows for one in alike.values() if one is not None]
-        rows = np.unique(np.concatenate(needed)) if places else np.empty(0, dtype=np.int64)
-        at = np.asarray([self._place[row] for row in rows.tolist()], dtype=np.int64)
-        figures = LoopFigures(
-            self._analysis, rows, total_ns=self._batches.total_ns[at], queue_ns=self._batches.queue_ns[at],
-            late_ns=self._batches.late_ns[at], outside_ns=self._batches.outside_ns[at], throttled=self._throttled,
-        ) if len(rows) else None  # fmt: skip
-        return [self._request(place, alike[place], figures) for place in places]
-
-    def _request(self, place: int, alike: Alike | None, figures: LoopFigures | None) -> SlowRequest:
-        stages, batches = self._analysis.stages, self._batches
+    def _request(self, place: int, verdict: Verdict, reason: str | None = None, **compared: object) -> SlowRequest:
+        stages, batches, requests = self.analysis.stages, self.batches, self.requests
         row, at = int(batches.rows[place]), int(batches.request[place])
-        items, requests = int(stages.items[row]), self._requests
-        queue = float(batches.queue_ns[place])
-        difference, typical = Difference(), None
-        if alike is not None and figures is not None:
-            compared = figures.compare(row, alike.rows, alike.of)
-            difference, typical = compared.difference, self._typical(alike, compared)
-        reason = "there are too few other batches in its loop to say what is typical" if alike is None else None
-        return SlowRequest(
-            process=self._process,
-            index=int(stages.batch_index[row]),
-            at_s=(int(stages.start_ns[row]) - self._origin_ns) / NS_PER_S,
-            items=None if items == NOT_COUNTED else items,
-            input=None if requests is None else requests.input[at],
-            phase=None if requests is None else requests.phase[at],
-            error=None if requests is None else requests.error[at],
-            ms=float(batches.total_ns[place]) / NS_PER_MS,
-            queue_ms=None if np.isnan(queue) else queue / NS_PER_MS,
-            batch_ms=int(stages.end_ns[row] - stages.start_ns[row]) / NS_PER_MS,
-            verdict="not-compared" if reason else difference.verdict,
-            reason=reason,
-            typical=typical,
-            difference_ms=difference.ms,
-            parts=difference.parts,
-            small_ms=difference.small_ms,
-            rest_ms=difference.rest_ms,
-            stages=difference.stages,
-            operations=difference.operations,
+        items, queue = int(stages.items[row]), float(batches.queue_ns[place])
+        return SlowRequest.model_validate(
+            {
+                "process": self.process,
+                "index": int(stages.batch_index[row]),
+                "at_s": (int(stages.start_ns[row]) - self.origin_ns) / NS_PER_S,
+                "items": None if items == NOT_COUNTED else items,
+                "input": None if requests is None else requests.input[at],
+                "phase": None if requests is None else requests.phase[at],
+                "error": None if requests is None else requests.error[at],
+                "ms": float(batches.total_ns[place]) / NS_PER_MS,
+                "queue_ms": None if np.isnan(queue) else queue / NS_PER_MS,
+                "batch_ms": int(stages.end_ns[row] - stages.start_ns[row]) / NS_PER_MS,
+                "verdict": verdict,
+                "reason": reason,
+                **compared,
+            }
         )
 
-    def _typical(self, alike: Alike, compared: Compared) -> Typical:
-        return Typical(
-            batches=len(alike.rows),
-            of=alike.of,
-            alike=alike.names,
-            ms=compared.typical_ms,
-            usual_ms=compared.usual_ms,
-            nearest_batch=int(self._analysis.stages.batch_index[self._nearest(alike)]),
-        )
-
-    def _nearest(self, alike: Alike) -> int:
-        """The row of the batch that is nearest to the median."""
-        total = self._batches.total_ns[[self._place[row] for row in alike.rows.tolist()]]
-        return int(alike.rows[int(np.argmin(np.abs(total - np.median(total))))])
-
-    def _in_common(self) -> dict[str, tuple[Int64, list[str]]]:
-        """What batches may have in common."""
-        stages, requests = self._analysis.stages, self._requests
-        items = stages.items[self._batches.rows].astype(np.int64)
-        found = {"items": (items, ["" if one == NOT_COUNTED else f"{one} items" for one in items.tolist()])}
-        if requests is not None:
-            for name, values in (("input", requests.input), ("phase", requests.phase)):
-                texts = [values[at] for at in self._batches.request.tolist()]
-                numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-                code = np.asarray([numbers[text] for text in texts], dtype=np.int64)
-                found[name] = (code, ["" if text is None else f"{name} {text}" for text in texts])
-        return found
+    def _timelines(self, places: Sequence[int]) -> list[BatchTimeline]:
+        """Of a slow batch, and of a typical one where there is any."""
+        which: tuple[Which, ...] = ("worst", "typical")
+        rows = self.batches.rows[np.asarray(places)].tolist()
+        return [batch_timeline(self.analysis, self.process, *one) for one in zip(which, rows, strict=False)]
 
 
-def _with_lost(loop: ProcessLoop, analysis: Analysis, process: str, requests: Requests, most: int) -> ProcessLoop:
-    """The loop with the slow requests, too, of which the trace has no batch."""
-    lost = np.flatnonzero(~np.isin(requests.id, analysis.stages.batch_index[analysis.stage_times.outermost_batches()]))
-    lost = lost[~requests.is_warmup[lost]]
-    took = requests.done_ns - requests.intended_ns
-    lost = lost[np.argsort(-took[lost], kind="stable")][:most]
-    first = int(requests.intended_ns.min())
-    without = [
-        SlowRequest(
-            process=process, index=int(requests.id[at]), at_s=(int(requests.intended_ns[at]) - first) / NS_PER_S,
-            items=None if requests.items[at] < 0 else int(requests.items[at]), input=requests.input[at],
-            phase=requests.phase[at], error=requests.error[at], ms=float(took[at]) / NS_PER_MS, queue_ms=None,
-            batch_ms=None, verdict="not-compared", reason="the trace has no batch of it", typical=None,
-            difference_ms=None, parts=[], small_ms=None, rest_ms=None, stages=[], operations=[],
+def _outside(analysis: Analysis, batches: _Batches) -> dict[str, Float64]:
+    """Time of requests outside of their batches, by reason; what of it is the queue, where that is known of all."""
+    length = (analysis.stages.end_ns - analysis.stages.start_ns)[batches.rows]
+    outside = batches.total_ns - length
+    if np.isnan(batches.queue_ns).any():
+        found = {OUTSIDE: outside}
+    else:
+        queue, late = batches.queue_ns, batches.late_ns
+        found = {OUTSIDE: outside - queue, QUEUE: queue - late, GENERATOR: late}
+    return {reason: column for reason, column in found.items() if column.any()}
+
+
+def _without_batch(
+    analysis: Analysis, process: str, requests: Requests
+) -> list[tuple[SlowRequest, list[BatchTimeline]]]:
+    """Requests of which the trace has no batch."""
+    batches = analysis.stages.batch_index[analysis.stage_times.outermost_batches()]
+    lost = np.flatnonzero(~np.isin(requests.id, batches) & ~requests.is_warmup)
+    first = int(requests.intended_ns.min(initial=np.iinfo(np.int64).max))
+    return [
+        (
+            SlowRequest(
+                process=process,
+                index=int(requests.id[at]),
+                at_s=(int(requests.intended_ns[at]) - first) / NS_PER_S,
+                items=None if requests.items[at] < 0 else int(requests.items[at]),
+                input=requests.input[at],
+                phase=requests.phase[at],
+                error=requests.error[at],
+                ms=int(requests.done_ns[at] - requests.intended_ns[at]) / NS_PER_MS,
+                queue_ms=None,
+                batch_ms=None,
+                verdict="not-compared",
+                reason="the trace has no batch of it",
+            ),
+            [],
         )
         for at in lost.tolist()
-    ]  # fmt: skip
-    both = [*zip(loop.requests, loop.beside or [[]] * len(loop.requests), strict=True), *((one, []) for one in without)]
-    both = sorted(both, key=lambda one: -one[0].ms)[:most]
-    return ProcessLoop(
-        loop.loop,
-        loop.batches,
-        loop.by_latency,
-        [one for one, _ in both],
-        [lines for _, lines in both] if loop.beside else [],
-    )
+    ]
+
+
+def _slowest(loop: ProcessLoop, more: Sequence[tuple[SlowRequest, list[BatchTimeline]]], most: int) -> ProcessLoop:
+    """The loop with further requests."""
+    requests = sorted([*loop.requests, *more], key=lambda pair: -pair[0].ms)[:most]
+    return ProcessLoop(loop.loop, loop.batches, loop.by_latency, requests)
 
 
 def pool_loops(found: Sequence[ProcessLoop], most: int) -> tuple[list[SlowLoop], list[list[BatchTimeline]]]:
     """The slowest of all processes, by loop path, those with most batches first; and their timelines, in that order."""
     pooled, beside = [], []
-    names = dict.fromkeys(one.loop for one in sorted(found, key=lambda one: -one.batches))
-    for name in names:
+    for name in dict.fromkeys(one.loop for one in sorted(found, key=lambda one: -one.batches)):
         mine = [one for one in found if one.loop == name]
         by_latency = any(one.by_latency for one in mine)
         mine = [one for one in mine if one.by_latency == by_latency]
-        both = [pair for one in mine for pair in zip(one.requests, one.beside or [[]] * len(one.requests), strict=True)]
-        both = sorted(both, key=lambda pair: -pair[0].ms)[:most]
-        requests = [request for request, _ in both]
-        beside += [lines for _, lines in both if lines]
+        pairs = sorted((pair for one in mine for pair in one.requests), key=lambda pair: -pair[0].ms)[:most]
+        requests = [request for request, _ in pairs]
+        beside += [lines for _, lines in pairs if lines]
         pooled.append(
             SlowLoop(
                 loop=name,
@@ -294,27 +310,7 @@ def pool_loops(found: Sequence[ProcessLoop], most: int) -> tuple[list[SlowLoop],
                 batches=sum(one.batches for one in mine),
                 measured_by="latency" if by_latency else "duration",
                 requests=requests,
-                common=_common(requests),
                 unexplained=sum(one.verdict == "unexplained" for one in requests),
             )
         )
     return pooled, beside
-
-
-def _common(requests: Sequence[SlowRequest]) -> list[CommonCause]:
-    """What is the largest part of two requests or more."""
-    compared = [one for one in requests if one.verdict != "not-compared"]
-    largest = [one.parts[0] for one in compared if one.verdict == "explained" and one.parts]
-    counted = Counter((part.reason, part.stage) for part in largest)
-    found = []
-    for (reason, stage), count in counted.most_common():
-        mine = [part for part in largest if (part.reason, part.stage) == (reason, stage)]
-        names = {part.name for part in mine}
-        if count > 1:
-            found.append(
-                CommonCause(
-                    reason=reason, stage=stage, name=names.pop() if len(names) == 1 else None, requests=count,
-                    of=len(compared), median_ms=float(np.median([part.ms for part in mine])),
-                )
-            )  # fmt: skip
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -32,12 +31,6 @@ NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
 """nsys 2023.4 records no range of nvtx 0.2.12 or newer, without a warning; 2025.3 does. Between: not tried."""
 
-CONSEQUENCES = frozenset(
-    {"no-ranges", "no-batches", "warmup-leaves-nothing", "batch-without-items", "recorder-not-finalized"}
-    | {"annotation-never-called"}
-)
-"""What a process that did not end well leaves behind: its hints would mislead."""
-
 ENDINGS = {
     "exit": "the process came to its end",
     "exception": "the process ended by an exception",
@@ -47,17 +40,6 @@ ENDINGS = {
 
 PerRecorder = dict[tuple[str, int], int]
 """A count by recorder name and pid."""
-
-
-def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
-    """The findings without those that follow from the failure of the process."""
-    if ended_well:
-        return list(findings)
-    return [
-        replace(finding, hint="") if finding.code == "range-never-closed" else finding
-        for finding in findings
-        if finding.code not in CONSEQUENCES
-    ]
 
 
 def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -> Iterator[Finding]:

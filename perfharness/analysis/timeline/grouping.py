@@ -75,14 +75,15 @@ def _combine(left: Integers, right: Integers) -> Integers:
 
 def _encode(column: Integers) -> tuple[Integers, Int64]:
     """The number of each value in order of first appearance, 32 bits, and the first row of each number."""
-    if len(column):
-        low, high = int(column.min()), int(column.max())
-        if low == high:
-            return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
-        low = min(low, 0)  # what need not be moved is not copied
-        span = high - low + 1
-        if span <= 2 * len(column) + SMALL_TABLE:
-            return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
+    if not len(column):
+        return column.astype(np.int32), np.empty(0, np.int64)
+    low, high = int(column.min()), int(column.max())
+    if low == high:
+        return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
+    low = min(low, 0)  # what need not be moved is not copied
+    span = high - low + 1
+    if span <= 2 * len(column) + SMALL_TABLE:
+        return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
     encoded = arrow_array(column).dictionary_encode()
     code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
     return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)

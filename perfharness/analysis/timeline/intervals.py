@@ -30,7 +30,7 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     """
     order = None
     if not is_outer_first(start, end, group):
-        order = np.lexsort((-end, start, group))
+        order = outer_first(start, end, group)
         start, end, group = start[order], end[order], group[order]
     count = len(start)
     parent, level = np.full(count, NO_PARENT, dtype=np.int32), np.zeros(count, dtype=np.int16)
@@ -66,6 +66,11 @@ def is_outer_first(start: Int64, end: Int64, group: Integers) -> bool:
     """Whether intervals are in order of (group, start, -end), as in most traces."""
     later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
     return bool(((group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & later)).all())
+
+
+def outer_first(start: Int64, end: Int64, group: Integers) -> Int64:
+    """Order by (group, start, -end, row)."""
+    return np.lexsort((-end, start, group))
 
 
 def running_maximum_before(values: Int64, partition: Integers) -> Int64:

@@ -32,7 +32,7 @@ class DepthSettings(BaseModel):
         prediction: `disparity` where a larger value means nearer: its inverse is taken first.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     min_depth: float = Field(default=1e-3, gt=0)
     max_depth: float = Field(default=80.0, gt=0)

@@ -32,7 +32,7 @@ class PreprocessSettings(BaseModel):
         input_name: of the input that the array is for; None: the model's only one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     function: str | None = None
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`

@@ -26,7 +26,7 @@ class AccuracySettings(BaseModel):
         limit: at most so many samples.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     inputs: Path
     labels: Path | None = None
@@ -54,7 +54,7 @@ class AccuracyPass(BaseModel):
         store: keep the outputs, in the case's folder.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     settings: AccuracySettings
     against: str

@@ -35,7 +35,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
 
 class CompareSettings(_Model):

@@ -179,8 +179,7 @@ class MeasuringRun:
                 self.remark(f"--cool-down waited for no GPU: {nvml.opened.reason or 'the cases use none'}")
                 return
             results = cool_down(
-                devices,
-                run.cool_down_c,
+                dict.fromkeys(devices, run.cool_down_c),
                 limit_s=run.cool_down_limit_s,
                 interrupted=lambda: bool(self.interrupts),
                 say=self.observer.say,

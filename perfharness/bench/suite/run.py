@@ -16,7 +16,7 @@ from perfharness.analysis.suites.bench_figures import (
     gives_wrong_answers,
     is_named,
 )
-from perfharness.analysis.suites.recommendation import is_any_unmet, recommend
+from perfharness.analysis.suites.recommend import is_any_unmet, recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun

@@ -28,7 +28,6 @@ from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import locked, replacing, write_model
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import (
-    BENCH_NAME,
     BENCH_TABLE_NAME,
     BENCH_VERSION,
     SWEEP_NAME,
@@ -37,6 +36,7 @@ from perfharness.model.bench_suite import (
     BenchSuiteResult,
     SweepFile,
 )
+from perfharness.model.manifest import BENCH_NAME
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 
 CASES = "cases"

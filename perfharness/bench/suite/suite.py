@@ -75,7 +75,7 @@ ALL_MODES = ("all",)
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
 
 class SuiteModel(_Table):

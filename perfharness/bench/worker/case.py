@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
-from perfharness.analysis.suites.latency_statistics import autocorrelation, latency_stats, rate_estimate
+from perfharness.analysis.suites.latency import latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
 from perfharness.bench.worker.frame import gpu_view, in_ms, keep_memory, loaded, main, watched
@@ -34,9 +34,6 @@ FIELDS = {
     "telemetry": ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
 }
 """Of the result, by pass, where they are not called like it."""
-
-MUCH_AUTOCORRELATION = 0.5
-"""Autocorrelation of neighbouring iterations above which it is reported."""
 
 
 def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
@@ -118,9 +115,6 @@ def _latency_notes(timed: Timed, stats: LatencyStats, record: CaseRecord) -> Ite
     if (drift := stats.drift_percent) is not None:
         side = "above" if drift > 0 else "below"
         yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
-    correlation = autocorrelation(timed.milliseconds)
-    if correlation is not None and correlation > MUCH_AUTOCORRELATION:
-        yield f"neighbouring iterations are autocorrelated ({correlation:.2f}), so the intervals are wider"
     drop = record.result.clock_drop_percent
     if drop is not None and drop > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {drop:.1f} % while it was measured"

@@ -17,7 +17,7 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 class Tolerance(BaseModel):
     """An output is equal where |difference| <= absolute + relative * |reference|, as `numpy.allclose` has it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
     absolute: float = Field(default=1e-3, ge=0)
     relative: float = Field(default=1e-3, ge=0)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.suites.latency_statistics import is_settled
+from perfharness.analysis.suites.latency import is_stable
 from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.result import Float64
@@ -149,7 +149,7 @@ def _until_settled(session: Session, settings: LatencySettings, clock: Clock) ->
     done, wanted, settled = 0, min(settings.iterations, most), False
     while not settled and done < most and (not done or clock() < deadline):
         done += _time_into(session, start[done:wanted], end[done:wanted], deadline, clock)
-        settled = done >= settings.iterations and is_settled((end - start)[:done] / NS_PER_MS, settings.stable_percent)
+        settled = done >= settings.iterations and is_stable((end - start)[:done] / NS_PER_MS, settings.stable_percent)
         wanted = min(most, max(done + 1, round(CHECK_FACTOR * done)))
     ended = None
     if not settled:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfharness.analysis.energy.gpu_sensors import GpuSensors, WindowEnergy
-from perfharness.analysis.energy.kinds import BusyShares, KnownWork
-from perfharness.analysis.metrics.clocks import Throttling, clock_hold
+from perfharness.analysis.energy.sensor import Energy, read_sensor
+from perfharness.analysis.metrics.clocks import clock_hold
 from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import ResultError
@@ -81,7 +80,7 @@ def summarize(
     """Figures of a window of work, UTC ns.
 
     Energy is that of the whole GPU, its idle power included, over all items of the window. The ends of the rounds
-    show whether the power sensor may have been in phase with them.
+    show whether they keep pace with the sensor.
     """
     host = _peak(log, "rss_bytes", window)
     if not gpu_uuids:
@@ -91,24 +90,22 @@ def summarize(
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
     if used.mean is None:
         reasons["utilization_percent"] = used.reason or "it was not read"
-    ends = np.asarray(round_ends_ns, dtype=np.int64)
-    work = KnownWork(BusyShares([]), [(np.r_[window[0], ends[:-1]], ends)])
-    energy = WindowEnergy(GpuSensors(log, uuid), [window], work).best()[1]
+    sensor = read_sensor(log, uuid)
+    ends = [np.asarray(round_ends_ns, dtype=np.int64)]
+    energy = Energy(None, reason=sensor) if isinstance(sensor, str) else sensor.total([window], ends)
     per_item = None
-    if energy.joules is None:
+    if energy.joules is None or energy.error_j is None:
         reasons |= dict.fromkeys(("energy_per_item_j", "power_mean_w"), energy.reason or "no sensor was read")
-    elif energy.error_j is None:
-        per_item = Estimate(value=energy.joules / items, reason="the error of the sensor is not known")
     else:
         low, high = (max(0.0, (energy.joules + sign * energy.error_j) / items) for sign in (-1, 1))
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
-    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling(), "", None, window)
+    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, 0.0, None, window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
     return TelemetryFigures(
         telemetry_items_per_second=_rate(items, window),
         utilization_percent=used.mean,
-        power_mean_w=energy.mean_power_w,
+        power_mean_w=None if energy.joules is None else energy.joules * 1e9 / (window[1] - window[0]),
         energy_per_item_j=per_item,
         clock_drop_percent=hold.drop_percent,
         device_peak_bytes=_peak(log, "process_memory_bytes"),

@@ -147,7 +147,7 @@ class LaunchView(Observer):
     def _cost(self, process: RunningProcess) -> tuple[str, str]:
         """CPU in cores and resident memory of the measured process."""
         pid = process.pid
-        if pid is None or not process.is_measured:
+        if pid is None or process.is_over:
             return "", ""
         try:
             known = self._usage.setdefault(pid, psutil.Process(pid))

@@ -13,8 +13,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
 from perfharness.model.text import AsciiJson
 from perfharness.render.terminal.console import Console, say
-from perfharness.render.terminal.results import print_findings
-from perfharness.runs.files.json_files import json_bytes
+from perfharness.render.terminal.findings import print_findings
 
 OUTPUT = "Output"
 """The group of these options in the help."""
@@ -60,6 +59,8 @@ class Output(BaseModel):
 
     def json_document(self, content: Mapping[str, Any]) -> None:
         """The document on stdout."""
+        from perfharness.runs.files.json_files import json_bytes  # its libraries are not needed for text
+
         AsciiJson().write(json_bytes(content).decode())
 
     def json_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:

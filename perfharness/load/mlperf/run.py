@@ -16,11 +16,10 @@ from perfharness.load.mlperf.loadgen import check_rules, loadgen
 from perfharness.load.mlperf.logs import Detail, Summary, read_detail, read_summary
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord
+from perfharness.model.manifest import MLPERF_NAME, FindingRecord
 from perfharness.model.mlperf import (
     DETAIL_LOG,
     LOGS,
-    MLPERF_NAME,
     SUMMARY_LOG,
     SUT_NAME,
     TRACE_LOG,

@@ -39,7 +39,7 @@ class MlperfSettings(BaseModel):
     the configuration files; what is set overrides these.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     model: str
     """A model file, or `module:function`, as of `perfharness bench`."""

@@ -29,7 +29,7 @@ class ModelSpec(BaseModel):
         shapes: of inputs, as in `CaseSpec.inputs`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     backend: str
     mode: str = ""

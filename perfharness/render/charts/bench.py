@@ -93,9 +93,6 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 SPEEDUP_ROW = 20
 """Height of a bar."""
 
-MAX_NAMED_POINTS = 8
-"""On a Pareto front: more names would lie on each other."""
-
 
 def speedup_pictures(suite: BenchSuiteResult) -> list[Picture]:
     """A bar for each case that can be compared with the baseline, of each model."""
@@ -134,52 +131,6 @@ def _speedup_bars(name: str, suite: BenchSuiteResult, title: str) -> Picture | N
     one = sheet.chart("one", [{"speedup": 1.0}]).mark_rule(color=LIMIT, strokeDash=[4, 3])
     layers.append(unit(one.encode(x=x)))
     return sheet.made(layered(layers, WIDTH, SPEEDUP_ROW * len(rows)), title)
-
-
-def pareto_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """Throughput over latency of every case, those on the Pareto front set off."""
-    fronts = {one.model: one.front for one in suite.recommendations}
-    return [
-        picture
-        for own, title, end in by_model(suite)
-        if (picture := _pareto(f"bench_pareto{end}", own, title, fronts.get(own.cases[0].case.model, []))) is not None
-    ]
-
-
-def _pareto(name: str, suite: BenchSuiteResult, title: str, front: Sequence[str]) -> Picture | None:
-    sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
-    alt, which = sheet.alt, suite.constraints.latency_percentile
-    rows: list[Row] = []
-    for result in suite.cases:
-        latency, rate = latency_of(result, which), result.items_per_second
-        if result.status != "ok" or latency is None or rate is None:
-            continue
-        on_it = result.case.case_id in front
-        kind = (
-            "on the Pareto front" if on_it else "wrong answers" if gives_wrong_answers(result) else "beaten or excluded"
-        )
-        rows.append({"case": names.case(result.case), "latency": latency.value, "rate": rate.value, "kind": kind})
-    if not rows or not front:
-        return None
-    kinds = {"on the Pareto front": LINE_PALETTE[0], "beaten or excluded": GREY, "wrong answers": LINE_PALETTE[5]}
-    used = {kind: color for kind, color in kinds.items() if any(row["kind"] == kind for row in rows)}
-
-    def scale(values: Sequence[float]) -> Any:
-        wide = min(values) > 0 and max(values) > WIDE_RANGE * min(values)
-        return alt.Scale(type="log") if wide else alt.Scale(zero=True)
-
-    x = alt.X("latency:Q", title=f"latency of a batch, {which} (ms)", scale=scale([row["latency"] for row in rows]))
-    y = alt.Y("rate:Q", title="throughput (items/s)", scale=scale([row["rate"] for row in rows]))
-    color = sheet.colors("kind", used, orient="top")
-    tooltip = ["case:N", "kind:N", *(alt.Tooltip(f"{field}:Q", format=",.4~g") for field in ("latency", "rate"))]
-    points = sheet.chart("points", rows).mark_point(filled=True, opacity=0.9, size=70)
-    best = sheet.chart("front", [row for row in rows if row["kind"] == "on the Pareto front"])
-    layers = [unit(points.encode(x=x, y=y, color=color, tooltip=tooltip))]
-    if sum(row["kind"] == "on the Pareto front" for row in rows) <= MAX_NAMED_POINTS:
-        texts = best.mark_text(align="left", dx=7, dy=-5, fontSize=9)
-        layers.append(unit(texts.encode(x=x, y=y, text="case:N")))
-    sheet.notes.append("the front is of all objectives together: throughput, latency, memory, energy, accuracy")
-    return sheet.made(layered(layers, WIDTH, HEIGHT), title)
 
 
 def merged_pictures(merged: BenchMergedResult) -> list[Picture]:

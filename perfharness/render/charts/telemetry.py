@@ -238,7 +238,7 @@ class _View(Sheet):
     def _panel(self, panel: Panel, lines: Mapping[Line, Series]) -> Specification:
         rows: list[Row] = []
         for line, series in lines.items():
-            points = line_points(series, self.zero_ns, line.scale, is_rate=panel.step == RATE)
+            points = line_points(series, self.zero_ns, line.scale)
             rows += line_rows(wrapped(line.label), *points)
         y = self.quantity(panel.label.replace(" (", "\n(").split("\n"), panel.top, zero=panel.from_zero, tickCount=5)
         styles = {wrapped(line.label): (line.color, list(line.dash)) for line in lines}

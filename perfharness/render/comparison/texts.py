@@ -42,7 +42,7 @@ def verdict_text(row: ComparedRow) -> str:
     is_rate_or_time = row.unit in ("ms", "items/s", "requests/s")
     text = row.verdict if is_rate_or_time else MORE_OR_LESS.get(row.verdict, row.verdict)
     if row.verdict == "undecided" and row.launches_needed is not None:
-        return f"{text}, {row.launches_needed} a side may do"
+        return f"{text} (try {row.launches_needed} launches per side)"
     return text
 
 
@@ -97,8 +97,7 @@ def counts(rows: Iterable[ComparedRow]) -> str:
 def headline(base: ComparedSide, version: ComparedVersion) -> str:
     """Both sides, their launches and their order."""
     sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, base))
-    rounds = " and compared round by round" if version.by_rounds else ""
-    return f"{sides}, {ORDERS[version.order]}{rounds}"
+    return f"{sides}, {ORDERS[version.order]}"
 
 
 def _launches(side: ComparedSide) -> str:

@@ -9,8 +9,8 @@ from perfharness.analysis.ranks.results import RankGroup, RunRanks
 from perfharness.model.result import path_text
 from perfharness.render.charts.report import ranks_picture
 from perfharness.render.report.document import Block, Cell, Chart, Column, Paragraph, Section, Table, number_text
+from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.ranks import group_text
-from perfharness.render.terminal.results import finding_sentence
 
 MAX_RANKS = 256
 

@@ -41,8 +41,9 @@ from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.report.slowest_section import HINT, slowest_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
-from perfharness.render.terminal.machine import METHODS, gpu_name
-from perfharness.render.terminal.results import finding_sentence, row_names
+from perfharness.render.terminal.findings import finding_sentence
+from perfharness.render.terminal.machine import gpu_name
+from perfharness.render.terminal.results import row_names
 from perfharness.runs.report.model import RunReport, StageLine
 
 SENTENCES = 3
@@ -496,29 +497,21 @@ def _energy_name(run: RunReport, gpu: GpuEnergy, energy: RunEnergy) -> str:
 
 
 def _stage_energy(gpu: GpuEnergy, name: str) -> Iterator[Block]:
-    found = gpu.attribution
-    stages = [one for one in found.stages if one.busy_s or one.energy_j is None]
-    if not stages:
-        if found.reason:
-            yield Paragraph(f"{name}: energy by stage was not measured ({found.reason}).", "note")
+    reason = gpu.stages_reason or next((one.reason for one in gpu.stages if one.reason), None)
+    if not any(one.energy_j for one in gpu.stages):
+        if reason:
+            yield Paragraph(f"{name}: energy by stage was not measured ({reason}).", "note")
         return
     columns = [
-        Column("stage"), Column("busy (s)", "number"), Column("energy (J)", "number"), Column("95 %"),
+        Column("stage"), Column("busy (s)", "number"), Column("energy (J)", "number"), Column("bounds (J)"),
         Column("power (W)", "number"), Column("J/batch", "number"), Column("J/item", "number"), Column("remark"),
     ]  # fmt: skip
     rows: list[list[Cell]] = [
         [
             last_key(one.stage), one.busy_s, one.energy_j, _interval(one.energy_j_low, one.energy_j_high),
-            one.power_mean_w, one.energy_per_batch_j, one.energy_per_item_j, one.reason or METHODS[one.method],
+            one.power_mean_w, one.energy_per_batch_j, one.energy_per_item_j, one.reason,
         ]
-        for one in stages
-    ]  # fmt: skip
-    rows += [
-        [
-            " + ".join(last_key(stage) for stage in one.stages), one.busy_s, one.energy_j,
-            _interval(one.energy_j_low, one.energy_j_high), None, None, None, "together",
-        ]
-        for one in found.joint
+        for one in gpu.stages if one.busy_s
     ]  # fmt: skip
     yield Table(f"energy by stage, {name}", columns, rows, f"{name}, over the measured window, idle power included.")
 

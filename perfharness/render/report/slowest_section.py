@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfharness.analysis.slowest.results import SlowLoop, SlowRequest
+from perfharness.analysis.slowest import SlowLoop, SlowRequest
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.report import timeline_picture
 from perfharness.render.report.document import Block, Cell, Chart, Column, Details, Items, Paragraph, Section, Table
-from perfharness.render.terminal.slowest import common_text, part_text, remark_text
+from perfharness.render.terminal.slowest import part_rows
 from perfharness.runs.report.model import RunReport, SlowestReport
 
 ABOUT = (
-    "Each beside the median of the batches that are like it. Parts sum to the difference, to the nanosecond; a part is "
-    "named where it is beyond what is usual for it. `perfharness analyze --slowest N` has more of them, with the "
-    "stages and GPU operations of each."
+    "Each beside the median of the other batches of its loop. The parts sum to the difference; a part is named if it "
+    "is beyond its usual spread. `perfharness analyze --slowest N` shows more of them, with stages and GPU operations."
 )
 
 HINT = (
@@ -65,34 +64,19 @@ def _loop(loop: SlowLoop) -> Iterator[Block]:
         Column("typical", "ms"), Column("more", "ms"), Column("what was different"), Column("part of it", "ms"),
         Column("usual", "ms", "a difference of that part up to this is the usual spread"),
     ]  # fmt: skip
-    of_requests = [(request, list(_rows(request))) for request in loop.requests]
-    rows = [row for _, own in of_requests for row in own]
+    rows = [row for request in loop.requests for row in _rows(request)]
     of = f" of {loop.processes} processes" if loop.processes > 1 else ""
     note = f"{loop.loop}: the slowest of {loop.batches:,} batches{of}, by {by}; ms."
     yield Table(f"slowest {loop.loop}", columns, rows, note)
-    common = [f"{one.requests} of {one.of}: {common_text(one)}" for one in loop.common]
     if loop.unexplained:
-        common.append(f"{loop.unexplained} of {len(loop.requests)}: nothing in the trace explains them")
-    if common:
-        yield Items(common)
+        yield Items([f"{loop.unexplained} of {len(loop.requests)}: nothing in the trace explains them"])
 
 
 def _rows(request: SlowRequest) -> Iterator[list[Cell]]:
-    """A row a part; the first says which request it is."""
+    """One row per part; the first says which request it is."""
     typical = None if request.typical is None else request.typical.ms
     head: list[Cell] = [
         str(request.index), request.process, request.phase or "", request.ms, typical, request.difference_ms,
     ]  # fmt: skip
-    remark = remark_text(request)
-    parts: list[list[Cell]] = [
-        [part_text(part, bool(request.stages)), part.ms, part.usual_ms] for part in request.parts
-    ]
-    if remark or not parts:
-        parts.insert(0, [remark, None, None])
-    if request.waited_for is not None:
-        parts.append([f"of this, in collectives until rank {request.waited_for.rank} had come", request.waited_for.ms,
-                      None])  # fmt: skip
-    if request.parts and request.small_ms is not None and request.rest_ms is not None:
-        parts.append(["rest: within the usual spread, or small", request.small_ms + request.rest_ms, None])
-    for place, part in enumerate(parts):
+    for place, part in enumerate(part_rows(request)):
         yield [*(head if place == 0 else [""] * len(head)), *part]

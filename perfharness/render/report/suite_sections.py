@@ -18,7 +18,6 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.render.charts.bench import (
     bench_pictures,
     merged_pictures,
-    pareto_pictures,
     speedup_pictures,
     sweep_pictures,
 )
@@ -60,7 +59,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     """Every case, the charts, and how it was measured."""
     suite = found.suite
     pictures = sweep_pictures(found.sweep) if found.sweep else bench_pictures(suite)
-    pictures = [*speedup_pictures(suite), *pareto_pictures(suite), *pictures]
+    pictures = [*speedup_pictures(suite), *pictures]
     below = (line for line in notes(suite) if not line.startswith(f"{WRONG}:"))  # the table has no such mark
     remarks = _joined((*row_remarks(suite), *below), first=0)
     cases: list[Block] = [cases_table(suite), *([Items(remarks)] if remarks else [])]
@@ -111,7 +110,7 @@ def merged_sections(found: MergedReport) -> list[Section]:
 
 
 SUBJECTS = {
-    "speedup": "Speed-up", "pareto": "Pareto front", "throughput": "Throughput", "latency": "Latency",
+    "speedup": "Speed-up", "throughput": "Throughput", "latency": "Latency",
     "memory": "Memory", "power": "Power over throughput", "accuracy": "Accuracy loss over speed-up",
 }  # fmt: skip
 
@@ -142,13 +141,12 @@ def cases_table(suite: BenchSuiteResult) -> Table:
     """A row a case; columns that nothing fills are left out."""
     names = CaseNames.of(result.case for result in suite.cases)
     metric = suite.constraints.accuracy_metric
-    front = {case for one in suite.recommendations for case in one.front}
     columns = [
         *([Column("model")] if names.with_model else []), Column("backend/mode"), Column("precision"),
         Column("batch", "count"), Column("p50", "ms"), Column("p95", "ms"), Column("p99", "ms"),
         Column("items/s", "number"), Column("95 % of items/s"), Column("speed-up", "number"),
         Column("memory (GB)", "number"), Column("power (W)", "number"), Column("J/item", "number"),
-        Column(metric or "cosine", "number"), Column("Pareto front"), Column("state"),
+        Column(metric or "cosine", "number"), Column("state"),
     ]  # fmt: skip
     rows = []
     for result in suite.cases:
@@ -160,7 +158,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
             *(_value(latency_of(result, which)) for which in ("p50", "p95", "p99")),
             _value(result.items_per_second), _ends(result.items_per_second), _value(speedup(result, base)),
             None if memory is None else memory / GB, result.power_mean_w, _value(result.energy_per_item_j),
-            accuracy_of(result, metric), "yes" if result.case.case_id in front else "", state_text(result),
+            accuracy_of(result, metric), state_text(result),
         ])  # fmt: skip
     kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
     return Table(

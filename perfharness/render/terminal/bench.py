@@ -20,7 +20,7 @@ from perfharness.analysis.suites.bench_figures import (
     unsteady_speed,
 )
 from perfharness.analysis.suites.bench_names import CaseNames, in_groups, short_backend
-from perfharness.analysis.suites.recommendation import separable
+from perfharness.analysis.suites.recommend import separable
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
 from perfharness.model.bench_suite import (
     BenchMergedResult,
@@ -181,8 +181,6 @@ def recommendation_lines(found: Recommendation, cases: Sequence[CaseResult]) -> 
         yield f"  {why}"
     if found.ties:
         yield from named("not separable from it in speed", [known[one].case for one in found.ties])
-    if len(found.front) > 1:
-        yield from named("on the Pareto front", [known[one].case for one in found.front])
     measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
     missed = [(case, constraint) for case, one in measured for constraint in one.missed]
     for (limit_text, limit), over in in_groups(

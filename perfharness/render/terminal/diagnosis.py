@@ -24,7 +24,8 @@ from perfharness.render.places import place_text
 from perfharness.render.terminal.advice import milliseconds, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 from perfharness.render.terminal.evidence import print_evidence
-from perfharness.render.terminal.results import print_findings, row_names
+from perfharness.render.terminal.findings import print_findings
+from perfharness.render.terminal.results import row_names
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
@@ -38,18 +39,17 @@ def is_named(path: Path, name: str) -> bool:
 
 
 def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None) -> None:
-    """The table of stages, the evidence, and the warm-up.
+    """The evidence, and the warm-up; the table of all stages stands above it.
 
     Args:
         name: only this stage, with all figures.
     """
     stages = matching_stages(diagnosis, name)
-    if stages:
-        say(console, "ms per batch, without warm-up (costs: what the whole would save)")
-        _print_table(console, stages)
     if name is None:
         _print_undecided(console, stages)
-    else:
+    elif stages:
+        say(console, "ms per batch, without warm-up (costs: what the whole would save)")
+        _print_table(console, stages)
         for stage in stages:
             say(console, styled(path_text(stage.path), "bold"), ": ", verdict_text(verdict_name(stage)))
             for line in [*reason_lines(stage), *figure_lines(stage, has_gpu=bool(diagnosis.gpus))]:

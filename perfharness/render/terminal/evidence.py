@@ -149,37 +149,28 @@ def _print_holders(console: Console, names: Names, stages: Sequence[StageDiagnos
     _print_rows(console, names, title, columns, rows)
 
 
-COUNTERS: Mapping[str, tuple[str, Callable[[GpuCounters], float | None]]] = {
-    "SMs": ("%", lambda one: one.sm_active),
-    "occupancy": ("%", lambda one: one.occupancy),
-    "tensor": ("%", lambda one: one.tensor),
-    "fp32": ("%", lambda one: one.fp32),
-    "fp16": ("%", lambda one: one.fp16),
-    "fp64": ("%", lambda one: one.fp64),
-    "DRAM": ("%", lambda one: one.dram),
-    "PCIe": ("GB/s", lambda one: one.pcie_bytes_per_s),
-    "NVLink": ("GB/s", lambda one: one.nvlink_bytes_per_s),
+COUNTERS: Mapping[str, Callable[[GpuCounters], float | None]] = {
+    "SMs": lambda one: one.sm_active,
+    "occupancy": lambda one: one.occupancy,
+    "tensor": lambda one: one.tensor,
+    "DRAM": lambda one: one.dram,
 }
 
 
 def _print_counters(console: Console, names: Names, stages: Sequence[StageDiagnosis]) -> None:
-    """Counters of the GPUs, a row for each stage, GPU and source; without counters that no row has."""
+    """Counters of the GPUs, a row for each stage and GPU; without counters that no row has."""
     found = [(stage.path, one) for stage in stages for one in stage.counters]
-    shown = {name: one for name, one in COUNTERS.items() if any(one[1](row) is not None for _, row in found)}
-    columns = [
-        Column("GPU", is_text=True), Column("source", is_text=True, drop=1),
-        *(Column(f"{name}\n{unit}") for name, (unit, _) in shown.items()), Column("seconds", drop=2),
-    ]  # fmt: skip
+    shown = {name: value for name, value in COUNTERS.items() if any(value(row) is not None for _, row in found)}
+    columns = [Column("GPU", is_text=True), *(Column(f"{name}\n%") for name in shown), Column("seconds", drop=2)]
     rows: Rows = [
-        (path, (str(one.gpu), one.source, *(_counter(unit, value(one)) for unit, value in shown.values()),
-                f"{one.seconds:.3f}"))
+        (path, (str(one.gpu), *(_counter(value(one)) for value in shown.values()), f"{one.seconds:.3f}"))
         for path, one in found
-    ]  # fmt: skip
+    ]
     _print_rows(console, names, "GPU counters: while the stage's operations ran, of the peak", columns, rows)
 
 
 def _print_rooflines(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
-    """What the kernels of each stage reached of the pipes' and the memory's peak; in detail of each top kernel, too."""
+    """What the kernels of each stage reached of the tensor cores' and the memory's peak; in detail each top kernel."""
     points = [
         (stage.path, what, point)
         for stage in stages if stage.gpu is not None
@@ -189,18 +180,18 @@ def _print_rooflines(console: Console, names: Names, stages: Sequence[StageDiagn
         ]
     ]  # fmt: skip
     columns = [
-        Column("kernels", is_text=True), Column("GPU", drop=4), Column("pipe", is_text=True), Column("TFLOP/s"),
-        Column("of its\npeak %"), Column("DRAM\nGB/s"), Column("of its\npeak %"), Column("FLOP\na byte", drop=2),
+        Column("kernels", is_text=True), Column("GPU", drop=4), Column("tensor\nTFLOP/s"),
+        Column("of its\npeak %"), Column("DRAM\nGB/s"), Column("of its\npeak %"), Column("FLOP\nper byte", drop=2),
         Column("of the\nroof %", drop=1),
     ]  # fmt: skip
     rows: Rows = [
-        (path, (what, str(one.gpu), one.pipe, f"{one.flop_per_s / 1e12:.3g}", f"{100 * one.pipe_share:.0f}",
+        (path, (what, str(one.gpu), f"{one.flop_per_s / 1e12:.3g}", f"{100 * one.tensor_share:.0f}",
                 f"{one.bytes_per_s / 1e9:.0f}", _percent(one.bytes_per_s, one.peak_bytes_per_s),
                 NOT_MEASURED if one.flop_per_byte is None else f"{one.flop_per_byte:.3g}",
                 _percent(one.flop_per_s, one.ceiling_flop_per_s)))
         for path, what, one in points
     ]  # fmt: skip
-    title = "Roofline: by counters; the roof is the peak of the pipe, or of the memory at as many FLOP a byte"
+    title = "Roofline: by counters; the roof is the peak of the tensor cores, or of the memory at as many FLOP per byte"
     _print_rows(console, names, title, columns, rows)
 
 
@@ -208,10 +199,8 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f}" if whole else NOT_MEASURED
 
 
-def _counter(unit: str, value: float | None) -> str:
-    if value is None:
-        return NOT_MEASURED
-    return f"{100 * value:.1f}" if unit == "%" else f"{value / 1e9:.2f}"
+def _counter(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{100 * value:.1f}"
 
 
 def _print_trust(console: Console, names: Names, stages: Sequence[StageDiagnosis]) -> None:

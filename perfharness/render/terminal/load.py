@@ -81,22 +81,6 @@ def status_text(status: LoadStatus) -> str:
     return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"
 
 
-def saturation_text(status: LoadStatus) -> str | None:
-    """What somebody has to know before the load is over: it shows how a queue grows, and no more; None: it keeps up."""
-    found = status.saturation
-    if found is None:
-        return None
-    wait = ""
-    if found.answered_rate and status.phase_left_s >= 1:
-        left_s = status.phase_left_s
-        wait = f"; at its end, in {left_s:.0f} s, a request will wait {found.wait_s(left_s):.0f} s"
-    return (
-        f"{status.phase}: the target does not keep up. For {found.over_s:.0f} s it answered "
-        f"{_number(found.answered_rate)} of {_number(found.asked_rate)} requests a second, and {found.waiting} are "
-        f"open{wait}. Ctrl-C ends it with what was measured; a lower --rate can be kept up"
-    )
-
-
 def print_sustained(console: Console, sustained: Sustained) -> None:
     """What changed over the run, one row a thing."""
     drifts = [*sustained.latency, *([sustained.throughput] if sustained.throughput else []), *sustained.errors]

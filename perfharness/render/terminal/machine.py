@@ -11,12 +11,6 @@ from perfharness.model.result import Tree, last_key
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, fixed, print_table, say
 
-METHODS = {
-    "regression": "",
-    "bounds": "only bounds known",
-    "no_gpu_work": "no GPU work",
-    "none": "not measured",
-}
 MIB = 1 << 20
 
 
@@ -28,12 +22,13 @@ def print_machine(console: Console, tree: Tree) -> None:
         for gpu in tree["energy"]["gpus"]:
             index = next((one["gpu_index"] for one in metrics if one["uuid"] == gpu["uuid"]), None)
             whose = gpu_name(index, gpu["uuid"])
-            rows = [one for one in gpu["attribution"]["stages"] if one["busy_s"] or one["energy_j"] is None]
-            if rows:
+            if any(one["energy_j"] for one in gpu["stages"]):
                 say(console, f"Energy by stage, {whose}")
-                print_stage_energy(console, rows, gpu["attribution"]["joint"])
-            elif gpu["attribution"]["reason"]:
-                say(console, f"Energy by stage, {whose}: not measured ({gpu['attribution']['reason']})")
+                print_stage_energy(console, gpu["stages"])
+            elif reason := gpu["stages_reason"] or next(
+                (one["reason"] for one in gpu["stages"] if one["reason"]), None
+            ):
+                say(console, f"Energy by stage, {whose}: not measured ({reason})")
     for gpu in metrics:
         if gpu["processes"]:
             say(console, _gpu_line(gpu))
@@ -54,33 +49,23 @@ def _energy_line(energy: Tree) -> str:
     idle = [gpu["idle"]["power_mean_w"] for gpu in energy["gpus"]]
     idle_texts = [f"{watts:.1f} W" for watts in idle if watts is not None]
     parts.append(f"idle before the run {', '.join(idle_texts)}" if idle_texts else "idle power not known")
-    awake = [gpu["attribution"]["awake"]["power_mean_w"] for gpu in energy["gpus"]]
-    awake_texts = [f"{watts:.1f} W" for watts in awake if watts is not None]
-    if awake_texts:
-        parts.append(f"awake without work {', '.join(awake_texts)}")
     return f"Energy: {'; '.join(parts)}"
 
 
-def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) -> None:
-    """Print stages with their energy, its interval and the method of separation; then energy of inseparable stages."""
+def print_stage_energy(console: Console, stages: list[Tree]) -> None:
+    """Print stages with their energy and its bounds."""
     columns = [
-        Column("stage", is_text=True), Column("busy s", drop=3), Column("J"), Column("95 %", drop=1),
-        Column("W", drop=4), Column("J/batch", drop=2), Column("", is_text=True),
+        Column("stage", is_text=True), Column("busy s", drop=3), Column("J"), Column("from to", drop=1),
+        Column("W", drop=4), Column("J/batch", drop=2),
     ]  # fmt: skip
     names = _short_names([one["stage"] for one in stages])
     rows = [
         [
             names[one["stage"]], f"{one['busy_s']:.3f}", fixed(one["energy_j"], 1), _interval(one),
-            fixed(one["power_mean_w"], 1), fixed(one["energy_per_batch_j"]), METHODS[one["method"]],
+            fixed(one["power_mean_w"], 1), fixed(one["energy_per_batch_j"]),
         ]
-        for one in stages
+        for one in stages if one["busy_s"]
     ]  # fmt: skip
-    for group in joint:
-        watts = group["energy_j"] / group["busy_s"] if group["busy_s"] and group["energy_j"] is not None else None
-        rows.append([
-            " + ".join(names.get(name, name) for name in group["stages"]), f"{group['busy_s']:.3f}",
-            fixed(group["energy_j"], 1), _interval(group), fixed(watts, 1), "", "together",
-        ])  # fmt: skip
     print_table(console, columns, rows)
 
 

@@ -41,13 +41,13 @@ def _print_pass(plan: LaunchPlan, console: Console) -> None:
         lines.append(f"cool-down: to {options.cool_down_c:g} °C, for at most {options.cool_down_limit_s:g} s")
     if options.maximize_clocks:
         lines.append("GPU clocks: locked at maximum during the run")
-    is_bound = any(spec.placement.cpus for spec in plan.processes)
+    is_bound = any(spec.cpus for spec in plan.processes)
     lines.append(f"CPUs: {'near the GPUs' if is_bound else 'not bound'} ({plan.placement_reason})")
     for spec in plan.processes:
         lines.append(f"\n{spec.folder}" + "".join(f"  GPU {gpu.uuid}" for gpu in spec.gpus))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
-        if spec.placement.cpus:
-            lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}: {spec.placement.how}")
+        if spec.cpus:
+            lines.append(f"  CPUs {cpu_list(spec.cpus)}: near its GPUs")
         lines.append(f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}")
     for line in lines:
         say(console, line)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
 from perfharness.analysis.stages.checks import CAPTURED
 from perfharness.analysis.stages.entries import sums_of_ranges
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Severity
 from perfharness.model.result import RESERVED_KEYS, Entries, Path, ProcessResult, Tree, path_text
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.advice import MOST_VALUABLE, limited_by, print_advice
-from perfharness.render.terminal.console import Column, ms_text, print_table, say, styled
+from perfharness.render.terminal.console import Column, ms_text, print_table, say
 from perfharness.render.terminal.machine import print_machine
 from perfharness.render.terminal.ranks import print_ranks
 
-SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
-LISTED_PROCESSES = 4
 LISTED_RANGES = 100
 INDENT = "  "
 
@@ -115,43 +113,6 @@ def print_result(
     print_ranks(console, tree)
     print_machine(console, tree)
     print_advice(console, diagnoses, None if whole else MOST_VALUABLE)
-
-
-def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
-    """Print findings, one per line, with the hint; equal ones of several processes are one line.
-
-    Args:
-        least: less severe ones are in the files only.
-    """
-    order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
-    groups: dict[Finding, list[str]] = {}
-    for finding in findings:
-        if order.index(finding.severity) >= order.index(least):
-            groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
-    for finding, processes in groups.items():
-        severity = finding.severity
-        say(console, styled(severity.value, SEVERITY_STYLE[severity]), f" {finding_sentence(finding, processes)}")
-
-
-def finding_sentence(finding: Finding, processes: Sequence[str] = ()) -> str:
-    """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
-    where = listed_processes(processes)
-    text = (f"{where}: " if where else "") + finding.message
-    if not finding.hint:
-        return text
-    if "\n" in text:
-        return f"{text}\n  {finding.hint}"
-    end = "" if text.endswith(".") else "." if finding.hint[0].isupper() else ";"
-    return f"{text}{end} {finding.hint}"
-
-
-def listed_processes(processes: Iterable[str]) -> str:
-    """`proc_0_gpu_0, proc_1_gpu_0`, each once; of many, the first ones and the number of others."""
-    distinct = [name for name in dict.fromkeys(processes) if name]
-    more = len(distinct) - LISTED_PROCESSES
-    if more <= 1:
-        return ", ".join(distinct)
-    return f"{', '.join(distinct[:LISTED_PROCESSES])} and {more} more processes"
 
 
 def _without_short_ones(rows: Sequence[StageRow], of_others: Container[Path]) -> Iterator[StageRow]:

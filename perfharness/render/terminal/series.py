@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 
 from perfharness.model.cold_start import ColdStart, Spread
-from perfharness.model.result import last_key, path_of
+from perfharness.model.result import path_of
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, ms_text, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, row_names
@@ -116,9 +116,6 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
         is_known = throughput.mean is not None
         shown = f"{over_launches_text(throughput)} items/s" if is_known else f"not measured ({throughput.reason})"
         say(console, f"Throughput: {shown}")
-    for path in repeat.loops:
-        if line := _levels_line(path, repeat):
-            say(console, line)
     for row in repeat.rows:
         if row.status != "ok":
             say(console, f"{row.folder}: {row.reason}")
@@ -126,19 +123,6 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
 
 def _is_known(found: OverLaunches | None) -> bool:
     return found is not None and any(value is not None for value in found.values)
-
-
-def _levels_line(path: str, repeat: Repeat) -> str | None:
-    """How far a loop's batches, processes and launches spread."""
-    levels, stage = repeat.levels.get(path), repeat.stages.get(path, {}).get("cpu_time")
-    if levels is None or stage is None or not stage.mean or levels.launches is None:
-        return None
-    spreads = {"batches": levels.batches, "processes": levels.processes, "launches": levels.launches}
-    known = ", ".join(f"{name} {value / stage.mean:.2%}" for name, value in spreads.items() if value is not None)
-    line = f"Spread of {last_key(path)}: {known}"
-    if levels.expected is None:
-        return line
-    return f"{line}; independent batches alone would make launches differ by {levels.expected / stage.mean:.2%}"
 
 
 def _launches(repeat: Repeat) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from perfharness.analysis.comparison.verdicts import (
+from perfharness.analysis.comparison.compare import (
     Judgement,
     Pair,
     Reason,
@@ -18,7 +18,6 @@ from perfharness.analysis.comparison.verdicts import (
     compare,
     geometric_mean,
     relative_spread,
-    width_for_drift,
 )
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
@@ -34,7 +33,6 @@ from perfharness.runs.comparison.matched_sides import (
     SideInput,
     check_options,
     match_sides,
-    places_of,
 )
 from perfharness.runs.comparison.result import (
     VERDICTS,
@@ -216,7 +214,6 @@ def _version(matched: MatchedSides, judgements: Mapping[int, Judgement]) -> Comp
         side=_side_record(matched.new),
         order=matched.order,
         allows_drift=allows_drift,
-        by_rounds=any(judgement.by_rounds for judgement in judged),
         differences=matched.differences,
         rows=rows,
         not_compared=matched.not_compared,
@@ -395,13 +392,9 @@ def _remarks(matched: MatchedSides, *, allows_drift: bool) -> list[str]:
             found.append(f"{side.name} has {len(side.used)} launches; with fewer than {FEW_LAUNCHES} hardly anything "
                          "can be decided")  # fmt: skip
     if allows_drift:
-        counts = f"{len(matched.base.used)} and {len(matched.new.used)} launches"
-        base_at, new_at = places_of(matched.base.used, matched.new.used)
-        width = width_for_drift(np.asarray(base_at, np.int64), np.asarray(new_at, np.int64))
         found.append(
-            "One side was measured after the other, so the intervals allow for a machine that drifts: with "
-            f"{counts} that makes them about {width:.1f} times as wide. `compare --run … --run …` measures in turns, "
-            "and needs none of it."
+            "One side was measured after the other: the intervals are wider, as the machine may have drifted. "
+            "Measure in turns with `compare --run … --run …`."
         )
     if matched.order == "unknown" and len(matched.base.used) > 1:
         found.append("When the launches were started is not known, so a drift of the machine cannot be allowed for.")

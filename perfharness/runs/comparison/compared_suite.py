@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
-from perfharness.model.manifest import MANIFEST_NAME
+from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.compared_figure import ACCURACY, Figure
 from perfharness.runs.comparison.compared_launch import LaunchFigures

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.analysis.comparison.verdicts import geometric_mean
+from perfharness.analysis.comparison.compare import geometric_mean
 from perfharness.errors import UsageError
 from perfharness.model.checks import PrintableText
 from perfharness.model.load import PERCENTILES
@@ -134,7 +134,7 @@ class Limit:
 class LimitResult(BaseModel):
     """What became of a limit."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     limit: PrintableText
     version: PrintableText

@@ -4,11 +4,12 @@ stress`, or MLPerf LoadGen.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -16,10 +17,13 @@ from pydantic import BaseModel, ValidationError
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding
-from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
-from perfharness.model.mlperf import MLPERF_NAME, MlperfResult
+from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.model.secrets import mask_text
 from perfharness.runs.comparison.compared_figure import PHASES, Figure
+
+if TYPE_CHECKING:
+    from perfharness.model.load import LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
+    from perfharness.model.mlperf import MlperfResult
 
 ERRORS = "errors"
 NO_OBJECTIVE = "it had no --objective"
@@ -126,26 +130,29 @@ class LoadTest:
 
 def read_load_test(folder: Path) -> LoadTest | None:
     """That of a run folder; None: the run was under no load. Raises `ResultError` where its file cannot be read."""
-    load = _read(folder / LOAD_NAME, LoadResult)
-    if load is not None:
-        return stress_test(load)
+    if os.path.lexists(folder / LOAD_NAME):
+        from perfharness.model.load import LoadResult  # here, for most runs are no load tests
+
+        return stress_test(_read(folder / LOAD_NAME, LoadResult))
     found = read_mlperf_file(folder)
     return None if found is None else loadgen_test(found)
 
 
 def read_mlperf_file(folder: Path) -> MlperfResult | None:
     """`mlperf.json`; None: there is none. Raises `ResultError` where it cannot be read."""
+    if not os.path.lexists(folder / MLPERF_NAME):
+        return None
+    from perfharness.model.mlperf import MlperfResult
+
     return _read(folder / MLPERF_NAME, MlperfResult)
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def _read(path: Path, model: type[ModelT]) -> ModelT | None:
+def _read(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate_json(read_regular(path, follow=False))
-    except FileNotFoundError:
-        return None
     except (OSError, ValidationError) as error:
         raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); run the load test again") from error
 
@@ -218,6 +225,8 @@ def load_figures(load: LoadResult) -> dict[Figure, LoadValue]:
 
 def phase_figures(phase: PhaseResult) -> dict[Figure, LoadValue]:
     """The rates, latencies and errors of a phase."""
+    from perfharness.model.load import PERCENTILES
+
     times, ended = phase.latency, _ended(phase)
     found = {f"load_{name}": _of(getattr(times, name), times.count, times.reason) for name in ("mean", *PERCENTILES)}
     found["asked_rate"] = LoadValue(phase.asked_rate, CLOSED if phase.asked_rate is None else None)
@@ -323,6 +332,8 @@ def loadgen_figures(result: MlperfResult) -> Iterator[tuple[Figure, LoadValue]]:
             early = metric.early_stopping_ms
             yield Figure((), "loadgen_early_stopping"), LoadValue(early, metric.reason if early is None else None)
     if result.percentiles:
+        from perfharness.model.load import PERCENTILES
+
         is_offline = result.scenario == "Offline"
         mean = None if is_offline else result.mean_latency_ms
         no_mean = OFFLINE_LATENCY if is_offline else "LoadGen reported none"

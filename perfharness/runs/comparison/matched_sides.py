@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.comparison.verdicts import MAX_ORDER_SHARE, Pair, order_share
+from perfharness.analysis.comparison.compare import MAX_ORDER_SHARE, Pair, order_share
 from perfharness.errors import UsageError
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
@@ -111,7 +111,7 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         and (not figure.path or new_path[figure.path] in new_paths)
     ]
     figures.sort(key=lambda figure: bool(figure.path))  # the run first; the stages stay in order
-    base_at, new_at = places_of(base.used, new.used)
+    base_at, new_at = _places_of(base.used, new.used)
     pairs, not_compared = [], []
     for figure in figures:
         there = Figure(new_path[figure.path] if figure.path else (), figure.metric)
@@ -203,7 +203,9 @@ def _renamed(path: StagePath, renamed: Mapping[StagePath, StagePath]) -> StagePa
     return path
 
 
-def places_of(base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]) -> tuple[list[int] | None, list[int] | None]:
+def _places_of(
+    base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]
+) -> tuple[list[int] | None, list[int] | None]:
     """Each launch's place in the order in which all were started; None where a start is not known."""
     starts = [launch.start_unix_ns for launch in (*base, *new)]
     known = [start for start in starts if start is not None]

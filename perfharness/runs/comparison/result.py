@@ -176,9 +176,6 @@ class ComparedVersion(_Model):
     allows_drift: bool
     """whether the intervals are made wider for a machine that drifts"""
 
-    by_rounds: bool = False
-    """whether the two launches of a round were compared with each other"""
-
     differences: list[EnvironmentDifference]
     rows: list[ComparedRow]
     not_compared: list[NotCompared]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 
-from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy, StageAttribution
+from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
 from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.stages.startup import Startup
@@ -43,17 +43,6 @@ class InUnit:
         whole["properties"] = {"unit": {"const": self.unit}, **whole["properties"]}
         whole["required"] = ["unit", *whole["required"]]
         return made
-
-
-@dataclass(frozen=True)
-class ProcessEnergyWritten(ProcessEnergy):
-    """A process's part of its GPU's energy, with the energy by stage of that GPU, all its processes together.
-
-    Of a process with several GPUs, `attribution` is null, and `attribution_by_gpu` has it by UUID.
-    """
-
-    attribution: StageAttribution | None
-    attribution_by_gpu: dict[str, StageAttribution]
 
 
 class _Model(BaseModel):
@@ -221,7 +210,7 @@ class Benchmark(_Results):
     diagnosis: Annotated[Diagnosis, InUnit("milliseconds")] = LEFT_OUT
     meta: ProcessMeta
     process_metrics: ProcessMetrics | None = LEFT_OUT
-    energy: Annotated[ProcessEnergyWritten, InUnit("joules")] | None = LEFT_OUT
+    energy: Annotated[ProcessEnergy, InUnit("joules")] | None = LEFT_OUT
     startup: Startup = LEFT_OUT
     """from the start of the process to its first batch, in parts"""
 

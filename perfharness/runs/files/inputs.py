@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain, is_plain_folder
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.series.file import read_series
-from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
-from perfharness.runs.series.scaling import SCALING_NAME, Scaling
+from perfharness.runs.series.file import OVERHEAD_NAME, TRACED
 from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.collect import collect, sqlite_of
 from perfharness_launcher.interrupts import Interrupts
@@ -28,9 +23,6 @@ from perfharness_launcher.staging import unfinished_runs
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
-
-RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d{1,9})|first", re.ASCII)
-"""Folders of the runs that `launch --np-sweep` and `--cold-start` make."""
 
 LEVELS_OF_PROCESSES = 3
 """How deep a process's folder may be below its run's."""
@@ -99,10 +91,12 @@ def locate(path: Path) -> Located:
         return Located(path, runs=(found[0],), process=found[1], name=path.name)
     if (path / TRACE_NAME).is_file():
         return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
-    if runs := _runs_in(path):
+    from perfharness.runs.series.folders import cases_in, runs_in  # here, for most folders are one run
+
+    if runs := runs_in(path):
         return Located(path, runs=runs, name=path.name)
-    if cases := [child.name for child in sorted(path.iterdir()) if is_plain_folder(child) and repeated_launches(child)]:
-        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {path / cases[0]}.")
+    if cases := cases_in(path):
+        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {cases[0]}.")
     if unfinished := unfinished_runs(path):
         raise ResultError(
             f"{path} holds no run yet: a launch is writing there, or was killed; wait until it is done, or read what a "
@@ -133,34 +127,6 @@ def _run_around(folder: Path) -> tuple[Path, str] | None:
             known = any(process.folder == name for process in [*manifest.processes, *manifest.measured_processes])
             return (run, name) if known else None
     return None
-
-
-def _runs_in(folder: Path) -> tuple[Path, ...]:
-    """The runs of a repeat, a sweep or cold starts, in the order in which they were made. Those that an earlier sweep
-    left next to them are left out.
-    """
-    if launches := repeated_launches(folder):
-        return launches
-    listed = _listed(folder)
-    runs = [
-        (int(match[2] or -1), match[1] or "", child)
-        for child in folder.iterdir()
-        if (match := RUN_OF_SERIES.fullmatch(child.name))
-        and (child / MANIFEST_NAME).is_file()
-        and (not listed or child.name in listed)
-    ]
-    return tuple(child for _, _, child in sorted(runs))
-
-
-def _listed(folder: Path) -> set[str]:
-    """Folders of the runs that a sweep or cold starts are made of, by their files; empty where none can be read."""
-    listed: set[str] = set()
-    with contextlib.suppress(ResultError):
-        if (scaling := read_series(folder / SCALING_NAME, Scaling)) is not None:
-            listed |= {point.row.folder for point in scaling.points}
-        if (cold_start := read_series(folder / COLD_START_NAME, ColdStart)) is not None:
-            listed |= {row.folder for row in cold_start.rows}
-    return listed
 
 
 def complete_cut_off(folder: Path) -> None:

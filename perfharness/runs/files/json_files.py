@@ -22,7 +22,7 @@ Tables = dict[str, Any]
 
 
 class _Shape(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(defer_build=True, strict=True)
 
 
 class _Rate(_Shape):

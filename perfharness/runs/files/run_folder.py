@@ -11,20 +11,18 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.passes import Pass
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
-from perfharness.analysis.ranks.results import RunRanks
-from perfharness.analysis.stages.checks import with_checks, without_consequences
+from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
@@ -33,7 +31,7 @@ from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.environment import LOGGING_TRACERS
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
@@ -57,12 +55,15 @@ from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.runs.files.result_files import ResultFiles, size_of
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.ranks import RankComparison, sharing_of, with_ranks
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
 from perfharness_launcher.children import with_measured
 from perfharness_launcher.staging import has_numbers
+
+if TYPE_CHECKING:
+    from perfharness.analysis.ranks.results import RunRanks
+    from perfharness.runs.ranks import RankComparison
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,13 @@ def analyze_run(
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
     helpers = analyzer.helpers_of(results)
-    ranks = analyzer.compare_ranks()
-    results, found = with_ranks(results, ranks)
-    findings.extend(found)
+    ranks, sharing = analyzer.compare_ranks(), ALL_SEPARATE
+    if ranks is not None:
+        from perfharness.runs.ranks import sharing_of, with_ranks
+
+        results, found = with_ranks(results, ranks)
+        findings.extend(found)
+        sharing = sharing_of(ranks)
     options = analyzer.options
     nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
     machine = analyzer.telemetry.summarize(results, nsys_bytes)
@@ -291,7 +296,7 @@ def analyze_run(
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
-    failed, sharing = {**_without_trace(manifest, all_analysed), **_failed(manifest)}, sharing_of(ranks)
+    failed = {**_without_trace(manifest, all_analysed), **_failed(manifest)}
     mean = {
         **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
         **_pooled_diagnosis(included),
@@ -359,12 +364,19 @@ class ProcessAnalyzer:
     def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs, visit: Visit | None = None) -> None:
         self.options = read_as.options(manifest)
         self._visit = visit
-        self._ranks = RankComparison(manifest, None if self.options.parallel == "auto" else self.options.parallel)
+        self._ranks = self._rank_comparison(manifest)
         self.telemetry = RunTelemetry(run_dir, manifest)
         self._manifest = manifest
         self._traces = ProcessTraces(run_dir)
         self._helpers = Helpers(self._traces, manifest, self.options)
         self._sharing = GpuSharing(self._traces, manifest)
+
+    def _rank_comparison(self, manifest: RunManifest) -> RankComparison | None:
+        if all(one.measured_self is None or one.measured_self.rank is None for one in manifest.measured_processes):
+            return None
+        from perfharness.runs.ranks import RankComparison  # here, for most runs have no ranks
+
+        return RankComparison(manifest, None if self.options.parallel == "auto" else self.options.parallel)
 
     def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
         """What a process left, and what was found; None where it left no trace that can be read."""
@@ -384,7 +396,6 @@ class ProcessAnalyzer:
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
                 gpu_work_on=None if telemetry.log is None else process.used_gpus,
-                gpm=telemetry.gpm,
                 used_cpu=telemetry.cpu_time(process),
                 visit=partial(self._see, process),
             )
@@ -403,13 +414,14 @@ class ProcessAnalyzer:
         return frozenset(one.folder for one in processes if self._helpers.is_helper(one))
 
     def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
-        self._ranks.visit(process, analysis)
+        if self._ranks is not None:
+            self._ranks.visit(process, analysis)
         if self._visit is not None:
             self._visit(process.folder, analysis)
 
     def compare_ranks(self) -> RunRanks | None:
         """The ranks of the run side by side, those too that were not analysed; None where there are not two."""
-        if self._manifest.explaining:
+        if self._ranks is None or self._manifest.explaining:
             return None  # what the measured pass shows counts: this one slows ranks down unevenly
         for process in self._ranks.unseen():
             with contextlib.suppress(TraceError):
@@ -451,7 +463,6 @@ def analyze_opened(
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
     gpu_work_on: Sequence[str] | None = None,
-    gpm: Mapping[str, GpmReadings] | None = None,
     used_cpu: CpuTime | None = None,
     visit: Callable[[Analysis], None] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
@@ -466,16 +477,13 @@ def analyze_opened(
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
-        gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
         used_cpu: CPU time of the process, UTC; None: not sampled.
         visit: sees the analysis before it is released.
     """
     trace = on_utc(trace, machine)
     analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
     sharing = others(trace) if callable(others) else others
-    diagnosis = (
-        None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
-    )  # first: it takes the most memory
+    diagnosis = None if sharing is None else diagnose(analysis, sharing, used_cpu)  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     checked = with_checks(result.findings, journals.findings(trace))
     result = replace(

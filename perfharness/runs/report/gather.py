@@ -31,7 +31,7 @@ from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.suites.latency_statistics import mean_estimate
+from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError

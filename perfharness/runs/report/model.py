@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks.results import RunRanks
-from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.charts import BatchSeries, BatchTimeline, Histogram
 from perfharness.analysis.suites.cost import Cost
 from perfharness.model.bench import Estimate
@@ -37,7 +37,7 @@ REPORT_VERSION = 1
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class StageLine(_Model):

@@ -10,6 +10,10 @@ from pydantic import BaseModel, ValidationError
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
 
+OVERHEAD_NAME = "overhead.json"
+TRACED, UNTRACED = "traced", "untraced"
+"""File of `launch --overhead`, and the folders of its two repeats next to it."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 

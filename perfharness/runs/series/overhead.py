@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.analysis.comparison.compare import Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.comparison.launches import mean_of_launches
-from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
+from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.checks import MaskedArguments
@@ -22,6 +23,7 @@ from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
+from perfharness.runs.series.file import OVERHEAD_NAME, TRACED, UNTRACED
 from perfharness.runs.series.repeat import (
     RepeatCase,
     plan_repeats,
@@ -29,7 +31,7 @@ from perfharness.runs.series.repeat import (
     repeat_request,
     run_repeats,
 )
-from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, UNTRACED, OverLaunches, Repeat, RepeatRequest
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.staging import series_folder
@@ -51,7 +53,7 @@ RANK: tuple[Grade, ...] = ("distrust", "warn", "undecided", "fine")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class OverheadRow(_Model):

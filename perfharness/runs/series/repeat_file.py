@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from perfharness.errors import ResultError
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.manifest import MANIFEST_NAME, FindingRecord
-from perfharness.runs.files.run_folder import read_manifest
+from perfharness.model.manifest import FindingRecord
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.steadiness import Unsteadiness
 
@@ -23,10 +21,6 @@ REPEAT_VERSION = 1
 
 LAUNCH_FOLDER = "launch_{}"
 LAUNCH_OF_REPEAT = re.compile(r"launch_(\d{1,9})", re.ASCII)
-
-OVERHEAD_NAME = "overhead.json"
-TRACED, UNTRACED = "traced", "untraced"
-"""Of `launch --overhead`, the file, and the folders of its two repeats next to it."""
 
 DEFAULT_COUNT = 5
 MOST_LAUNCHES = 10_000
@@ -44,7 +38,7 @@ def _launch_folder(name: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class RepeatRequest(_Model):
@@ -104,22 +98,6 @@ class OverLaunches(_Model):
     reason: str | None = None
 
 
-class Levels(_Model):
-    """How far the time of a batch spreads at each level, as sample standard deviations in ms; None: too few."""
-
-    batches: float | None
-    """Of one process, pooled."""
-
-    processes: float | None
-    """Their means in one launch, pooled."""
-
-    launches: float | None
-    """Their means."""
-
-    expected: float | None
-    """Of launches, were independent batches all that differs."""
-
-
 class Repeat(_Model):
     """The file; times in milliseconds."""
 
@@ -148,9 +126,6 @@ class Repeat(_Model):
     run: dict[str, OverLaunches]
     """`items_per_second`."""
 
-    levels: dict[str, Levels] = Field(default_factory=dict)
-    """Of the batches of each loop."""
-
     machine: Unsteadiness | None = None
     """What moved on the machine between the launches; None: fewer than two."""
 
@@ -165,40 +140,3 @@ class Repeat(_Model):
 def read_repeat(folder: Path) -> Repeat | None:
     """`repeat.json` of a folder; None where there is none. Raises `ResultError` where it is damaged."""
     return read_series(folder / REPEAT_NAME, Repeat)
-
-
-def repeated_launches(folder: Path) -> tuple[Path, ...]:
-    """The run folders of a repeat, in the order in which they were made: those that the numbers are made of, or where
-    no launch went well, all there are.
-
-    Launches of an earlier repeat, which may lie next to them, are left out.
-
-    Raises:
-        ResultError: `repeat.json`, or the manifest of a launch, is damaged.
-    """
-    repeat = read_repeat(folder)
-    if repeat is None:
-        numbers = [
-            (int(match[1]), child)
-            for child in folder.iterdir()
-            if (match := LAUNCH_OF_REPEAT.fullmatch(child.name)) and _is_run(folder, child.name)
-        ]
-        return tuple(child for _, child in sorted(numbers))
-    made = [row for row in sorted(repeat.rows, key=lambda row: row.place) if _is_that_run(folder, row)]
-    return tuple(folder / row.folder for row in made if row.status == "ok" or not repeat.measured)
-
-
-def _is_run(folder: Path, name: str) -> bool:
-    return (folder / name / MANIFEST_NAME).is_file()
-
-
-def _is_that_run(folder: Path, row: RepeatRow) -> bool:
-    if row.run_id is None or not _is_run(folder, row.folder):
-        return False
-    path = folder / row.folder
-    if read_manifest(path).run_id != row.run_id:
-        raise ResultError(
-            f"{path} is not the launch that {folder / REPEAT_NAME} lists: it was measured again since; name "
-            "the launches one by one, or repeat them all"
-        )
-    return True

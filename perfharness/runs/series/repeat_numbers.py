@@ -9,35 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.comparison.launches import (
-    CONFIDENCE,
-    ERROR_RATE,
-    FIRST_LAUNCH_ERROR,
-    LaunchMean,
-    ProcessBatches,
-    autocorrelation,
-    drift_of_launches,
-    first_launch_p_value,
-    mean_of_launches,
-    spread_levels,
-)
-from perfharness.analysis.comparison.verdicts import holm_adjusted
-from perfharness.analysis.suites.latency_statistics import mean_estimate
+from perfharness.analysis.comparison.compare import holm
+from perfharness.analysis.comparison.launches import LaunchMean, first_launch_p_value, mean_of_launches
+from perfharness.analysis.statistics import ALPHA, mean_interval, trend
+from perfharness.analysis.suites.latency import drift_percent
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary
-from perfharness.runs.series.repeat_file import Levels, OverLaunches, Repeat
-from perfharness.runs.series.steadiness import LaunchConditions, conditions_of, movements_of, unsteady_findings
+from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat
+from perfharness.runs.series.steadiness import movements_of, unsteady_findings
 
 STABLE_METRIC = "cpu_time"
-"""Of a batch: what drift and levels are about."""
+"""Of a batch: what drift is about."""
 
 LISTED = 3
 ALWAYS = (*TIMES, "items_per_second")
 """Metrics that are there with the reason where they could not be measured."""
+
+FIRST_LAUNCH_ERROR = 0.01
+"""How often a first launch that is like the others is taken for different."""
 
 GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
 
@@ -47,7 +41,7 @@ class LaunchNumbers:
     """What is kept of one launch: neither its traces nor its batches are.
 
     Attributes:
-        batches: what is kept of the batches of each loop, by process.
+        drifts: by loop and process, how much the last third of the batches is slower than the first; None: not certain.
         within: half of the interval of each stage's times for further batches of this launch; only where it is the
             only one.
     """
@@ -56,7 +50,7 @@ class LaunchNumbers:
     run: Figures
     loops: Sequence[str]
     conditions: LaunchConditions | None = None
-    batches: Mapping[str, Sequence[ProcessBatches]] = field(default_factory=dict)
+    drifts: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     within: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @staticmethod
@@ -71,7 +65,7 @@ class LaunchNumbers:
             run_figures(summary.mean),
             loops,
             conditions_of(name, manifest, summary.mean),
-            {path: [ProcessBatches.of(values) for values in _series(results, path, STABLE_METRIC)] for path in loops},
+            {path: [drift_percent(values) for values in _series(results, path, STABLE_METRIC)] for path in loops},
             {path: within_launch(results, path) for path in stages} if is_only else {},
         )
 
@@ -79,7 +73,7 @@ class LaunchNumbers:
 def within_launch(results: Sequence[ProcessResult], path: str) -> dict[str, float]:
     """Half of the interval of a stage's times for further batches of the same launch, by metric; where there is one.
 
-    Over processes where there are several; over the batches of one, as far as they are worth independent ones.
+    Over processes where there are several; over the batches of one by batch means.
     """
     found = {}
     for metric in TIMES:
@@ -89,9 +83,9 @@ def within_launch(results: Sequence[ProcessResult], path: str) -> dict[str, floa
             if over.high is not None and over.mean is not None:
                 found[metric] = over.high - over.mean
         elif processes:
-            estimate = mean_estimate(processes[0])
-            if estimate.low is not None and estimate.high is not None:
-                found[metric] = (estimate.high - estimate.low) / 2
+            interval = mean_interval(processes[0])
+            if not isinstance(interval, str):
+                found[metric] = (interval[1] - interval[0]) / 2
     return found
 
 
@@ -111,11 +105,10 @@ def numbers_of_repeat(launches: Sequence[LaunchNumbers]) -> dict[str, Any]:
     known = [launch.conditions for launch in launches if launch.conditions is not None]
     machine = movements_of(known) if len(known) == len(launches) and len(known) > 1 else None
     return {
-        "confidence": CONFIDENCE,
+        "confidence": 1 - ALPHA,
         "loops": loops,
         "stages": stages,
         "run": _metrics([launch.run for launch in launches]),
-        "levels": {path: _levels(launches, path) for path in loops if any(one.batches.get(path) for one in launches)},
         "machine": machine,
     }
 
@@ -174,11 +167,6 @@ def _within(launch: LaunchNumbers, path: str, metrics: Mapping[str, OverLaunches
     return found
 
 
-def _levels(launches: Sequence[LaunchNumbers], path: str) -> Levels:
-    found = spread_levels([launch.batches.get(path, ()) for launch in launches])
-    return Levels(**{name: _figure(value) for name, value in vars(found).items()})
-
-
 def _unsteady(repeat: Repeat) -> Iterator[Finding]:
     """Where the machine moved by more than the interval of a loop's batches is wide."""
     if repeat.machine is None:
@@ -216,23 +204,17 @@ def _warm(repeat: Repeat) -> Iterator[Finding]:
 
 def _launch_drift(repeat: Repeat) -> Iterator[Finding]:
     """Loops whose launches became slower or faster; corrected for how many loops there are."""
-    found = {}
     for path in repeat.loops:
         values = _values(repeat, path)
-        if (drift := drift_of_launches(values)) is not None:
-            found[path] = (drift, float(np.mean(values)))
-    adjusted = holm_adjusted([drift.p_value for drift, _ in found.values()])
-    for (path, (drift, mean)), p_value in zip(found.items(), adjusted, strict=True):
-        if p_value >= ERROR_RATE:
-            continue
-        way = "slower" if drift.tau > 0 else "faster"
-        yield Finding(
-            "launches-drift",
-            Severity.WARNING,
-            f"{path} became {way} from launch to launch, by {abs(drift.per_launch) / mean:.2%} each (Kendall's tau "
-            f"{drift.tau:+.2f}, p = {p_value:.2g}), so the mean is that of no launch to come",
-            "look for what builds up: heat (--cool-down), files, memory; and repeat",
-        )
+        drift = trend(values, ALPHA / len(repeat.loops))
+        if drift is not None and drift.is_certain:
+            yield Finding(
+                "launches-drift",
+                Severity.WARNING,
+                f"{path} became {'slower' if drift.value > 0 else 'faster'} from launch to launch, by "
+                f"{abs(drift.value) / float(np.mean(values)):.2%} each, so the mean is that of no launch to come",
+                "look for what builds up: heat (--cool-down), files, memory; and repeat",
+            )
 
 
 def _first_launch(repeat: Repeat) -> Iterator[Finding]:
@@ -241,7 +223,7 @@ def _first_launch(repeat: Repeat) -> Iterator[Finding]:
         return
     chances = {path: first_launch_p_value(_values(repeat, path)) for path in repeat.loops}
     found = {path: p_value for path, p_value in chances.items() if p_value is not None}
-    for path, p_value in zip(found, holm_adjusted(list(found.values())), strict=True):
+    for path, p_value in zip(found, holm(list(found.values())), strict=True):
         if p_value < FIRST_LAUNCH_ERROR:
             first, *others = _values(repeat, path)
             change = first / float(np.mean(others)) - 1
@@ -262,17 +244,8 @@ def _values(repeat: Repeat, path: str) -> list[float]:
 
 
 def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Finding]:
-    processes = [process for launch in launches for process in launch.batches.get(path, ())]
-    found = autocorrelation(processes)
-    if found is not None and found.is_found:
-        yield Finding(
-            "batches-autocorrelated",
-            Severity.NOTE,
-            f"Neighbouring batches of {path} are autocorrelated ({found.mean:.2f}): of a first-order process each is "
-            f"worth {found.worth:.2f} independent ones, so intervals of batches are {found.worth**-0.5:.1f} times too "
-            "narrow. Those over launches do not rest on that",
-        )
-    known = [process.drift_percent for process in processes if process.drift_percent is not None]
+    processes = [drift for launch in launches for drift in launch.drifts.get(path, ())]
+    known = [drift for drift in processes if drift is not None]
     if known and len(known) > len(processes) / 2 and len({math.copysign(1, drift) for drift in known}) == 1:
         yield Finding(
             "batches-drift",

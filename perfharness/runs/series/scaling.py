@@ -24,7 +24,7 @@ METHOD = "first point after which a further one brings less than half of what th
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class GpuPoint(_Model):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.analysis.comparison.launches import ERROR_RATE, alike_p_value
+from perfharness.analysis.comparison.launches import alike_p_value
+from perfharness.analysis.statistics import ALPHA
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.machine_load import MachineLoad, machine_load_of
-from perfharness.model.manifest import RunManifest
-from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
+from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
 
 LEAST = 0.02
 """A measure that moved by less is not reported: so much do readings differ on a machine that does nothing else."""
@@ -23,11 +22,9 @@ LEAST = 0.02
 NAMED = 3
 """Other processes that are named."""
 
-CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
-
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class Movement(_Model):
@@ -75,21 +72,8 @@ class Unsteadiness(_Model):
         return [
             one
             for one in self.movements
-            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ERROR_RATE)
+            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ALPHA)
         ]
-
-
-@dataclass(frozen=True)
-class LaunchConditions:
-    """What is known about the machine during one launch."""
-
-    name: str
-    load: MachineLoad | None
-    gpu_users: Sequence[str] | None
-    """Names of the other programs on the GPUs, one a process; None: not known."""
-
-    gpu_mhz: Mapping[str, float] | None = None
-    """Mean clocks over the measured window, by GPU and clock."""
 
 
 def unsteadiness(launches: Sequence[Path]) -> Unsteadiness:
@@ -202,43 +186,3 @@ def _names(launches: Sequence[Path]) -> list[str]:
         return [folder.name for folder in folders]
     above = os.path.commonpath([folder.parent for folder in folders])
     return [os.path.relpath(folder, above) for folder in folders]
-
-
-def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditions:
-    """What is known about the machine during a launch.
-
-    Args:
-        mean: as in `benchmark_mean.json`.
-    """
-    metrics = mean.get("gpu_metrics") or {}
-    return LaunchConditions(
-        name=name,
-        load=machine_load_of(manifest.companions),
-        gpu_users=_users(manifest),
-        gpu_mhz={
-            f"{clock} of GPU {gpu.get('gpu_index')}": value
-            for gpu in metrics.get("gpus") or ()
-            for clock in CLOCKS
-            if (value := _mean(gpu.get("figures") or {}, clock))
-        },
-    )
-
-
-def _mean(figures: Tree, name: str) -> float | None:
-    found = (figures.get(name) or {}).get("mean")
-    return float(found) if isinstance(found, int | float) else None
-
-
-def _users(manifest: RunManifest) -> list[str] | None:
-    """Other programs on the GPUs of a launch, by name; None where NVML did not list them."""
-    gpus = (manifest.companions.get("exclusive") or {}).get("gpus")
-    if not isinstance(gpus, list):
-        return None
-    if any(gpu.get("reason") for gpu in gpus):
-        return None
-    listed = _listed(gpus, "foreign_before", "foreign_after")
-    return sorted({user.get("pid"): str(user.get("name") or "a program without a name") for user in listed}.values())
-
-
-def _listed(gpus: Sequence[Tree], *lists: str) -> list[Tree]:
-    return [user for gpu in gpus for name in lists for user in gpu.get(name) or ()]

@@ -159,10 +159,14 @@ def test_maps_of_all_kinds(tmp_path: Path) -> None:
             read_map(tmp_path / name)
 
 
-def test_resized_map_by_hand_and_as_torch_does() -> None:
+def test_resized_map_by_hand() -> None:
     """Two pixels to four: centres at -1/4 (kept at the border), 1/4, 3/4, 5/4 of the way."""
     assert resized_map(np.array([[0.0, 4.0]]), (1, 4)).tolist() == [[0, 1, 3, 4]]
     assert resized_map(np.array([[0.0, 4.0], [8.0, 12.0]]), (1, 1)).tolist() == [[6]]
+
+
+@pytest.mark.slow
+def test_resized_map_as_torch_does() -> None:
     torch = pytest.importorskip("torch")
     values = np.random.default_rng(0).normal(size=(7, 5))
     theirs = torch.nn.functional.interpolate(torch.from_numpy(values)[None, None], size=(11, 3), mode="bilinear")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfharness.bench.process import read_arrays
-from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from tests.integration.case_process import run_case
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
@@ -120,19 +118,10 @@ def test_failures_are_rows(
         assert found.startup.load_ms is not None, "what was known is kept"
 
 
+@pytest.mark.slow
 def test_memory_of_the_host_that_fits_its_limit(tmp_path: Path) -> None:
     """A batch of 2 takes 128 MB, beside some 60 that Python has."""
     script = FakeScript(execute_ms=0.1, host_bytes_per_item=64 << 20)
     fits, _ = run(tmp_path / "two", script, 2, memory_limit_bytes=400_000_000)
     assert (fits.status, fits.memory.limit_held_by) == ("ok", "a watchdog outside of the timed rounds")
     assert known(fits.memory.host_peak_bytes) > 128 << 20
-
-
-def test_no_spec_is_a_usage_error(tmp_path: Path) -> None:
-    for arguments in ([], [str(tmp_path / "none.json")]):
-        done = subprocess.run(
-            [sys.executable, "-m", CASE_ENTRY, *arguments], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
-        assert done.stderr

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.latency import latency_stats
 from perfharness.backends import BackendOptions, ModelSource
 from perfharness.bench.spec import ARRAYS, LatencySettings
 from perfharness.bench.worker.latency import (

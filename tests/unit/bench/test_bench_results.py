@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from perfharness.analysis.suites.bench_figures import in_significant_digits
-from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
@@ -24,7 +24,8 @@ from perfharness.model.bench import (
     Estimate,
     MachineRecord,
 )
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, SweepFile
+from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
@@ -302,9 +303,8 @@ def test_a_chart_of_p50_has_its_bars() -> None:
     assert len(latency.rows["bench_latency_y_bars"]) == 1
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("$\\frac{$", "../up")), "\x0c\x1b'\"<"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["$\\frac{$", "../up", "\x0c\x1b'\"<"])
 def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
     cases = [
         made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench import compare_engines
 from perfharness.bench.engines import compare as engines_compare
 from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_result, engine_specs, remarks_of
@@ -139,6 +139,7 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "out" / "fp32" / "maps").exists()
 
 
+@pytest.mark.slow
 def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = CompareSettings(image=Path(write_image(tmp_path)), input_size=(8, 8), warmup=1, iterations=10, threads=1)
@@ -215,6 +216,7 @@ def test_ground_truth_that_cannot_be_read_starts_nothing(tmp_path: Path, content
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_path: Path) -> None:
     """All of it is invalid: the engine is timed, and the exit code says that there are no errors."""
     np.save(tmp_path / "gt.npy", np.zeros((8, 8), np.float32))

@@ -1,17 +1,16 @@
-"""The recommendation: constraints by hand, the Pareto front against another way to find it."""
+"""The recommendation under constraints, speed-ups and accuracy losses, by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
-from perfharness.analysis.suites.recommendation import OBJECTIVES, Candidate, dominates, pareto_front, recommend
-from perfharness.model.bench import AccuracyRecord, CaseResult, Estimate
+from perfharness.analysis.suites.recommend import recommend
+from perfharness.model.bench import AccuracyRecord, CaseResult
 from perfharness.model.bench_suite import Constraints, MissedConstraint, Recommendation
 from tests.unit.bench_results import estimate, made_up, whole_suite
 
@@ -30,7 +29,6 @@ def reasons(found: Recommendation) -> dict[str, str]:
 def test_fastest_without_constraints() -> None:
     found = only([made_up("slow", rate=50), made_up("torch", rate=100), made_up("fast", rate=200)], accuracy_metric="x")
     assert found.best == "net-fast-plain-fp32-b1"
-    assert found.front == ["net-fast-plain-fp32-b1"]  # faster also means a shorter latency here
     assert not found.ties
     assert not found.excluded
 
@@ -95,7 +93,6 @@ def test_ties_are_ties() -> None:
     cases = [made_up("torch", rate=100, spread=0.05), made_up("same", rate=103, spread=0.05), made_up("far", rate=50)]
     found = only(cases)
     assert (found.best, found.ties) == ("net-same-plain-fp32-b1", ["net-torch-plain-fp32-b1"])
-    assert set(found.front) == {"net-same-plain-fp32-b1", "net-torch-plain-fp32-b1"}
 
 
 def test_interval_that_reaches_beyond_the_limit_is_told() -> None:
@@ -104,20 +101,12 @@ def test_interval_that_reaches_beyond_the_limit_is_told() -> None:
     assert any("5.2 ms" in why for why in found.why)
 
 
-def test_what_only_some_have_does_not_decide_the_front() -> None:
-    found = only([made_up("torch", rate=100, energy_j=1.0), made_up("other", rate=90)])
-    assert found.front == ["net-torch-plain-fp32-b1"]
-
-
 def test_one_recommendation_for_each_model() -> None:
     found = recommend([made_up("a", model="x"), made_up("a", model="y", rate=5)], Constraints(), None)
     assert [(one.model, one.best) for one in found] == [("x", "x-a-plain-fp32-b1"), ("y", "y-a-plain-fp32-b1")]
     suite = whole_suite()
     (whole,) = recommend(suite.cases, suite.constraints, suite.baseline)
     assert whole.best == "net-tensorrt-engine-fp16-b64"
-
-
-# ---- speed-up, accuracy ----
 
 
 def test_speedup_by_hand() -> None:
@@ -187,51 +176,6 @@ def test_which_way_an_own_metric_is_worse_is_declared(metric: str) -> None:
     limits = Constraints(max_accuracy_loss=0.01, accuracy_metric=metric, accuracy_direction="lower")
     (found,) = recommend([case], limits, None)
     assert (found.best, found.nearest) == (None, case.case.case_id)
-
-
-# ---- the front ----
-
-numbers = st.integers(0, 6).map(float)
-
-
-@st.composite
-def candidates(draw: st.DrawFn, *, points: bool = False) -> list[Candidate]:
-    """Few different values, so that many are equal; intervals around them, or none."""
-    count = draw(st.integers(1, 12))
-    known = draw(st.lists(st.booleans(), min_size=len(OBJECTIVES), max_size=len(OBJECTIVES)))
-
-    def one() -> Estimate:
-        value, spread = draw(numbers), 0.0 if points else draw(st.integers(0, 2)) * 0.75
-        return Estimate(value=value, low=value - spread, high=value + spread)
-
-    return [Candidate(str(number), tuple(one() if is_known else None for is_known in known)) for number in range(count)]
-
-
-def shared_by(found: list[Candidate]) -> list[int]:
-    return [index for index in range(len(OBJECTIVES)) if found[0].objectives[index] is not None]
-
-
-@given(candidates(), st.data())
-def test_nobody_dominates_a_member_and_somebody_everyone_else(found: list[Candidate], data: st.DataObject) -> None:
-    front, shared = pareto_front(found), shared_by(found)
-    assert front
-    for one in found:
-        assert any(dominates(other, one, shared) for other in found) == (one.case_id not in front)
-        assert not dominates(one, one, shared)
-    at = data.draw(st.sampled_from(found))  # following who beats whom comes to an end
-    for _ in found:
-        at = next((other for other in found if dominates(other, at, shared)), at)
-    assert at.case_id in front, "a cycle"
-
-
-@given(candidates(points=True))
-def test_without_intervals_it_is_the_classical_front(found: list[Candidate]) -> None:
-    """By counting in NumPy: of the points that are at least as good everywhere, all are equal to the point itself."""
-    known = [[value.value for index in shared_by(found) if (value := one.objectives[index])] for one in found]
-    table = np.array(known).reshape(len(found), len(shared_by(found)))
-    as_good = [table[(table <= row).all(axis=1)] for row in table]
-    expected = [one.case_id for one, row, better in zip(found, table, as_good, strict=True) if (better == row).all()]
-    assert pareto_front(found) == expected
 
 
 @given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1), st.floats(0, 1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import perfharness
-from perfharness.analysis.comparison.verdicts import Pair, Rule, compare
+from perfharness.analysis.comparison.compare import Pair, Rule, compare
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.measured import MeasuredProcess
 from perfharness.runs.comparison.compare import (

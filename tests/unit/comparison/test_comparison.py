@@ -6,27 +6,24 @@ from math import log1p
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.analysis.comparison.verdicts import (
+from perfharness.analysis.comparison.compare import (
     Judgement,
     Pair,
     Reason,
     Rule,
-    are_rounds,
     compare,
     geometric_mean,
     holm,
-    holm_adjusted,
-    order_share,
     relative_spread,
-    width_for_drift,
 )
 from perfharness.model.result import Float64
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8).map(np.asarray)
+ANY_EFFECT = Rule(min_effect=0.0)
 
 
 def judge(base: list[float], new: list[float], rule: Rule | None = None) -> Judgement:
@@ -34,282 +31,152 @@ def judge(base: list[float], new: list[float], rule: Rule | None = None) -> Judg
     return found
 
 
+def ends(found: Judgement) -> tuple[float, float]:
+    assert found.interval is not None
+    return found.interval.low, found.interval.high
+
+
 def test_one_pair_is_welchs_test_of_the_logarithms() -> None:
     base, new = np.asarray([10.0, 10.4, 9.9, 10.1]), np.asarray([11.0, 11.9, 11.2])
-    (found,) = compare([Pair(base, new)], Rule(min_effect=0.0))
+    (found,) = compare([Pair(base, new)], ANY_EFFECT)
     scipy = stats.ttest_ind(np.log(new), np.log(base), equal_var=False)
     wanted = scipy.confidence_interval(0.95)
     assert found.p_different == pytest.approx(scipy.pvalue)
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((np.exp(wanted.low), np.exp(wanted.high)))
+    assert ends(found) == pytest.approx((np.exp(wanted.low), np.exp(wanted.high)))
     assert found.judged_by == found.interval
-    assert found.direction == "up"
-    assert found.ratio == pytest.approx(stats.gmean(new) / stats.gmean(base))
+    assert (found.direction, found.ratio) == ("up", pytest.approx(stats.gmean(new) / stats.gmean(base)))
 
 
-def test_a_trend_is_taken_out_where_one_side_followed_the_other() -> None:
-    # By hand: both sides lie on one line, 1 % a launch, so nothing is left for the side.
-    times = np.exp(0.01 * np.arange(8))
-    places = np.arange(8)
-    drifting = Pair(times[:4], times[4:], base_at=places[:4], new_at=places[4:])
-    (with_trend,) = compare([drifting], Rule(min_effect=0.0))
-    (without,) = compare([Pair(times[:4], times[4:])], Rule(min_effect=0.0))
-    assert (with_trend.allows_drift, with_trend.direction) == (True, "undecided")
-    assert with_trend.ratio == without.ratio == pytest.approx(np.exp(0.04))
-    assert with_trend.interval is not None
-    assert (with_trend.interval.low, with_trend.interval.high) == pytest.approx((1.0, np.exp(0.04)))
-    assert (without.allows_drift, without.direction) == (False, "up")
-    in_turns = Pair(times[::2], times[1::2], base_at=places[::2], new_at=places[1::2])
-    assert not compare([in_turns])[0].allows_drift
-    assert order_share(places[:4], places[4:]) == pytest.approx(16 / 21)
+def test_a_drift_is_allowed_for_where_one_side_followed_the_other() -> None:
+    """Both sides lie on one line, 1 % per launch, so nothing is left for the side."""
+    times, places = np.exp(0.01 * np.arange(8)), np.arange(8)
+    (after,) = compare([Pair(times[:4], times[4:], base_at=places[:4], new_at=places[4:])], ANY_EFFECT)
+    (unknown,) = compare([Pair(times[:4], times[4:])], ANY_EFFECT)
+    (in_turns,) = compare([Pair(times[::2], times[1::2], base_at=places[::2], new_at=places[1::2])], ANY_EFFECT)
+    assert after.ratio == unknown.ratio == pytest.approx(np.exp(0.04))
+    assert ends(after) == pytest.approx((1.0, np.exp(0.04)))
+    found = [(one.allows_drift, one.direction) for one in (after, unknown, in_turns)]
+    assert found == [(True, "undecided"), (False, "up"), (False, "undecided")]
 
 
-def test_the_trend_is_that_of_least_squares() -> None:
-    random = np.random.default_rng(3)
-    values = random.normal(0, 0.02, 10)
-    places = np.arange(10)
-    (found,) = compare(
-        [Pair(np.exp(values[:5]), np.exp(values[5:]), base_at=places[:5], new_at=places[5:])], Rule(min_effect=0)
-    )
+def test_the_allowance_is_a_line_of_least_squares() -> None:
+    values, places = np.random.default_rng(3).normal(0, 0.02, 10), np.arange(10)
+    pair = Pair(np.exp(values[:5]), np.exp(values[5:]), base_at=places[:5], new_at=places[5:])
+    (found,) = compare([pair], ANY_EFFECT)
     # Another way to it: what is left of the values and of the side after the line through each (Frisch, Waugh, Lovell).
     side = (places >= 5).astype(float)
     left = [one - np.polyval(np.polyfit(places, one, 1), places) for one in (values, side)]
     slope = float(left[0] @ left[1] / (left[1] @ left[1]))
     error = np.sqrt(float(((left[0] - slope * left[1]) ** 2).sum()) / 7 / float(left[1] @ left[1]))
-    half = stats.t.ppf(0.975, 7) * error
-    ratio = values[5:].mean() - values[:5].mean()
-    assert found.ratio == pytest.approx(np.exp(ratio))
-    assert found.interval is not None
-    expected = np.exp([min(slope - half, ratio), max(slope + half, ratio)])
-    assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
-
-
-@given(TIMES, TIMES, st.booleans(), st.floats(-0.1, 0.1))
-def test_the_change_is_that_of_the_means_and_lies_in_its_interval(
-    base: Float64, new: Float64, in_turns: bool, drift: float
-) -> None:
-    places = np.arange(len(base) + len(new))
-    base_at = places[: len(base)] if not in_turns else places[::2][: len(base)]
-    new_at = np.setdiff1d(places, base_at)[: len(new)]
-    if len(base_at) < len(base):
-        return
-    base, new = base * np.exp(drift * base_at), new * np.exp(drift * new_at)
-    (found,) = compare([Pair(base, new, base_at=base_at, new_at=new_at)])
-    if found.reason is Reason.TOO_FEW_FOR_DRIFT:
-        return
-    assert found.ratio == pytest.approx((geometric_mean(new) or 0) / (geometric_mean(base) or 1))
-    for interval in (found.interval, found.judged_by):
-        assert interval is not None
-        assert interval.low <= (found.ratio or 0) * (1 + 1e-12)
-        assert interval.high >= (found.ratio or 0) * (1 - 1e-12)
-
-
-def in_rounds(base: Float64, new: Float64, base_first: list[bool]) -> Pair:
-    """Launches in rounds of one of each side."""
-    base_at = np.asarray([2 * number + (not first) for number, first in enumerate(base_first)])
-    return Pair(base, new, base_at=base_at, new_at=4 * np.arange(len(base_first)) + 1 - base_at)
-
-
-SHUFFLED = [True, False, False, True, True, False, True]
-
-
-def test_launches_of_a_round_are_compared_with_each_other() -> None:
-    random = np.random.default_rng(5)
-    slow = np.repeat([0.0, 0.5, 0.1], [3, 2, 2])  # of the machine, in both launches of a round
-    base, new = (np.exp(slow + random.normal(0, 0.01, 7)) for _ in range(2))
-    pair = in_rounds(base, new * 1.05, SHUFFLED)
-    (found,) = compare([pair], Rule(min_effect=0.0))
-    scipy = stats.ttest_rel(np.log(new * 1.05), np.log(base))
-    wanted = scipy.confidence_interval(0.95)
-    assert found.by_rounds
-    assert found.p_different == pytest.approx(scipy.pvalue)
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((np.exp(wanted.low), np.exp(wanted.high)))
-    assert found.direction == "up"
-    assert judge([*base], [*(new * 1.05)], Rule(min_effect=0.0)).direction == "undecided"
-    # Whatever order the launches are named in, those of one round belong together.
-    shuffled = random.permutation(7)
-    assert pair.base_at is not None
-    named = Pair(base[shuffled], pair.new, base_at=pair.base_at[shuffled], new_at=pair.new_at)
-    assert compare([named], Rule(min_effect=0.0))[0].p_different == pytest.approx(scipy.pvalue)
+    half, ratio = stats.t.ppf(0.975, 7) * error, values[5:].mean() - values[:5].mean()
+    assert ends(found) == pytest.approx(tuple(np.exp([min(slope - half, ratio), max(slope + half, ratio)])))
 
 
 @pytest.mark.parametrize(
-    "pair",
+    ("base", "new", "rule", "direction", "reason"),
     [
-        pytest.param(in_rounds(np.ones(6), np.ones(6), SHUFFLED[:6]), id="too few"),
-        pytest.param(in_rounds(np.ones(7), np.ones(7), [True] * 7), id="the base is always first"),
-        pytest.param(in_rounds(np.ones(7), np.ones(7), [True] + [False] * 6), id="the base is first once"),
-        pytest.param(Pair(np.ones(7), np.ones(7), base_at=np.arange(7), new_at=np.arange(7, 14)), id="no turns"),
-        pytest.param(
-            Pair(np.ones(8), np.ones(7), base_at=np.r_[np.arange(0, 14, 2), 14], new_at=np.arange(1, 14, 2)),
-            id="one more of the base",
-        ),
+        ([10.0, 10.01, 9.99], [10.0, 10.01, 9.99], Rule(), "same", None),
+        ([10.0, 10.01, 9.99], [11.0, 11.01, 10.99], Rule(), "up", None),
+        ([10.0, 10.01, 9.99], [9.0, 9.01, 8.99], Rule(), "down", None),
+        ([10.0, 10.01, 9.99], [10.2, 10.21, 10.19], Rule(), "undecided", Reason.TOO_WIDE),
+        ([10.0, 10.01, 9.99], [9.0, 11.0, 10.0], Rule(), "undecided", Reason.TOO_WIDE),
+        ([10.0, 10.01, 9.99], [10.5, 10.51, 10.49], Rule(), "up", None),
+        ([10.0, 10.01, 9.99], [10.5, 10.51, 10.49], Rule(min_effect=0.1), "same", None),
+        ([10.0], [20.0], Rule(), "undecided", Reason.ONE_LAUNCH),
+        ([10.0], [20.0], Rule(spread=0.03), "up", None),
+        ([10.0, 10.0], [10.5, 10.5], Rule(spread=0.2), "undecided", Reason.TOO_WIDE),
+        ([], [1.0], Rule(), "not-comparable", Reason.MISSING),
+        ([1.0, float("nan")], [1.0, 1.0], Rule(), "not-comparable", Reason.MISSING),
+        ([1.0, -1.0], [1.0, 1.0], Rule(), "not-comparable", Reason.MISSING),
+        ([0.0, 0.0], [1.0, 1.0], Rule(), "not-comparable", Reason.ZERO),
     ],
 )
-def test_what_are_no_rounds(pair: Pair) -> None:
-    assert pair.base_at is not None
-    assert pair.new_at is not None
-    assert not are_rounds(pair.base_at, pair.new_at)
-    assert not compare([pair])[0].by_rounds
+def test_verdicts(base: list[float], new: list[float], rule: Rule, direction: str, reason: Reason | None) -> None:
+    found = judge(base, new, rule)
+    assert (found.direction, found.reason) == (direction, reason)
+    assert (found.ratio is None) == (direction == "not-comparable")
 
 
-@pytest.mark.parametrize("kept", ["rounds", "spread"])
-def test_more_launches_are_counted_as_the_test_has_them(kept: str) -> None:
-    random = np.random.default_rng(1)
-    base, new = np.exp(random.normal(0, 0.05, 7)), np.exp(random.normal(0.04, 0.05, 7))
-    (found,) = compare([in_rounds(base, new, SHUFFLED)], Rule(spread=0.5 if kept == "spread" else None))
-    assert found.by_rounds == (kept == "rounds")
-    assert found.direction == "undecided"
-    differences = np.log(new) - np.log(base)
-    error = differences.std(ddof=1) if kept == "rounds" else log1p(0.5) * np.sqrt(2)
-    beyond = abs(abs(differences.mean()) - log1p(0.02))
-
-    def decides(number: int) -> bool:
-        freedom = number - 1 if kept == "rounds" else 2 * number - 2
-        tail = 0.975 if abs(differences.mean()) > log1p(0.02) else 0.95
-        width = stats.t.ppf(tail, freedom) + stats.t.ppf(0.8, freedom)
-        return bool(width * error / np.sqrt(number) < beyond)
-
-    needed = next((number for number in range(8, 1001) if decides(number)), None)
-    assert found.launches_needed == needed
-
-
-def test_how_much_wider_an_interval_is_that_allows_for_a_drift() -> None:
-    places = np.arange(6)
-    students = stats.t.ppf(0.975, 3) / stats.t.ppf(0.975, 4)
-    assert width_for_drift(places[:3], places[3:]) == pytest.approx(students / np.sqrt(1 - 13.5 / 17.5))
-
-
-@pytest.mark.parametrize(
-    ("new", "direction"),
-    [
-        ([10.0, 10.01, 9.99], "same"),
-        ([11.0, 11.01, 10.99], "up"),
-        ([9.0, 9.01, 8.99], "down"),
-        ([10.2, 10.21, 10.19], "undecided"),
-        ([9.0, 11.0, 10.0], "undecided"),
-    ],
-)
-def test_verdicts(new: list[float], direction: str) -> None:
-    assert judge([10.0, 10.01, 9.99], new).direction == direction
-
-
-def test_the_threshold_has_to_be_exceeded() -> None:
-    base, new = [10.0, 10.001, 9.999], [10.5, 10.501, 10.499]
-    assert judge(base, new, Rule(min_effect=0.02)).direction == "up"
-    assert judge(base, new, Rule(min_effect=0.10)).direction == "same"
-
-
-def test_one_launch_says_nothing_about_the_next() -> None:
-    alone = judge([10.0], [20.0])
-    assert (alone.direction, alone.reason) == ("undecided", Reason.ONE_LAUNCH)
-    assert alone.ratio == pytest.approx(2.0)
-    assert alone.interval is None
-    stated = judge([10.0], [20.0], Rule(spread=0.03))
-    assert stated.direction == "up"
+def test_a_stated_spread_is_that_of_a_normal_law() -> None:
     half = stats.norm.ppf(0.975) * log1p(0.03) * np.sqrt(2)
-    assert stated.interval is not None
-    assert stated.interval.high == pytest.approx(2 * np.exp(half))
-    assert judge([10.0, 10.0], [10.5, 10.5], Rule(spread=0.2)).direction == "undecided"
-
-
-@pytest.mark.parametrize(
-    ("base", "new", "reason"),
-    [
-        ([], [1.0], Reason.MISSING),
-        ([1.0, float("nan")], [1.0, 1.0], Reason.MISSING),
-        ([1.0, -1.0], [1.0, 1.0], Reason.MISSING),
-        ([0.0, 0.0], [1.0, 1.0], Reason.ZERO),
-    ],
-)
-def test_what_has_no_ratio(base: list[float], new: list[float], reason: Reason) -> None:
-    found = judge(base, new)
-    assert (found.direction, found.reason, found.ratio) == ("not-comparable", reason, None)
+    assert ends(judge([10.0], [20.0], Rule(spread=0.03))) == pytest.approx((2 * np.exp(-half), 2 * np.exp(half)))
 
 
 def test_an_undecided_row_names_a_number_that_probably_decides_it() -> None:
     random = np.random.default_rng(0)
     # Logarithms with the mean and the deviation that the simulation has.
     first = np.exp(stats.zscore(random.normal(size=5), ddof=1) * 0.03)
-    found = judge(list(first), list(first * 1.06))
-    assert (found.direction, found.reason) == ("undecided", Reason.TOO_WIDE)
-    needed = found.launches_needed
+    needed = judge(list(first), list(first * 1.06)).launches_needed
     assert needed is not None
-    decided = {count: _share_decided(count, random) for count in (needed // 2, needed)}
-    assert decided[needed // 2] < 0.75 < decided[needed] < 0.95
-    exactly_there = judge(list(first), list(first * 1.02))
-    assert exactly_there.launches_needed is None
 
+    def share_decided(count: int) -> float:
+        made = np.exp(random.normal(0, 0.03, (200, 2, count)))
+        return sum(judge(list(base), list(1.06 * new)).direction == "up" for base, new in made) / 200
 
-def _share_decided(count: int, random: np.random.Generator) -> float:
-    tries = 300
-    made = np.exp(random.normal(0, 0.03, (tries, 2, count)))
-    return sum(judge(list(base), list(1.06 * new)).direction == "up" for base, new in made) / tries
+    assert share_decided(needed // 2) < 0.75 < share_decided(needed) < 0.95
+    assert judge(list(first), list(first * 1.02)).launches_needed is None
 
 
 @given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.01, 0.2))
+@settings(max_examples=50)
 def test_holm_by_its_definition(p_values: list[float], alpha: float) -> None:
-    rejected, level = holm(p_values, alpha)
     left = list(range(len(p_values)))
-    while left and min(p_values[place] for place in left) <= alpha / len(left):
+    while left and min(p_values[place] for place in left) * len(left) <= alpha:
         left.remove(min(left, key=lambda place: p_values[place]))
-    assert [not one for one in rejected] == [place in left for place in range(len(p_values))]
-    assert all((p_values[place] <= level) == rejected[place] for place in range(len(p_values)))
-    adjusted = holm_adjusted(p_values)
-    assert all(one >= p for one, p in zip(adjusted, p_values, strict=True))
+    assert [one > alpha for one in holm(p_values)] == [place in left for place in range(len(p_values))]
 
 
-@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5))
-def test_an_interval_and_its_verdict_agree(sides: list[tuple[Float64, Float64]]) -> None:
-    for one in compare([Pair(base, new) for base, new in sides]):
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5), st.floats(0.001, 1000))
+@settings(max_examples=50)
+def test_an_interval_agrees_with_its_verdict_and_with_that_of_swapped_sides(
+    sides: list[tuple[Float64, Float64]], unit: float
+) -> None:
+    opposite = {"up": "down", "down": "up", "same": "same", "undecided": "undecided"}
+    found = compare([Pair(base, new) for base, new in sides])
+    swapped = compare([Pair(new * unit, base * unit) for base, new in sides])
+    for one, back in zip(found, swapped, strict=True):
         assert one.judged_by is not None
-        assert one.threshold is not None
-        low, high = 1 / (1 + one.threshold), 1 + one.threshold
+        assert one.ratio is not None
+        low, high, wide = one.judged_by.low, one.judged_by.high, 1.02
         expected = {
-            "up": one.judged_by.low >= high * (1 - 1e-9),
-            "down": one.judged_by.high <= low * (1 + 1e-9),
-            "same": one.judged_by.low >= low * (1 - 1e-9) and one.judged_by.high <= high * (1 + 1e-9),
-            "undecided": one.judged_by.low <= high * (1 + 1e-9) and one.judged_by.high >= low * (1 - 1e-9),
+            "up": low >= wide * (1 - 1e-9),
+            "down": high <= 1 / wide * (1 + 1e-9),
+            "same": low >= 1 / wide * (1 - 1e-9) and high <= wide * (1 + 1e-9),
+            "undecided": low <= wide * (1 + 1e-9) and high >= 1 / wide * (1 - 1e-9),
         }
         assert expected[one.direction]
+        assert low <= one.ratio * (1 + 1e-12)
+        assert high >= one.ratio * (1 - 1e-12)
+        assert (back.direction, back.ratio) == (opposite[one.direction], pytest.approx(1 / one.ratio))
 
 
-@given(TIMES, TIMES, st.floats(0.001, 1000))
-def test_swapped_sides_and_other_units(base: Float64, new: Float64, unit: float) -> None:
-    opposite = {"up": "down", "down": "up", "same": "same", "undecided": "undecided"}
-    (there,), (back,) = compare([Pair(base, new)]), compare([Pair(new, base)])
-    (scaled,) = compare([Pair(base * unit, new * unit)])
-    assert back.direction == opposite[there.direction]
-    assert there.ratio == pytest.approx(1 / (back.ratio or np.nan))
-    assert scaled.ratio == pytest.approx(there.ratio)
-
-
-@pytest.mark.parametrize("launches", [3, 5])
-def test_equal_sides_are_seldom_called_different(launches: int) -> None:
-    random = np.random.default_rng(launches)
-    comparisons, stages = 300, 6
+@pytest.mark.parametrize(
+    ("counts", "new_spread", "drift", "order"),
+    [
+        ((3, 3), 1, 0, "turns"),
+        ((5, 5), 1, 0, "turns"),
+        ((5, 5), 1, 0.05, "turns"),
+        ((5, 5), 1, 0.05, "after"),
+        ((10, 3), 3, 0, "turns"),
+        ((10, 3), 3, 0, "after"),
+    ],
+)
+def test_equal_sides_are_seldom_called_different(
+    counts: tuple[int, int], new_spread: float, drift: float, order: str
+) -> None:
+    """The rate is 5 % of the comparisons of six figures; that of Welch's test alone was 12 to 87 %."""
+    random, total, comparisons = np.random.default_rng(5), sum(counts), 150
+    at = np.arange(total)
+    new_at = at[counts[0] :] if order == "after" else at[1 :: total // counts[1]][: counts[1]]
+    base_at = np.setdiff1d(at, new_at)
     alarms = 0
     for _ in range(comparisons):
-        common = random.normal(0, 0.02, (2 * launches, 1))
-        times = np.exp(common + random.normal(0, 0.02, (2 * launches, stages)))
-        judged = compare([Pair(one[:launches], one[launches:]) for one in times.T], Rule(min_effect=0.0))
-        alarms += any(one.direction != "undecided" for one in judged)
+        logs = random.normal(0, 0.02, (6, total))
+        logs[:, new_at] *= new_spread
+        times = np.exp(logs + drift * at / total)
+        pairs = [Pair(one[base_at], one[new_at], base_at=base_at, new_at=new_at) for one in times]
+        alarms += any(one.direction != "undecided" for one in compare(pairs, ANY_EFFECT))
     assert stats.binomtest(alarms, comparisons, 0.05, alternative="greater").pvalue > 0.001
-
-
-@pytest.mark.parametrize("order", ["unknown", "after"])
-@pytest.mark.parametrize("spread", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_sides_of_unequal_numbers_keep_the_rate(order: str, spread: float) -> None:
-    """Three launches that are alike by chance: by Welch's test 12 % of comparisons of equal sides had a false alarm."""
-    drawn = np.random.default_rng(5)
-    at = (np.arange(10), np.arange(10, 13)) if order == "after" else (None, None)
-    alarms = 0
-    for _ in range(200):
-        base, new = (np.exp(0.02 * scale * drawn.standard_normal((12, n))) for n, scale in ((10, 1), (3, spread)))
-        pairs = [Pair(one, other, base_at=at[0], new_at=at[1]) for one, other in zip(base, new, strict=True)]
-        alarms += any(one.direction in ("up", "down") for one in compare(pairs, Rule(min_effect=0.0)))
-    assert alarms <= 10
 
 
 def test_means_and_spread() -> None:

@@ -274,7 +274,7 @@ def test_kernels_have_the_counters_of_the_explaining_pass() -> None:
         name="product", gpu=0, kind=KernelKind.MATRIX, grid=(8, 1, 1), block=(128, 1, 1), registers=32, shared_bytes=0,
         waves=None, occupancy=None, limiter=None, count=1.0, time_ms=3.0, mean_us=3000.0, share=1.0,
     )  # fmt: skip
-    counted = replace(kernel, time_ms=3.6, counters=replace(GpuCounters.without(0, "nsys"), tensor=0.9))
+    counted = replace(kernel, time_ms=3.6, counters=GpuCounters(0, [], tensor=0.9))
     limits = replace(gpu_work().limits, work_ms=3.0)
 
     def made(*kernels: KernelGroup) -> Pass:

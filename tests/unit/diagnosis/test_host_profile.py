@@ -1,4 +1,4 @@
-"""Host time of stages by samples: worked by hand, and read back from the spool."""
+"""Host time of stages by samples: worked by hand, and read back from the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perfharness.analysis.host_samples.host_profile import (
     own_functions,
     rows_of_stage,
 )
-from perfharness.host_probe import spool
+from perfharness.host_probe import sample_file
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import HostProfile
@@ -46,9 +46,9 @@ def spans(*intervals: tuple[int, int], path: tuple[str, ...] = ("r", "batch", "s
     return Spans(path, np.full(len(start), THREAD), start, end, batches)
 
 
-def new_spool(path: Path, **facts: int) -> spool.Spool:
-    file = spool.Spool(str(path))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, **facts})
+def new_file(path: Path, **facts: int) -> sample_file.SampleFile:
+    file = sample_file.SampleFile(str(path))
+    file.write_json(sample_file.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, **facts})
     return file
 
 
@@ -270,7 +270,7 @@ def test_cpu_time_of_the_process_in_the_ranges_of_a_stage() -> None:
     ],
 )
 def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, read: str) -> None:
-    write_spool(tmp_path / "host_samples.log", 100, recorded)
+    write_file(tmp_path / "host_samples.log", 100, recorded)
     probe = recorded_in(tmp_path)
     assert [frame.function for frame in probe.probe.samples.frames] == [read]
     assert probe.probe.cpus is None
@@ -279,13 +279,13 @@ def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, 
 def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Path) -> None:
     folder = "proc_0_gpu_0"
     (tmp_path / folder).mkdir()
-    write_spool(tmp_path / folder / "host_samples.log", 100, "serve")
+    write_file(tmp_path / folder / "host_samples.log", 100, "serve")
     record = ProcessRecord(
         index=0, gpu_index=0, folder=folder, command=["p"], pid=100, ended="ok", trace="trace.sqlite",
         measured=[MeasuredProcess(folder=folder, launched_index=0, pid=100)],
     )  # fmt: skip
     alone = ProcessTraces(tmp_path).host_probe(record)
-    write_spool(tmp_path / folder / "host_samples_200.log", 200, "decode")
+    write_file(tmp_path / folder / "host_samples_200.log", 200, "decode")
     both = ProcessTraces(tmp_path).host_probe(record)
     assert alone is not None
     assert both is not None
@@ -298,25 +298,40 @@ def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Pa
     assert both.probe.events.thread.tolist() == alone.probe.events.thread.tolist()
 
 
-def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -> None:
-    file = new_spool(tmp_path / "host_samples.log", cpus=4)
-    frames = [("f", "a.py", 1), ("f.<locals>.<listcomp>", "a.py", 2), ("dumps", "b.py", 3), ("f", "a.py", 4)]
-    f, inside, dumps, other = (file.number("frames", frame) for frame in frames)
-    for stack in ((inside, f), (inside, dumps, f), (other, f), (inside, inside, f)):
-        file.number("stacks", stack)
+START = ("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
+POPEN = ("Popen._launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 71)
+LIST = ("f.<locals>.<listcomp>", "a.py", 2)
+
+
+@pytest.mark.parametrize(
+    ("stack", "lines"),
+    [
+        ([LIST, ("f", "a.py", 1)], [2]),  # of a comprehension and its function one frame is left
+        ([LIST, ("dumps", "b.py", 3), ("f", "a.py", 1)], [2, 3, 1]),
+        ([("f", "a.py", 4), ("f", "a.py", 1)], [4, 1]),
+        ([LIST, LIST, ("f", "a.py", 1)], [2]),
+        # of a forked worker, the frames of its parent below the fork are no part of it
+        ([("work", "a.py", 5), START, POPEN, ("main", "a.py", 9)], [5, 314]),
+        ([("work", "a.py", 5), ("_bootstrap", "a.py", 6), ("main", "a.py", 9)], [5, 6, 9]),
+    ],
+)
+def test_frames_that_are_no_part_of_a_stack(
+    tmp_path: Path, stack: list[tuple[str, str, int]], lines: list[int]
+) -> None:
+    file = new_file(tmp_path / "host_samples.log", cpus=4)
+    file.number("stacks", tuple(file.number("frames", frame) for frame in stack))
     file.close()
     recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
-    lines = [[samples.frames[number].line for number in stack] for stack in samples.stacks]
-    assert lines == [[2], [2, 3, 1], [4, 1]]
+    assert [[samples.frames[number].line for number in stack] for stack in samples.stacks] == [lines]
     assert recorded.probe.cpus == 4
 
 
 # ---- the file ----
 
 
-def write_spool(path: Path, pid: int, function: str) -> None:
-    file = new_spool(path, pid=pid, monotonic_ns=500, unix_ns=10_500)
+def write_file(path: Path, pid: int, function: str) -> None:
+    file = new_file(path, pid=pid, monotonic_ns=500, unix_ns=10_500)
     frame = file.number("frames", (function, "a.py", 3))
     stack = file.number("stacks", (frame,))
     stage = file.number("stages", ("r", "batch"))
@@ -324,13 +339,13 @@ def write_spool(path: Path, pid: int, function: str) -> None:
     file.flush()
     file.sample(1 * MS, pid, MS, -1, -1, HostState.GIL, -1, -1, 0)
     file.event(MS, 2 * MS, pid, HostEventKind.COLLECTION, 2)
-    file.write_json(spool.MISSING, ["something"])
+    file.write_json(sample_file.MISSING, ["something"])
     file.close()
 
 
 def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> None:
-    write_spool(tmp_path / "host_samples.log", 100, "f")
-    write_spool(tmp_path / "host_samples_200.log", 200, "g")
+    write_file(tmp_path / "host_samples.log", 100, "f")
+    write_file(tmp_path / "host_samples_200.log", 200, "g")
     recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
     assert (recorded.monotonic_ns, recorded.unix_ns, samples.interval_ns) == (500, 10_500, MS)
@@ -351,7 +366,7 @@ def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> 
 
 def test_of_a_file_that_is_cut_off_whole_chunks_are_read(tmp_path: Path) -> None:
     path = tmp_path / "host_samples.log"
-    write_spool(path, 100, "f")
+    write_file(path, 100, "f")
     whole = path.read_bytes()
     counts = set()
     for length in range(len(whole) + 1):
@@ -377,7 +392,7 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
         builder.range("batch", start, start + 10 * MS, domain="r", category="r", payload=index)
         builder.range("load", start + MS, start + 5 * MS, domain="r", category="r")
     trace = open_trace(builder.write(tmp_path / "trace.sqlite"))
-    file = new_spool(tmp_path / "host_samples.log")
+    file = new_file(tmp_path / "host_samples.log")
     stack = file.number("stacks", (file.number("frames", ("read", "a.py", 3)),))
     for time in range(100):
         file.sample(time * MS + MS // 2 + shift, 100, MS, 0, 0, HostState.FILE, stack, -1, 0, counts=(5, 0, 1, 0))
@@ -402,7 +417,7 @@ def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
 
     The next stretch ends without a blocked sample, and the other thread's time is not known: those stay.
     """
-    file = new_spool(tmp_path / "host_samples.log")
+    file = new_file(tmp_path / "host_samples.log")
     file.sample(1 * MS, 100, 1000, 0, 0, HostState.RUNNING, -1, -1, 0)
     file.sample(5 * MS, 100, 4000, 2500, 500, HostState.SLEEP, -1, -1, 0)
     file.sample(6 * MS, 100, 1000, 0, 0, HostState.SLEEP, -1, -1, 0)
@@ -418,7 +433,7 @@ def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
 
 def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Path) -> None:
     """Four rows on a CPU, then two asleep; the system counted a tick in the third and the rest in the fifth."""
-    file = new_spool(tmp_path / "host_samples.log")
+    file = new_file(tmp_path / "host_samples.log")
     states = [HostState.RUNNING] * 4 + [HostState.SLEEP] * 2
     for row, (on_cpu, runnable) in enumerate([(0, 0), (0, 0), (2500, 0), (0, 0), (2000, 400), (0, 0)]):
         file.sample(row * MS, 100, 1000, on_cpu, runnable, states[row], -1, -1, 0)

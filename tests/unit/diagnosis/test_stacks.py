@@ -11,7 +11,7 @@ import pytest
 from perfharness.analysis.host_samples.host_profile import Spans
 from perfharness.analysis.host_samples.stacks import Stack, outermost, stage_stacks
 from perfharness.cli.main import run
-from perfharness.host_probe import spool
+from perfharness.host_probe import sample_file
 from perfharness.model import conventions
 from perfharness.model.host_samples import Frame, HostProbe, HostState
 from perfharness.model.nsys_schema import global_tid
@@ -113,8 +113,8 @@ def sampled(tmp_path: Path) -> Path:
         trace.batch(index, 10 * index, 10 * index + 10)
         trace.stage("decode", 10 * index, 10 * index + 6)
     path = trace.write(tmp_path / "trace.sqlite")
-    file = spool.Spool(str(tmp_path / "host_samples.log"))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    file = sample_file.SampleFile(str(tmp_path / "host_samples.log"))
+    file.write_json(sample_file.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
     main = file.number("frames", ("main", "/app/<serve>.py", 3))
     slow = file.number("frames", ("read", "/app/files.py", 8))
     stacks = [file.number("stacks", (slow, main)), file.number("stacks", (main,))]

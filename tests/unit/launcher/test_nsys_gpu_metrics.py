@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher.launch import _with_gpu_metrics
+from perfharness.errors import LaunchError
+from perfharness_launcher.launch import with_gpu_metrics
 from perfharness_launcher.nsys import NsysInstall, find_gpu_metrics
 from perfharness_launcher.plan import explaining_pass
 from perfharness_launcher.process import planned_command
@@ -47,16 +48,13 @@ def make_nsys(folder: Path, listing: str, refused: dict[str, str] | None = None)
     return NsysInstall(program, version_text="2025.3.1", profile_options=frozenset({"trace", "gpu-metrics-devices"}))
 
 
-def test_the_only_gpu_is_named_by_its_number(tmp_path: Path) -> None:
-    found = find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"})
-    assert found.gpus == "0"
+def test_the_only_gpu_is_named_by_its_number_and_of_several_those_that_the_process_uses(tmp_path: Path) -> None:
+    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {}) == "cuda-visible"
+    (tmp_path / "calls").unlink()
+    assert find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}) == "0"
     trial = (tmp_path / "calls").read_text().splitlines()[1].split()
     assert trial[0] == "GPU-aaaa"
     assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(trial)
-
-
-def test_of_several_gpus_those_that_the_process_uses(tmp_path: Path) -> None:
-    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {}).gpus == "cuda-visible"
 
 
 @pytest.mark.parametrize(
@@ -71,35 +69,26 @@ def test_of_several_gpus_those_that_the_process_uses(tmp_path: Path) -> None:
     ],
 )
 def test_why_not(tmp_path: Path, listing: str, refused: dict[str, str], reason: str) -> None:
-    found = find_gpu_metrics(make_nsys(tmp_path, listing, refused), {})
-    assert found.gpus is None
-    assert reason in found.reason
-    assert ("ERR_NVGPUCTRPERM" in found.hint) == (PERMISSION in refused.values())
+    with pytest.raises(LaunchError, match=reason):
+        find_gpu_metrics(make_nsys(tmp_path, listing, refused), {})
 
 
 def test_an_nsys_without_the_option_and_one_that_cannot_run(tmp_path: Path) -> None:
-    assert find_gpu_metrics(NsysInstall(tmp_path / "nsys", version_text="2021.1"), {}).gpus is None
-    nsys = NsysInstall(tmp_path / "none", profile_options=frozenset({"gpu-metrics-devices"}))
-    assert find_gpu_metrics(nsys, {}).gpus is None
+    for options in ((), ("gpu-metrics-devices",)):
+        with pytest.raises(LaunchError):
+            find_gpu_metrics(NsysInstall(tmp_path / "none", profile_options=frozenset(options)), {})
 
 
-def test_the_explaining_pass_samples_and_the_measured_one_does_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("measured_s", "hz"), [(None, 10_000), (60.0, 10_000), (600.0, 1_000), (1e7, 10)])
+def test_only_the_profiling_pass_samples_a_long_run_less_often(
+    tmp_path: Path, measured_s: float | None, hz: int
+) -> None:
     made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
-    assert _with_gpu_metrics(made) is made
-    second = _with_gpu_metrics(explaining_pass(made))
+    assert with_gpu_metrics(made) is made
+    second = with_gpu_metrics(explaining_pass(made, measured_s))
     assert second.findings == ()
     command = planned_command(second.processes[0], second.nsys, Path("/run"))
-    assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(command)
-
-
-@pytest.mark.parametrize(
-    ("measured_s", "hz"), [(None, 10_000), (5.0, 10_000), (60.0, 10_000), (600.0, 1_000), (1e7, 10)]
-)
-def test_a_long_run_is_sampled_less_often(tmp_path: Path, measured_s: float | None, hz: int) -> None:
-    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
-    second = _with_gpu_metrics(explaining_pass(made, measured_s))
-    command = planned_command(second.processes[0], second.nsys, Path("/run"))
-    assert f"--gpu-metrics-frequency={hz}" in command
+    assert {"--gpu-metrics-devices=0", f"--gpu-metrics-frequency={hz}"} <= set(command)
 
 
 @pytest.mark.parametrize("case", ["refused", "two processes", "MIG"])
@@ -107,13 +96,13 @@ def test_without_counters_the_pass_goes_on_with_a_note(tmp_path: Path, case: str
     nsys = make_nsys(tmp_path, NONE if case == "refused" else ONE)
     gpus = MIG[:1] if case == "MIG" else TWO_GPUS[:1]
     made = plan({"nsys": (nsys,), "gpus": gpus}, num_processes=2 if case == "two processes" else 1)
-    second = _with_gpu_metrics(explaining_pass(made))
+    second = with_gpu_metrics(explaining_pass(made))
     assert [finding.code for finding in second.findings] == ["gpu-metrics-unavailable"]
     assert not any("gpu-metrics" in part for part in planned_command(second.processes[0], second.nsys, Path("/run")))
 
 
 def test_a_machine_without_gpus_is_not_asked(tmp_path: Path) -> None:
-    second = _with_gpu_metrics(explaining_pass(plan({"nsys": (make_nsys(tmp_path, NONE),)})))
+    second = with_gpu_metrics(explaining_pass(plan({"nsys": (make_nsys(tmp_path, NONE),)})))
     assert second.findings == ()
     assert not (tmp_path / "calls").exists()
 

@@ -366,7 +366,6 @@ def test_what_nsys_records_in_both_passes(launch: Launch, tmp_path: Path, option
         ("python3 -m package.part -m x", "HERE/python3 -m package.part -m x", "-m"),
         ("python3 -mpackage.part -c", "HERE/python3 -m package.part -c", ""),
         ("python3 -uX dev -Bm package.part a", "HERE/python3 -uX dev -B -m package.part a", ""),
-        ("python3 --check-hash-based-pycs never x.py", "HERE/python3 --check-hash-based-pycs never x.py", ""),
         ("python3 app", "HERE/python3 app", ""),  # a folder with a __main__.py
         ("python3 -c 1 x.py", "HERE/python3 -c 1 x.py", ""),
         ("tool a -np 2", "HERE/tool a -np 2", "-np"),

@@ -1,16 +1,12 @@
-"""Requests in flight and in the queue, all processes together: against counting, and a made run by hand."""
+"""Requests in flight and in the queue, all processes together: a made run by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfharness.analysis.load.levels import most_at_a_time
 from perfharness.load.judge import judge_load
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import report_of
@@ -24,19 +20,6 @@ from tests.unit.charts import marks
 
 START = 100 * S
 """Of the load: 0 on the monotonic clock is no moment of a request."""
-
-spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)
-
-
-@given(spans, st.integers(1, 9))
-def test_levels_are_those_of_counting(found: list[tuple[int, int]], length: int) -> None:
-    begin = np.array([one for one, _ in found], np.int64)
-    end = begin + np.array([took for _, took in found], np.int64)
-    starts = np.arange(0, 60, length)
-    most = most_at_a_time(begin, end, starts, starts + length)
-    for start, level in zip(starts.tolist(), most.tolist(), strict=True):
-        moments = range(max(start - 1, 0), start + length)
-        assert level == max(int(((begin <= at) & (end > at)).sum()) for at in moments)
 
 
 def made(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from perfharness.errors import UsageError
 from perfharness.load.arrivals import arrival_times_s, arrivals_of, check_arrivals, read_arrivals
@@ -27,6 +26,8 @@ def test_constant_arrivals_are_evenly_apart() -> None:
 def test_poisson_arrivals_have_exponential_gaps_and_the_rate() -> None:
     found = times(duration_s=1000, rate=20, arrivals="poisson")
     assert abs(len(found) - 20_000) < 4 * 20_000**0.5
+    from scipy import stats  # takes long to import
+
     assert stats.kstest(np.diff(found), stats.expon(scale=1 / 20).cdf).pvalue > 0.001
 
 

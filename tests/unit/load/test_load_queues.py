@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
 from perfharness.load.arrivals import arrival_times_s
 from perfharness.load.profile import Phase
@@ -35,6 +34,8 @@ def test_waits_of_our_arrivals_are_those_of_theory(load: float, is_exponential: 
     waits = waits_ns(arrivals, np.round(drawn * 1e9).astype(np.int64)) / 1e9
     theory = load * SERVICE_S / (1 - load) * (1 if is_exponential else 0.5)
     means = np.array([part.mean() for part in np.array_split(waits, PARTS)])  # parts are far longer than busy periods
+    from scipy import stats  # takes long to import
+
     half = stats.t.ppf(0.9995, PARTS - 1) * means.std(ddof=1) / PARTS**0.5
     assert abs(means.mean() - theory) < half
     assert half < 0.25 * theory

@@ -13,9 +13,9 @@ from perfharness.cli.main import run
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import load_report, phase_verdict, report_of
 from perfharness.load.result import load_result
-from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, Objective, TargetRecord
+from perfharness.model.load import WINDOWS_NAME, LoadResult, Objective, TargetRecord
 from perfharness.model.load_judgement import LoadFigure
-from perfharness.model.mlperf import MLPERF_NAME
+from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.render.charts.load import over_time_picture
 from perfharness.render.report.document import Figures, Section
 from perfharness.render.report.files import gather_all
@@ -254,8 +254,7 @@ def test_tokens_of_a_stream_have_rows_of_their_own(tmp_path: Path) -> None:
 
 def test_a_run_without_traces_has_numbers(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "out", *lines_of())
-    for ending in ("html", "md"):
-        assert run(["report", str(folder), "-o", str(tmp_path / f"r.{ending}")]) == 0
+    assert run(["report", str(folder), "-o", str(tmp_path / "r.md")]) == 0
     report = gather_all([folder], ReadAs(), None)
     assert json.loads(report.model_dump_json())["runs"][0]["load"]["result"]["phases"][1]["arrivals"] == 3000
     tables = tables_of(document_of(report))

@@ -184,12 +184,12 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_a_model_is_run_with_each_batch_size_and_its_input(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
     features = np.arange(6, dtype=np.float32)
     np.savez(tmp_path / "in.npz", features=features)
     mix = [{"name": "text", "items": 2, "input": str(tmp_path / "in.npz")}, {"name": "big", "items": 5}]
     profile = checked_profile({"phases": [{"duration": 1}], "mix": mix})
-    model, spec = "tests.contract.tiny_models:create", ModelSpec(backend="torch")
+    model, spec = "tests.contract.tiny_models:create", ModelSpec(backend="onnxruntime")
     check_model(model, spec, profile)
     made = backend_targets(model, spec, profile, RECORDER)()
     assert isinstance(made, BackendTarget)

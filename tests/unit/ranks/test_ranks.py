@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.ranks.compare import compare_ranks, half_interval
+from perfharness.analysis.ranks.compare import compare_ranks
 from perfharness.analysis.ranks.matching import Matched, RankClock, RankInput
-from perfharness.analysis.ranks.rank_work import COLLECTIVE_KERNEL
 from perfharness.analysis.ranks.results import RankGroup
-from perfharness.analysis.ranks.stack_line import StackLine
 from perfharness.model import conventions
 from tests.support.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
 
@@ -269,28 +267,6 @@ def test_a_delay_on_the_gpu_arises_on_the_host_or_in_its_own_work(
     assert delay.excess_ms == pytest.approx(0.2)
 
 
-def test_an_exchange_of_all_with_all_is_known_by_the_range_around_its_call(tmp_path: Path) -> None:
-    """NCCL makes it of messages, whose kernels are no collectives by themselves."""
-
-    def work(rank: int, *, annotated: bool) -> Work:
-        def made(batch: RankBatch) -> float:
-            begin, late = batch.now_us, 200.0 * rank
-            if annotated:
-                batch.collective("all_to_all", begin + late, begin + late + 10)
-            batch.kernel("ncclDevKernel_SendRecv", begin + late + 2, begin + late + 10, begin + 250)
-            return begin + 300
-
-        return made
-
-    plain, named = (
-        compare_ranks([made_rank(tmp_path, rank, work(rank, annotated=annotated)) for rank in range(2)])
-        for annotated in (False, True)
-    )
-    assert [one.waiting_ms for one in plain.ranks] == [None, None]
-    assert [one.waiting_ms for one in named.ranks] == pytest.approx([0.2, 0.0])
-    assert named.delays[0].operation == "all_to_all"
-
-
 def test_kernels_in_replayed_graphs_are_not_seen_and_that_is_said(tmp_path: Path) -> None:
     def work(batch: RankBatch) -> float:
         call = batch.builder.call("cudaGraphLaunch_v10000", batch.at(batch.now_us + 5), batch.at(batch.now_us + 9))
@@ -347,15 +323,6 @@ def test_whether_ranks_share_their_batches(
 # ---- arithmetic ----
 
 
-def test_equal_ranks_are_hardly_ever_called_late() -> None:
-    """Of 400 runs of 20 batches, in which the work of each rank varies by chance: how often is the interval above 0."""
-    drawn = np.random.default_rng(5)
-    lags = [drawn.exponential(10, 20) - drawn.exponential(10, (3, 20)).mean(axis=0) for _ in range(400)]
-    late = [values.mean() > half_interval(values) for values in lags]
-    assert sum(late) <= 0.02 * len(late)
-    assert half_interval(np.asarray([3.0] * 10)) == 0.0
-
-
 arrivals = st.lists(st.tuples(*[st.integers(0, 10_000)] * 3, st.integers(1, 5_000)), min_size=1, max_size=20)
 
 
@@ -377,76 +344,8 @@ def test_waiting_is_from_the_own_arrival_to_the_last(rows: list[tuple[int, int, 
         assert margin == sorted(row)[2] - sorted(row)[1]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
-    st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 30)), max_size=5),
-)
-def test_a_line_knows_the_innermost_range_of_every_moment(
-    pieces: list[tuple[int, int]], stretches: list[tuple[int, int]]
-) -> None:
-    """Against every single nanosecond, on ranges that nest because each lies in the one before it or after all."""
-    start, end, parent, level = [0], [60], [-1], [0]
-    stack = [0]
-    time = 0
-    for length, inside in pieces:
-        while len(stack) > 1 and end[stack[-1]] < time + 1:
-            stack.pop()
-        low, high = max(time, start[stack[-1]]), end[stack[-1]]
-        if low >= high:
-            break
-        start.append(low)
-        end.append(min(high, low + length))
-        parent.append(stack[-1])
-        level.append(len(stack))
-        stack.append(len(start) - 1)
-        time = low + min(inside, 3)
-        if inside % 2:
-            time = end[stack.pop()]
-    columns = [np.asarray(column, dtype=np.int64) for column in (start, end, parent, level)]
-    line = StackLine(np.arange(len(start)), *columns)
-    moments = np.arange(-5, 70)
-    expected = [
-        max((row for row in range(len(start)) if start[row] <= at < end[row]), key=lambda row: level[row], default=-1)
-        for at in moments.tolist()
-    ]
-    assert line.at(moments).tolist() == expected
-    first = np.asarray([begin for begin, _ in stretches], dtype=np.int64)
-    last = first + np.asarray([length for _, length in stretches], dtype=np.int64)
-    stretch, row, spent = line.times_within(first, last)
-    for number, (begin, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        counted: dict[int, int] = {}
-        for at in range(begin, stop):
-            inner = max(
-                (one for one in range(len(start)) if start[one] <= at < end[one]),
-                key=lambda one: level[one],
-                default=-1,
-            )
-            counted[inner] = counted.get(inner, 0) + 1
-        found: dict[int, int] = {}
-        for one, length in zip(row[stretch == number].tolist(), spent[stretch == number].tolist(), strict=True):
-            found[one] = found.get(one, 0) + length
-        assert found == counted
-
-
 @given(st.text(min_size=1), st.none() | st.sets(st.integers(0, 99), min_size=1), st.booleans())
 def test_the_name_of_a_collective_says_what_was_put_in(name: str, ranks: set[int] | None, is_async: bool) -> None:
     written = conventions.collective_name(f"op {name} end", None if ranks is None else sorted(ranks), is_async=is_async)
     members = None if ranks is None else tuple(sorted(ranks))
     assert conventions.parse_collective(written) == (f"op {name} end", members, is_async)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "operation"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "AllReduce"),
-        ("void ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*)", "AllGather"),
-        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "Generic"),
-        ("c10d::symmetric_memory::one_shot_all_reduce_kernel<float>", "all_reduce"),
-        ("vllm::cross_device_reduce_2stage<__half, 4>", "reduce"),
-        ("myncclKernel", None),
-        ("gemm", None),
-    ],
-)
-def test_kernels_of_collectives_by_their_names(kernel: str, operation: str | None) -> None:
-    found = COLLECTIVE_KERNEL.search(kernel)
-    assert (None if found is None else found[found.lastgroup or 0]) == operation

@@ -13,11 +13,8 @@ from perfharness.analysis.metrics.telemetry_lines import (
     line_points,
     rate_of,
     stage_shares,
-    thinned,
     throttle_spans,
     warmup_spans,
-    whole_steps,
-    with_gaps,
 )
 from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.model.telemetry import FailureRecord, SampleLog
@@ -103,8 +100,7 @@ def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
     steps = [one["mark"]["interpolate"] for one in units(host.chart) if one["mark"]["type"] == "line"]
     assert steps == ["step-after", "step-before", "step-before"]
     rates = [[row["value"] for row in rows] for _, rows in marks(host, "line")[1:]]
-    assert rates == [[None, 10.0, 10.0, 40.0], [None, *[pytest.approx(20e-6)] * 2, pytest.approx(80e-6)]]
-    assert [row["seconds"] for row in marks(host, "line")[1][1]] == [0, 0, 1, 2]
+    assert rates == [[10.0, 10.0, 40.0], [pytest.approx(20e-6), pytest.approx(20e-6), pytest.approx(80e-6)]]
 
 
 # ---- the lines ----
@@ -116,24 +112,20 @@ def shown(line: tuple[Any, Any]) -> list[tuple[float, float | None]]:
     return [(time, None if np.isnan(value) else value) for time, value in zip(times, values, strict=True)]
 
 
-def test_lines_break_where_readings_are_null_or_missing_and_keep_the_steps_next_to_a_break() -> None:
-    """What a value holds for is drawn, before it for a rate; a chart draws nothing between a point and a break."""
-    late = with_gaps(np.array([0.0, 1, 2, 3, 10, 11]), np.array([5.0, 5, np.nan, 5, 6, 6]))
-    assert shown(late) == [(0, 5), (1, 5), (2, None), (3, 5), (4, None), (10, 6), (11, 6)]
-    times, values = np.array([0.0, 1, 2, 3]), np.array([np.nan, 5, np.nan, 7])
-    held, rate = (shown(whole_steps(times, values, is_rate=is_rate)) for is_rate in (False, True))
-    assert held == [(0, None), (1, 5), (2, 5), (2, None), (3, 7)]
-    assert rate == [(0, None), (0, 5), (1, 5), (2, None), (2, 7), (3, 7)]
-    series = SampleBuilder().readings("host", "x", [2 * SECOND, 3 * SECOND], [5, None]).build().get("host", "x")
+def test_lines_break_where_readings_are_null_or_missing() -> None:
+    times = [at * SECOND for at in (1, 2, 3, 4, 11, 12)]
+    series = SampleBuilder().readings("host", "x", times, [5, 5, None, 5, 6, 6]).build().get("host", "x")
     assert series is not None
-    assert shown(line_points(series, SECOND, 1e3)) == [(1, 5000), (2, 5000), (2, None)]
+    assert shown(line_points(series, SECOND, 1e3)) == [
+        (0, 5000), (1, 5000), (2, None), (3, 5000), (4, None), (10, 6000), (11, 6000),
+    ]  # fmt: skip
 
 
 def test_a_rate_is_the_counters_step_over_the_time_it_took() -> None:
     log = SampleBuilder().readings("host", "read_bytes", [0, SECOND, 3 * SECOND], [100, 150, 350]).build()
     counter = log.get("host", "read_bytes")
     assert counter is not None
-    assert np.nan_to_num(rate_of(counter).value, nan=-1).tolist() == [-1, 50, 100]
+    assert rate_of(counter).value.tolist() == [50, 50, 100]
 
 
 def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> None:
@@ -142,14 +134,17 @@ def test_an_hour_at_100_ms_is_thinned_and_keeps_every_extreme_and_break() -> Non
     values[[777, 20_001]] = 5000.0, -5000.0
     values[10_000:10_003] = np.nan
     times = np.arange(count) / 10
-    kept = thinned(times, values)
+    moments = [round(at * SECOND) for at in times.tolist()]
+    read = [None if np.isnan(value) else float(value) for value in values.tolist()]
+    series = SampleBuilder().readings("host", "x", moments, read).build().get("host", "x")
+    assert series is not None
+    kept = np.searchsorted(times, line_points(series, 0)[0] - 0.01)
     assert len(kept) <= 5 * BINS
     assert {0, 777, 10_000, 10_002, 20_001, count - 1} <= set(kept.tolist())
     step = np.minimum((times / times[-1] * BINS).astype(int), BINS - 1)
     for one in range(BINS):
         whole, drawn = values[step == one], values[kept[step[kept] == one]]
         assert (np.nanmin(drawn), np.nanmax(drawn)) == (np.nanmin(whole), np.nanmax(whole))
-    assert thinned(times[:2000], values[:2000]).tolist() == list(range(2000))
 
 
 def test_reasons_last_until_the_next_reading_and_idling_is_none() -> None:

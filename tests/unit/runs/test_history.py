@@ -17,7 +17,7 @@ import pytest
 
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import HistoryError
-from perfharness.model.bench_suite import BENCH_NAME
+from perfharness.model.manifest import BENCH_NAME
 from perfharness.runs.history import Entry, History, change_of, launch_entry, record, suite_entry
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment, perfharness
 from tests.integration.postgres_server import postgres_server

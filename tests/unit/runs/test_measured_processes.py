@@ -17,7 +17,7 @@ from perfharness.model.manifest import ProcessRecord
 from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.trace.processes import find_processes
-from perfharness_launcher.children import rank_findings, unfollowed, with_measured
+from perfharness_launcher.children import unfollowed, with_measured
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -110,27 +110,6 @@ def test_workers_of_a_rank_that_measured_nothing_are_no_ranks(tmp_path: Path) ->
     journal(folder, "recorder_33.json", 33, 1, [21, LAUNCHED], rank=rank(1))
     record = arranged(tmp_path, trace=None)
     assert listed(record) == [("/rank_1", 33, 1), ("/child_0", 31, None), ("/child_1", 32, None)]
-
-
-def test_ranks_that_were_started_again_are_those_of_the_last_start(tmp_path: Path) -> None:
-    """Rank 0 has a worker in each; those of the first start are children, and that is said."""
-    folder = tmp_path / FOLDER
-    for pid, number, attempt, above in (
-        (20, 0, 0, []),
-        (21, 1, 0, []),
-        (22, 0, 0, [20]),
-        (30, 0, 1, []),
-        (31, 1, 1, []),
-        (32, 0, 1, [30]),
-    ):
-        facts = {**rank(number), "attempt": attempt}
-        journal(folder, f"recorder_{pid}.json", pid, 1, [*above, LAUNCHED], rank=facts, started_unix_ns=UTC + pid)
-    record = arranged(tmp_path, trace=None)
-    children = [(f"/child_{number}", pid, None) for number, pid in enumerate((20, 21, 22, 32))]
-    assert listed(record) == [("/rank_0", 30, 0), ("/rank_1", 31, 1), *children]
-    (finding,) = rank_findings(record)
-    assert (finding.code, finding.severity, "child_2" in finding.message) == ("ranks-restarted", "warning", True)
-    assert rank_findings(launched()) == []
 
 
 def test_children_in_the_order_of_their_start(tmp_path: Path) -> None:
@@ -237,10 +216,9 @@ def test_a_manifest_of_an_earlier_version_has_all_in_one(tmp_path: Path) -> None
 def test_the_rank_of_a_process() -> None:
     assert rank_facts({}) is None
     torch = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
-    assert rank_facts(torch) == {"rank": 3, "local_rank": 1, "world_size": 8, "source": "RANK", "attempt": 0}
-    assert (rank_facts({**torch, "TORCHELASTIC_RESTART_COUNT": "2"}) or {})["attempt"] == 2
+    assert rank_facts(torch) == {"rank": 3, "local_rank": 1, "world_size": 8, "source": "RANK"}
     mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    of_mpi = {"rank": 0, "local_rank": None, "world_size": 2, "source": "OMPI_COMM_WORLD_RANK", "attempt": 0}
+    of_mpi = {"rank": 0, "local_rank": None, "world_size": 2, "source": "OMPI_COMM_WORLD_RANK"}
     assert rank_facts(mpi) == of_mpi
     assert rank_facts({"RANK": "first"}) is None
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.comparison.launches import ProcessBatches
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.gpu_wait import GpuWait
@@ -21,6 +20,8 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze
 from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.series.folders import repeated_launches
+from perfharness.runs.series.launch_conditions import LaunchConditions
 from perfharness.runs.series.repeat import (
     RepeatCase,
     plan_repeats,
@@ -29,9 +30,8 @@ from perfharness.runs.series.repeat import (
     shuffled_rounds,
     update_repeat,
 )
-from perfharness.runs.series.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.series.repeat_file import Repeat, RepeatRow, read_repeat
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
-from perfharness.runs.series.steadiness import LaunchConditions
 from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.unit.export_runs import two_processes
@@ -51,7 +51,6 @@ def launches(*cpu_ms: float | None, disturbed: Sequence[int] = ()) -> list[Launc
             {"items_per_second": None if value is None else 1000 / value},
             [BATCH],
             conditions(number, disturbed=number in disturbed),
-            {} if value is None else {BATCH: [ProcessBatches.of(np.asarray([value - 1.0, value + 1.0]))]},
         )
         for number, value in enumerate(cpu_ms)
     ]
@@ -129,14 +128,6 @@ def codes(case: RepeatCase) -> set[str]:
     return {finding.code for finding in case.repeat.findings}
 
 
-def test_levels_by_hand(tmp_path: Path) -> None:
-    levels = case_of(tmp_path, launches(9.0, 10.0, 11.0), count=3).repeat.levels[BATCH]
-    assert levels.launches == 1.0
-    assert levels.batches == pytest.approx(2**0.5, abs=1e-6)  # each has two, 2 ms apart
-    assert levels.expected == pytest.approx(1.0)  # 2**0.5 / 2**0.5
-    assert levels.processes is None
-
-
 def test_a_machine_that_moved_by_more_than_the_interval_is_a_finding(tmp_path: Path) -> None:
     values = (10.0, 10.1, 9.9, 10.0)
     assert codes(case_of(tmp_path / "a", launches(*values), count=4)) == set()
@@ -201,18 +192,6 @@ def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path)
     several = within_launch(result_of(a=np.asarray([9.0, 9.0]), b=np.asarray([11.0, 11.0])), BATCH)
     assert several["cpu_time"] == pytest.approx(12.706205, rel=1e-6)  # t of one degree, a standard error of 1
     assert within_launch(result_of(a=np.asarray([1.0, np.nan])), BATCH) == {}
-
-
-def test_batches_that_are_alike_are_a_finding(tmp_path: Path) -> None:
-    random = np.random.default_rng(5)
-    for name, smooth in (("alike", 5), ("not", 1)):
-        made = []
-        for _ in range(3):
-            batches = np.convolve(random.normal(10, 1, 100 + smooth - 1), np.ones(smooth) / smooth, "valid")
-            made.append(
-                LaunchNumbers({BATCH: {"cpu_time": 10.0}}, {}, [BATCH], None, {BATCH: [ProcessBatches.of(batches)]})
-            )
-        assert codes(case_of(tmp_path / name, made, count=3)) == ({"batches-autocorrelated"} if smooth > 1 else set())
 
 
 def run_id(folder: Path) -> str:

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.model.machine_load import LoopTime, MachineLoad, machine_load_of
+from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
 from perfharness.runs.series.steadiness import (
     LEAST,
-    LaunchConditions,
     Unsteadiness,
-    conditions_of,
     movements_of,
     unsteadiness,
     unsteady_findings,

@@ -57,7 +57,8 @@ def test_a_run_waits_until_all_gpus_were_cool_enough(
 ) -> None:
     machine, asked = Machine(monkeypatch, *gpus), iter([False, False, True])
     with open_nvml() as nvml:
-        found = cool_down(nvml.gpus, 40, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked))
+        targets_c = dict.fromkeys(nvml.gpus, 40.0)
+        found = cool_down(targets_c, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked))
     assert machine.slept == slept
     assert [(one.begin_c, one.end_c, one.waited_s, one.reached) for one in found] == results
 

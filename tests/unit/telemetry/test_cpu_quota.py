@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.telemetry.cpu_quota import NO_GROUPS, NO_QUOTA, CpuQuotas
+from perfharness.telemetry.cpu_quota import NO_GROUPS, NO_QUOTA, CpuQuota
 from perfharness.telemetry.processes import FollowedProcess
 
 PID = 42
@@ -21,7 +21,7 @@ class Machine:
         self.now_s = 0.0
         self.write(f"proc/{PID}/cgroup", groups)
         monkeypatch.setattr("time.monotonic_ns", lambda: int(self.now_s * 1e9))
-        self.quotas = CpuQuotas([PROCESS], root)
+        self.quotas = CpuQuota(PROCESS, root)
 
     def write(self, path: str, text: str) -> None:
         file = self.root / path

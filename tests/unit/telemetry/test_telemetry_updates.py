@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Int64
 from perfharness.telemetry.readings import Readings, Values, sampled_metrics, unread_metrics
-from perfharness.telemetry.updates import SLACK, UpdatePeriod, find_new, find_update_period
+from perfharness.telemetry.updates import UpdatePeriod, find_new, find_update_period
 
 MS = 1_000_000
 GRID = np.arange(2000, dtype=np.int64) * 50 * MS
@@ -90,34 +90,6 @@ def test_new_readings_are_as_many_as_the_updates_seen(
     assert found <= seen + 1
     assert found >= seen - 1 if not repeats else found >= seen * (1 - polling_ms / update_ms) - 1
     assert is_new[np.flatnonzero(np.diff(values)) + 1].all()
-
-
-def new_one_stretch_at_a_time(times: Int64, values: Float64, period_ns: int) -> Bool:
-    """What is to come out, in the plainest way."""
-    changed = np.concatenate([[True], np.diff(values) != 0])
-    polling = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
-    marks = np.flatnonzero(changed)
-    for first, after in zip(marks, np.append(marks[1:], len(changed)), strict=True):
-        if after < len(changed):
-            updates = int(np.ceil((times[after] - times[first] - polling) / period_ns - SLACK)) - 1
-        else:
-            updates = int(np.floor((times[-1] - times[first]) / period_ns + SLACK))
-        for number in range(1, updates + 1):
-            due = times[first] + number * period_ns - polling / 2
-            place = first + int(np.searchsorted(times[first:after], due))
-            if place < after:
-                changed[place] = True
-    return changed
-
-
-@given(
-    steps=st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=60), period_ns=st.integers(1, 120)
-)
-def test_silent_updates_of_all_stretches_together(steps: list[tuple[int, bool]], period_ns: int) -> None:
-    times = np.cumsum([step for step, _ in steps])
-    values = np.cumsum([float(change) for _, change in steps])
-    expected = new_one_stretch_at_a_time(times, values, period_ns)
-    np.testing.assert_array_equal(find_new(times, values, UpdatePeriod(period_ns, 0)), expected)
 
 
 def test_readings_become_columns_with_their_update_periods() -> None:

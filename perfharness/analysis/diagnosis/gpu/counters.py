@@ -1,4 +1,4 @@
-"""GPU counters that stand in the trace, over exactly the moments in which some operations ran on a GPU.
+"""GPU counters in nsys's trace, over exactly the moments in which some operations ran; and the roofline.
 
 A reading is a mean over its period (0.1 ms at 10 kHz), of the whole GPU. While nothing runs a GPU counts nothing, so a
 reading times the length of its period is what was done in the part of it in which operations ran. Where only the wanted
@@ -9,17 +9,17 @@ which widens that range where a GPU is seldom at work. A share whose range is to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from perfharness.analysis.diagnosis.host.calls import stays_inside
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.diagnosis import GpuCounters
+from perfharness.model.diagnosis import GpuCounters, RooflinePoint
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
 from perfharness.model.result import Float64
-from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64
 
 MAX_UNCERTAINTY = 0.10
 """Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""
@@ -90,13 +90,12 @@ def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters
 def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int64) -> GpuCounters:
     sampled = _sampled(workload, metrics, gpu)
     if sampled is None:
-        return GpuCounters.without(gpu, "nsys", "counters of this GPU: only others were sampled")
+        return GpuCounters(gpu, ["counters of this GPU: only others were sampled"])
     line = busy_line(workload.trace.operations, operation)
     overlap = _overlap(metrics, sampled, line, workload.busy_of[gpu])
     covered = int(overlap.own.sum())
     if not covered:
-        why = "counters: no reading lies in the time in which its work ran on the GPU"
-        return GpuCounters.without(gpu, "nsys", why)
+        return GpuCounters(gpu, ["counters: no reading lies in the time in which its work ran on the GPU"])
     missing = [NOT_SAMPLED]
     shares: dict[str, float] = {}
     errors: dict[str, float] = {}
@@ -114,8 +113,9 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
             continue
         shares[name], errors[name] = share.mean, width
     missing += _sharing(workload, gpu, operation, line)
-    return replace(
-        GpuCounters.without(gpu, "nsys", *missing),
+    return GpuCounters(
+        gpu=gpu,
+        missing=missing,
         seconds=covered / 1e9,
         sm_active=shares.get("sm_active"),
         occupancy=shares.get("occupancy"),
@@ -192,3 +192,42 @@ def _sharing(workload: Workload, gpu: int, operation: Int64, line: BusyLine) -> 
     if together < SHARED * line.length:
         return []
     return [f"its work alone: during {100 * together / line.length:.0f} % of it other work ran on the GPU as well"]
+
+
+FLOPS_PER_CLOCK = {
+    (7, 0): 1024,
+    (7, 5): 1024,
+    (8, 0): 2048,
+    (8, 6): 1024,
+    (8, 9): 1024,
+    (9, 0): 4096,
+    (10, 0): 8192,
+}
+"""Of the tensor cores of one multiprocessor, by compute capability, on 16-bit types without sparsity, a multiply-add
+counted as two (NVIDIA's white papers: 989.4 TFLOP/s of an H100 SXM are 132 multiprocessors at 1.83 GHz times 4096)."""
+
+
+def roofline_point(counters: GpuCounters, device: GpuDevice) -> RooflinePoint | None:
+    """Achieved operations and bytes per second against the GPU's ceilings; None where a peak or a counter is missing.
+
+    Every tensor operation counts as a multiply-add of 16-bit types, so a rate is at most that.
+    """
+    clock_hz = device.clock_hz if counters.sm_clock_mhz is None else counters.sm_clock_mhz * 1e6
+    rate = FLOPS_PER_CLOCK.get(device.compute_capability or (0, 0))
+    if counters.tensor is None or counters.dram is None or rate is None:
+        return None
+    if device.sm_count is None or clock_hz is None or device.memory_bytes_per_s is None:
+        return None
+    peak = float(device.sm_count * clock_hz * rate)
+    bytes_per_s = counters.dram * device.memory_bytes_per_s
+    intensity = counters.tensor * peak / bytes_per_s if bytes_per_s else None
+    return RooflinePoint(
+        gpu=counters.gpu,
+        tensor_share=counters.tensor,
+        flop_per_s=counters.tensor * peak,
+        peak_flop_per_s=peak,
+        bytes_per_s=bytes_per_s,
+        peak_bytes_per_s=float(device.memory_bytes_per_s),
+        flop_per_byte=intensity,
+        ceiling_flop_per_s=min(peak, intensity * device.memory_bytes_per_s) if intensity else peak,
+    )

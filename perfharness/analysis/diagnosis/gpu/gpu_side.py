@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.gpu.counters import operation_counters
+from perfharness.analysis.diagnosis.gpu.counters import operation_counters, roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
-from perfharness.analysis.diagnosis.gpu.roofline import joined, roofline_point
 from perfharness.analysis.diagnosis.host.calls import host_memory
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
@@ -70,7 +69,6 @@ def _top_kernels(events: StageEvents) -> list[KernelGroup]:
         name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
         counters = _kernel_counters(events, position)
         gpu = int(workload.gpus.of[example])
-        shares = None if counters is None else joined([counters])
         top.append(
             KernelGroup(
                 name=workload.trace.names[name] if name >= 0 else "?",
@@ -88,7 +86,7 @@ def _top_kernels(events: StageEvents) -> list[KernelGroup]:
                 mean_us=time / count / 1e3,
                 share=time / whole,
                 counters=counters,
-                roofline=roofline_point(gpu, shares, workload.gpus.facts[gpu]),
+                roofline=None if counters is None else roofline_point(counters, workload.gpus.facts[gpu]),
             )
         )
     return top

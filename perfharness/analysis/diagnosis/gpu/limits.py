@@ -6,15 +6,15 @@ times of copies inside the GPU and memsets, and names of kernels; each answer na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.analysis.diagnosis.gpu.counters import roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, KernelGroups
-from perfharness.analysis.diagnosis.gpu.roofline import Shares, joined, roofline_point
 from perfharness.analysis.diagnosis.host.calls import stays_inside
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
@@ -32,22 +32,14 @@ PEAK_SHARE = 0.60
 SHORT_NS = 5_000
 """The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces): in less than this, starting and ending is a
 fifth of the time or more, whatever the kernel does."""
-SPENT_SHARE = 0.50
-"""Of the peaks of all pipes and of the memory, added up. Kernels that take turns at two peaks add up to more; below it
-nothing is near any peak for half of the time or more, so that the kernels wait for what they asked for (latency)."""
 REPORTED_SHARE = 0.25
 """Of the work's time: less than that is not worth a sentence."""
 
-SHOWN_SHARE = 0.005
-"""A pipe that works less is not worth naming."""
-SOURCES = {"gpm": "GPM", "nsys": "nsys"}
-
 MISSING_COUNTERS = (
-    "whether its kernels are bound by arithmetic or by memory: there are no counters of them (GPM counts on GPUs from "
-    "Hopper on, nsys with --gpu-metrics-devices, Nsight Compute everywhere)"
+    "whether its kernels are bound by arithmetic or by memory: there are no counters of them (nsys with "
+    "--gpu-metrics-devices and Nsight Compute have them)"
 )
-MISSING_PIPES = "whether its kernels are bound by arithmetic: not all pipes were counted (nsys lacks fp32, GPM has it)"
-MISSING_KERNELS = "which of its kernels are near a peak: all together they are near none (annotate smaller stages)"
+MISSING_PIPES = "whether its kernels are bound by arithmetic: nsys counts tensor cores and no other pipe"
 MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node splits them)"
 MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids, or what the GPU holds"
 
@@ -69,7 +61,7 @@ class _Parts:
 
 
 def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
-    """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by any source."""
+    """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by GPU."""
     workload, ms = events.workload, events.per_batch / NS_PER_MS
     operations, groups, kernels = workload.trace.operations, workload.kernels, events.kernels
     others = _work(workload, np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation))
@@ -94,8 +86,8 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     graphs = float(other_ns[other_kind == GpuOperationKind.GRAPH].sum())
     work = float(time.sum() + other_ns.sum())
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
-    counted = {gpu: shares for gpu in events.gpus_used if (shares := joined([c for c in counters if c.gpu == gpu]))}
-    shares = _mean(list(counted.values()))
+    counted = [each for each in counters if each.seconds]
+    shares = {name: _mean(counted, name) for name in COUNTED} if counted else {}
     limit, basis = _by_exchange(parts) or _by_counters(shares) or _judge(parts)
     by_counters = basis == "counters"
     shapes_known = not np.isnan(fill).any()
@@ -111,14 +103,11 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
         moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
         at_peak_ms=None if near_peak is None else near_peak * ms,
         evidence=[*_counted(shares), *_evidence(parts, moved / moving if moving else 0.0, with_names=not by_counters)],
-        missing=[
-            *_missing(limit, basis, shares, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
-            *([] if by_counters or limit is GpuLimit.COMMUNICATION else _why_not_counted(counters)),
-        ],
+        missing=_missing(
+            limit, basis, is_counted=bool(counted), shapes_known=shapes_known, graphs=graphs / (parts.work or 1)
+        ),
         roofline=[
-            point
-            for gpu, each in counted.items()
-            if (point := roofline_point(gpu, each, workload.gpus.facts[gpu])) is not None
+            point for each in counted if (point := roofline_point(each, workload.gpus.facts[each.gpu])) is not None
         ],
     )
 
@@ -152,20 +141,21 @@ def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
     )
 
 
-def _mean(found: list[Shares]) -> Shares | None:
-    """Of all GPUs that it uses, each by the time of its kernels there; a counter that one of them lacks is None."""
-    if len(found) < 2:
-        return found[0] if found else None
-    seconds = sum(one.seconds for one in found)
+COUNTED = {
+    "tensor": "tensor cores",
+    "dram": "memory",
+    "sm_active": "multiprocessors with work",
+    "occupancy": "warps",
+}
+"""Field of `GpuCounters` -> its name in a sentence."""
 
-    def mean(name: str) -> float | None:
-        values = [getattr(one, name) for one in found]
-        return None if None in values else sum(one.seconds * getattr(one, name) for one in found) / seconds
 
-    return replace(
-        found[0], tensor=mean("tensor"), fp32=mean("fp32"), fp16=mean("fp16"), fp64=mean("fp64"), dram=mean("dram"),
-        sm_active=mean("sm_active"), occupancy=mean("occupancy"), seconds=seconds,
-    )  # fmt: skip
+def _mean(counted: Sequence[GpuCounters], name: str) -> float | None:
+    """Of all GPUs that it uses, each by the time of its kernels there; None where one of them lacks the counter."""
+    values = [(one.seconds, getattr(one, name)) for one in counted]
+    if any(value is None for _, value in values):
+        return None
+    return float(sum(seconds * value for seconds, value in values) / sum(seconds for seconds, _ in values))
 
 
 def _by_exchange(parts: _Parts) -> tuple[GpuLimit, Basis] | None:
@@ -175,40 +165,22 @@ def _by_exchange(parts: _Parts) -> tuple[GpuLimit, Basis] | None:
     return GpuLimit.COMMUNICATION, "names"
 
 
-def _by_counters(shares: Shares | None) -> tuple[GpuLimit, Basis] | None:
+def _by_counters(shares: Mapping[str, float | None]) -> tuple[GpuLimit, Basis] | None:
     """The first rule that holds; None where what was counted does not decide it."""
-    if shares is None:
-        return None
-    pipe = 0.0 if shares.busiest is None else shares.busiest[1]
-    if shares.dram is not None and shares.dram >= max(PEAK_SHARE, pipe):
+    tensor, dram, sm_active = (shares.get(name) for name in ("tensor", "dram", "sm_active"))
+    if dram is not None and dram >= max(PEAK_SHARE, tensor or 0.0):
         return GpuLimit.MEMORY, "counters"
-    if pipe >= PEAK_SHARE:
+    if tensor is not None and tensor >= PEAK_SHARE:
         return GpuLimit.COMPUTE, "counters"
-    if shares.sm_active is not None and shares.sm_active <= FILL_SHARE:
+    if sm_active is not None and sm_active <= FILL_SHARE:
         return GpuLimit.UNDERFILLED, "counters"
-    if shares.dram is None or shares.tensor is None or shares.fp32 is None:
-        return None  # what was not counted may be at its peak
-    spent = sum(shares.pipes.values()) + shares.dram
-    return GpuLimit.LATENCY if spent < SPENT_SHARE else GpuLimit.CANNOT_TELL, "counters"
+    return None
 
 
-def _counted(shares: Shares | None) -> list[str]:
+def _counted(shares: Mapping[str, float | None]) -> list[str]:
     """What the counters saw."""
-    if shares is None:
-        return []
-    named = {"tensor": "tensor cores", "fp32": "fp32", "fp16": "fp16", "fp64": "fp64"}
-    parts = [f"{named[name]} {100 * share:.0f} %" for name, share in shares.pipes.items() if share >= SHOWN_SHARE]
-    parts += [] if shares.dram is None else [f"memory {100 * shares.dram:.0f} %"]
-    parts += [] if shares.sm_active is None else [f"multiprocessors with work {100 * shares.sm_active:.0f} %"]
-    parts += [] if shares.occupancy is None else [f"warps {100 * shares.occupancy:.0f} %"]
-    sources = " and ".join(SOURCES[source] for source in dict.fromkeys(shares.sources))
-    return [f"Counted while its kernels ran ({sources}), of the peak: {', '.join(parts)}."] if parts else []
-
-
-def _why_not_counted(counters: Sequence[GpuCounters]) -> list[str]:
-    """Why the counters that were read do not decide it."""
-    reasons = dict.fromkeys(reason for one in counters if one.source == "gpm" for reason in one.missing)
-    return [f"counters of its kernels: {'; '.join(list(reasons)[:3])}"] if reasons else []
+    parts = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items() if share is not None]
+    return [f"Counted by nsys while its kernels ran, of the peak: {', '.join(parts)}."] if parts else []
 
 
 def _judge(parts: _Parts) -> tuple[GpuLimit, Basis | None]:
@@ -250,18 +222,14 @@ def _evidence(parts: _Parts, moved_gb_per_s: float, *, with_names: bool) -> list
     ]
 
 
-def _missing(
-    limit: GpuLimit, basis: Basis | None, shares: Shares | None, *, shapes_known: bool, graphs: float
-) -> list[str]:
+def _missing(limit: GpuLimit, basis: Basis | None, *, is_counted: bool, shapes_known: bool, graphs: float) -> list[str]:
     missing: list[str] = []
     if limit is GpuLimit.COMMUNICATION:
         return missing
-    if limit is GpuLimit.CANNOT_TELL and basis == "counters":
-        missing.append(MISSING_KERNELS)
-    elif limit is GpuLimit.CANNOT_TELL and graphs > 1 - LIMIT_SHARE:
+    if limit is GpuLimit.CANNOT_TELL and graphs > 1 - LIMIT_SHARE:
         missing.append(MISSING_GRAPHS)
-    if basis == "names" or (limit is GpuLimit.CANNOT_TELL and basis is None):
-        missing.append(MISSING_COUNTERS if shares is None else MISSING_PIPES)
+    if basis == "names" or limit is GpuLimit.CANNOT_TELL:
+        missing.append(MISSING_PIPES if is_counted else MISSING_COUNTERS)
     if not shapes_known:
         missing.append(MISSING_SHAPES)
     return missing

@@ -9,12 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfharness.analysis.diagnosis.host.call_roles import ROLE_NAMES
-from perfharness.analysis.diagnosis.host.compilers import (
-    COMPILERS,
-    Names,
-    compilers_of_stacks,
-    frames_named,
-)
 from perfharness.analysis.diagnosis.host.issuing import stretches
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
@@ -34,6 +28,12 @@ from perfharness.analysis.host_samples.host_profile import (
     inside,
     lines_during,
     own_functions,
+)
+from perfharness.analysis.segments.compilers import (
+    COMPILERS,
+    Names,
+    compilers_of_stacks,
+    frames_named,
 )
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import FunctionTime

@@ -31,7 +31,6 @@ GPU_STEPS = {
     GpuLimit.COMPUTE: "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores.",
     GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
     GpuLimit.UNDERFILLED: "Give the GPU more work: larger batches, or independent stages on streams of their own.",
-    GpuLimit.LATENCY: "Let its kernels wait less: larger batches, more warps (fewer registers), fused kernels.",
     GpuLimit.COMMUNICATION: (
         "Exchange less between the GPUs: smaller types, fewer and larger collectives, or exchange while it computes; a "
         "rank that comes late makes the others wait in them."

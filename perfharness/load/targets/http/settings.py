@@ -28,6 +28,7 @@ VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 class _Settings(BaseModel):
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True, extra="forbid", alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"),
         populate_by_name=True,
     )  # fmt: skip

@@ -1,1 +1,0 @@
-"""What the GPU's counters, sampled beside a run, say of each stage (docs/guides/counters.md)."""

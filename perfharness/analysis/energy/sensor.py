@@ -1,0 +1,155 @@
+"""What a GPU's energy sensor shows: its updates, and the energy of a stretch of time with a 95 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.statistics import student_t
+from perfharness.model.result import Float64
+from perfharness.model.telemetry import SampleLog
+from perfharness.model.trace import Int64
+
+NS_PER_S = 1e9
+COUNTER = "energy_total_mj"
+SAMPLES = "power_sample_mw"
+SOURCES = (COUNTER, SAMPLES, "power_instant_mw")
+"""The first that was read is used: NVML's energy counter, else the mean of the driver's power samples, or of power."""
+
+MIN_UPDATES = 20
+"""Updates in the shortest stretch that gets a number: one at each end may belong outside, 10 % of it together."""
+
+SMOOTHED_NS = 300e6
+"""Power readings may be low-passed over so long; the counter's are not."""
+
+MAX_GAP = 10
+"""Periods without an update after which the sensor was not read."""
+
+TOO_WIDE = 1 / 3
+"""Part of an energy: with a larger error it is null."""
+
+ALIASED = 0.05
+"""Part of the sensor's period: batches whose period is so close to a multiple of half of it meet the same part of every
+update for long, and a sensor looks at a quarter of the time only on some cards (arXiv:2312.02741)."""
+
+REGULAR = 0.25
+"""Part of the sensor's period: batches whose periods spread more (between quartiles) do not keep pace with it."""
+
+Window = tuple[int, int]
+"""Start and end, UTC ns."""
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy of a stretch of time, with half of its 95 % interval; None with the reason."""
+
+    joules: float | None
+    error_j: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """Updates of a sensor: each came between `early_ns` and `late_ns`, and `joules` is the energy until then.
+
+    `power_w` is the mean power from each update to the next.
+    """
+
+    source: str
+    early_ns: Int64
+    late_ns: Int64
+    joules: Float64
+    power_w: Float64
+    period_ns: float
+
+    @property
+    def time_ns(self) -> Int64:
+        """Of each update: the middle of the time in which it came."""
+        return (self.early_ns + self.late_ns) // 2
+
+    def total(self, windows: Sequence[Window], batch_start_ns: Sequence[Int64]) -> Energy:
+        """Energy of windows that do not overlap; None where batches of a process may hide work from the sensor."""
+        parts = [self.between(*window) for window in windows]
+        joules, error = sum(part.joules or 0.0 for part in parts), sum(part.error_j or 0.0 for part in parts)
+        hidden = (self.aliasing(starts) for starts in batch_start_ns)
+        reason = next((reason for reason in (*(part.reason for part in parts), *hidden) if reason), None)
+        if reason is None and error > TOO_WIDE * joules:
+            reason = f"the sensor is too slow: {joules:.1f} J may be off by {error:.1f} J"
+        return Energy(joules, error) if reason is None else Energy(None, reason=reason)
+
+    def between(self, start_ns: int, end_ns: int) -> Energy:
+        """Energy on the line through the updates.
+
+        The error has two parts: what happened around the two ends (the spread of power there for one update, and the
+        error of its time), and what a sensor that samples part of the time misses by chance (the mean square
+        successive difference of the updates, with Student's t).
+        """
+        time, period = self.time_ns, self.period_ns
+        if end_ns - start_ns < MIN_UPDATES * period:
+            short = f"{(end_ns - start_ns) / 1e6:.0f} ms is shorter than {MIN_UPDATES} updates of the sensor"
+            return Energy(None, reason=f"{short} ({period / 1e6:.0f} ms each)")
+        inside = np.flatnonzero((time[1:] > start_ns) & (time[:-1] < end_ns))
+        seconds = np.diff(time)[inside] / NS_PER_S
+        is_covered = time[0] - period <= start_ns and end_ns <= time[-1] + period
+        if not is_covered or seconds.max(initial=0.0) > MAX_GAP * period / NS_PER_S:
+            return Energy(None, reason="the sensor was not read over the whole time")
+        changes = np.diff(self.power_w[inside]) * seconds[1:]
+        chance = student_t(len(changes) // 2) * float(np.sqrt((changes**2).sum() / 2))
+        ends = self._end_error(start_ns) + self._end_error(end_ns)
+        return Energy(self._until(end_ns) - self._until(start_ns), float(np.hypot(ends, chance)))
+
+    def _until(self, moment_ns: int) -> float:
+        """Energy until a moment; beyond the outermost updates by the power there."""
+        time = (self.time_ns - self.time_ns[0]) / NS_PER_S
+        moment = (moment_ns - int(self.time_ns[0])) / NS_PER_S
+        beyond = min(moment, 0.0) * self.power_w[0] + max(moment - time[-1], 0.0) * self.power_w[-1]
+        return float(np.interp(moment, time, self.joules) + beyond)
+
+    def _end_error(self, moment_ns: int) -> float:
+        late_ns = self.period_ns if self.source == COUNTER else max(self.period_ns, SMOOTHED_NS)
+        time = self.time_ns
+        near = self.power_w[(time[1:] > moment_ns - 2 * late_ns) & (time[:-1] < moment_ns + 2 * late_ns)]
+        misplaced = float(np.median(self.late_ns - self.early_ns)) / np.sqrt(12)
+        return float(np.ptp(near) * late_ns + near.max() * misplaced) / NS_PER_S if len(near) else 0.0
+
+    def aliasing(self, batch_start_ns: Int64) -> str | None:
+        """Why the sensor may have seen the same part of each batch and never the rest; None: it has not."""
+        if len(batch_start_ns) < 3:
+            return None
+        low, middle, high = np.percentile(np.diff(batch_start_ns), (25, 50, 75)) / self.period_ns
+        halves = round(2 * middle)
+        if halves < 1 or abs(middle - halves / 2) > ALIASED or high - low > REGULAR:
+            return None
+        return (
+            f"a batch takes {middle:.3g} periods of the sensor ({self.period_ns / 1e6:.0f} ms), "
+            "which may have seen the same part of each batch and never the rest"
+        )
+
+
+def read_sensor(log: SampleLog, uuid: str) -> Sensor | str:
+    """The first energy sensor of a GPU that was read; or why there is none."""
+    reason = next((one.reason for one in log.meta.failures if (one.subject, one.metric) == (uuid, COUNTER)), None)
+    for source in SOURCES:
+        series = log.get(uuid, source)
+        if series is None or not series.is_read.any():
+            continue
+        read = series.select(series.is_read)
+        at = np.flatnonzero(read.is_new[1:]) + 1  # what the first reading found was there before
+        early = read.time_unix_ns[at if source == SAMPLES else at - 1]  # samples have the driver's own times
+        value, late = read.value[at] / 1e3, read.time_unix_ns[at]
+        distance = np.diff((early + late) // 2)
+        if len(at) < 3:
+            reason = reason or f"{source} was not seen to change often enough"
+        elif source == COUNTER and (np.diff(value) < 0).any():
+            reason = reason or "the energy counter ran backwards: the driver was reloaded during the run"
+        else:
+            period = float(log.meta.update_period_ns(uuid, source) or np.median(distance))
+            if source == COUNTER:
+                # The time of an update is known to a reading only, the number of periods between two of them exactly.
+                seconds = np.maximum(np.round(distance / period), 1) * period / NS_PER_S
+                return Sensor(source, early, late, value - value[0], np.diff(value) / seconds, period)
+            joules = np.r_[0.0, np.cumsum(value[1:] * distance / NS_PER_S)]
+            return Sensor(source, early, late, joules, value[1:], period)
+    return reason or "the energy sensor was not sampled"

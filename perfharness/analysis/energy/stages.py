@@ -1,0 +1,156 @@
+"""The energy of a stage: what updates of the sensor that lie wholly inside its GPU work show, and bounds for the rest.
+
+A stage is long compared with the sensor where most of its work holds whole updates; elsewhere only bounds are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.energy.results import StageEnergy
+from perfharness.analysis.energy.sensor import COUNTER, NS_PER_S, Energy, Sensor, Window
+from perfharness.analysis.timeline.busy import BusyLine, merge, stretches
+from perfharness.model.rounding import figure
+from perfharness.model.trace import Int64
+
+WAITING = "waiting"
+"""All time in which no traced GPU work ran."""
+
+BRIDGED_NS = 1_000_000
+"""Operations of one stage with smaller pauses between them are one stretch of work."""
+
+IDLE_FLOOR = 0.9
+"""Part of its idle power before the run that a GPU draws at least."""
+
+WIDEST = 2.0
+"""An upper bound of more than so many times the lower one leaves no number."""
+
+Spans = tuple[Int64, Int64]
+"""Starts and ends, UTC ns."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What bounds the energy of stages: the energy of the windows, and what a GPU draws at least and at most.
+
+    `idle_w` is the power before the run; None: not known, as `limit_w`.
+    """
+
+    total: Energy
+    idle_w: float | None
+    limit_w: float | None
+
+
+def stage_energies(
+    sensor: Sensor, busy: dict[str, Spans], windows: Sequence[Window], known: Known, counts: tuple[int, float | None]
+) -> list[StageEnergy]:
+    """Energy of each stage in the windows, `waiting` last.
+
+    Args:
+        sensor: of the GPU.
+        busy: when each stage was at work on the GPU.
+        windows: in order, they do not overlap.
+        known: what bounds the energies.
+        counts: batches and items in the windows.
+    """
+    spans = {name: _inside(_bridged(*merge(*own)), windows) for name, own in busy.items()}
+    spans[WAITING] = _inside(_gaps(*union(list(spans.values()))), windows)
+    seconds = sum(end - start for start, end in windows) / NS_PER_S
+    found = []
+    for name, own in spans.items():
+        others = BusyLine(*union([each for other, each in spans.items() if other != name]))
+        found.append(_stage(sensor, name, BusyLine(*own), others, seconds, known, counts))
+    return found
+
+
+def _stage(
+    sensor: Sensor,
+    name: str,
+    own: BusyLine,
+    others: BusyLine,
+    seconds: float,
+    known: Known,
+    counts: tuple[int, float | None],
+) -> StageEnergy:
+    busy_s = own.length / NS_PER_S
+    shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
+    pure_j, least_s, most_s = _pure(sensor, own, others)
+    floor_w = IDLE_FLOOR * (known.idle_w or 0.0)
+    low = pure_j + floor_w * max(busy_s - shared_s - most_s, 0.0)
+    highs = []
+    if known.limit_w is not None:
+        highs.append(pure_j + known.limit_w * max(busy_s - least_s, 0.0))
+    if known.total.joules is not None and known.total.error_j is not None:
+        highs.append(known.total.joules + known.total.error_j - floor_w * (seconds - busy_s))
+    high = max(min(highs), low) if highs else None
+    joules = reason = None
+    if not own.length:
+        joules = low = high = 0.0
+    elif high is not None and pure_j and high <= WIDEST * low:
+        pure_s = (least_s + most_s) / 2
+        joules = min(max(pure_j * busy_s / pure_s, low), high)
+    else:
+        period_ms = sensor.period_ns / 1e6
+        reason = f"the sensor is too slow for it: one update in {period_ms:.0f} ms; it needs longer stretches of work"
+    return StageEnergy(
+        stage=name,
+        busy_s=figure(busy_s),
+        energy_j=rounded(joules),
+        energy_j_low=None if high is None else rounded(low),
+        energy_j_high=rounded(high),
+        power_mean_w=per(joules, busy_s),
+        energy_per_batch_j=per(joules, counts[0]),
+        energy_per_item_j=per(joules, counts[1]),
+        reason=reason,
+    )
+
+
+def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float, float]:
+    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s.
+
+    An update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
+    """
+    start, end = np.rint(sensor.early_ns[:-1] - sensor.period_ns).astype(np.int64), sensor.late_ns[1:]
+    pure = (own.within(start, end) == end - start) & (others.within(start, end) == 0) & (sensor.source == COUNTER)
+    first, after = stretches(pure)
+    least = np.maximum(sensor.early_ns[after] - sensor.late_ns[first], 0)
+    most = sensor.late_ns[after] - sensor.early_ns[first]
+    joules = sensor.joules[after] - sensor.joules[first]
+    return float(joules.sum()), int(least.sum()) / NS_PER_S, int(most.sum()) / NS_PER_S
+
+
+def union(parts: Sequence[Spans]) -> Spans:
+    """Of the intervals of all parts."""
+    nothing = np.empty(0, dtype=np.int64)
+    return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
+
+
+def _bridged(start: Int64, end: Int64) -> Spans:
+    """Without the short pauses between them."""
+    is_break = start[1:] - end[:-1] >= BRIDGED_NS
+    return start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
+
+
+def _gaps(start: Int64, end: Int64) -> Spans:
+    """What lies before, between and after them."""
+    ends = np.iinfo(np.int64)
+    return np.r_[ends.min, end], np.r_[start, ends.max]
+
+
+def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:
+    """What of them lies in the windows."""
+    clipped = [(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows]
+    return union(clipped)
+
+
+def rounded(value: float | None) -> float | None:
+    """As figures stand in the files."""
+    return None if value is None else figure(value)
+
+
+def per(joules: float | None, count: float | None) -> float | None:
+    """Energy of each, as it stands in the files."""
+    return None if joules is None or not count else figure(joules / count)

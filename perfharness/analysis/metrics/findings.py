@@ -1,0 +1,119 @@
+"""Findings about the machine: memory that grows, CPU time that was lost, clocks that were not held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from perfharness.analysis.metrics.clocks import MAX_DROP
+from perfharness.analysis.metrics.results import ClockHold, GpuMetrics, Growth, HostMetrics, ProcessMetrics, RunMetrics
+from perfharness.model.findings import Finding, Severity
+
+MIB = 1 << 20
+NSYS_HOLDS = 4.0
+"""Bytes that nsys holds in the process until it ends, at most, for each byte of the trace: 1.7 to 2.6 were seen."""
+
+LOST_SHARE = 0.05
+"""Of the CPU time that was wanted: with less, times hardly differ from those of a machine that gives all of it."""
+
+
+def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:
+    """Findings of a run.
+
+    Args:
+        metrics: of the run.
+        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
+    """
+    found = [finding for gpu in metrics.gpus for finding in _clocks(gpu)]
+    for folder, process in metrics.processes.items():
+        found += _memory(folder, process, (nsys_bytes or {}).get(folder, 0))
+        found += _throttled(folder, process)
+    return [*found, *_stolen(metrics.host)]
+
+
+def _memory(folder: str, process: ProcessMetrics, trace_bytes: int) -> Iterator[Finding]:
+    kept = "outputs kept in lists, tensors that hold a graph (no torch.inference_mode), caches without a limit"
+    for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):
+        if not grown.grows:
+            continue
+        seconds = process.window_s or 0.0
+        message = f"{what} grows by {_per_batch(grown)}over {seconds:.1f} s, in the second half too."
+        high = (grown.bytes_per_s_high or 0.0) * seconds
+        if grown is process.resident_memory and high <= NSYS_HOLDS * trace_bytes:
+            yield Finding(
+                "memory-grows-under-nsys",
+                Severity.NOTE,
+                f"{message} nsys holds what it records in the process until that ends, and that may be all of it (the "
+                f"trace has {trace_bytes / MIB:.0f} MiB).",
+                "Measure with `--tracer none` to see whether the program's own memory grows.",
+                folder,
+            )
+        else:
+            hint = f"Look for what batches leave behind: {kept}."
+            yield Finding("memory-grows", Severity.WARNING, message, hint, folder)
+
+
+def _per_batch(grown: Growth) -> str:
+    slopes = (grown.bytes_per_s, grown.bytes_per_s_low, grown.bytes_per_s_high)
+    slope, low, high = ((value or 0.0) / MIB for value in slopes)
+    each = "" if grown.bytes_per_batch is None else f"{grown.bytes_per_batch / 1e6:.3g} MB per batch "
+    return f"{each}({slope:.2f} MiB/s, {low:.2f} to {high:.2f}) "
+
+
+def _throttled(folder: str, process: ProcessMetrics) -> Iterator[Finding]:
+    """A CPU quota that was used up."""
+    lost, used = process.totals.get("quota_throttled_s"), process.totals.get("cpu_time_s")
+    cpus = process.figures["quota_cpus"].min
+    if not lost or not used or cpus is None or lost < LOST_SHARE * (lost + used):
+        return
+    yield Finding(
+        "cpu-quota-throttled",
+        Severity.WARNING,
+        f"A quota of {cpus:.3g} CPUs was used up: {lost / (lost + used):.0%} of the CPU time that was wanted had to "
+        f"wait for the next period ({lost:.2f} s, {process.totals.get('quota_throttled_periods') or 0:.0f} periods).",
+        "Raise the quota (docker --cpus, limits.cpu of Kubernetes), or run fewer threads.",
+        folder,
+    )
+
+
+def _stolen(host: HostMetrics) -> Iterator[Finding]:
+    """CPU time that a hypervisor gave to other machines."""
+    steal, busy = host.figures["steal_percent"].mean, host.figures["cpu_percent"].mean
+    if not steal or not busy or steal < LOST_SHARE * busy:
+        return
+    yield Finding(
+        "cpu-stolen",
+        Severity.WARNING,
+        f"The hypervisor gave {steal / busy:.0%} of the CPU time that this machine wanted to other machines.",
+        "Measure on a machine that has its CPUs to itself; times of two runs here may differ by as much.",
+    )
+
+
+def _clocks(gpu: GpuMetrics) -> Iterator[Finding]:
+    where, is_measured = f"GPU {gpu.uuid}", gpu.window == "measured"  # before it gets work, a clock is no reference
+    clocks = ((gpu.sm_clock, "SM"), (gpu.memory_clock, "memory"))
+    events = [f"{event.reason} for {event.seconds:.2f} s" for event in gpu.clock_events or [] if event.throttles]
+    why = "; ".join([*events, *(_low(clock, name) for clock, name in clocks if clock.low_s and is_measured)])
+    step = "Cool the GPU, raise its power limit or lock lower clocks."
+    if gpu.throttled_batches:
+        message = f"{where}: the clocks were not held in {gpu.throttled_batches} of {gpu.batches} batches ({why})"
+        yield Finding("clocks-throttled", Severity.WARNING, f"{message}; they are in the statistics.", step)
+    elif gpu.processes and why and gpu.throttled_batches is None:
+        message = f"{where}: the clocks were not held ({why}); in which batches is not known."
+        yield Finding("clocks-throttled", Severity.WARNING, message, step)
+    elif gpu.processes and why:
+        message = f"{where}: the clocks were not held for a while, between measured batches only."
+        yield Finding("clocks-throttled-between-batches", Severity.NOTE, message)
+    for clock, name in clocks:
+        if is_measured and clock.drop_percent is not None and clock.drop_percent > 100 * MAX_DROP and gpu.processes:
+            yield Finding(
+                "clocks-dropped",
+                Severity.WARNING,
+                f"{where}: the {name} clock fell from {clock.before_mhz:.0f} to {clock.after_mhz:.0f} MHz "
+                f"({clock.drop_percent:.1f} %) from the first to the last tenth of the measured window.",
+                "Compare the first batches with the last; lock the clocks with `-m`, or let the GPU warm up first.",
+            )
+
+
+def _low(clock: ClockHold, name: str) -> str:
+    of = "the request" if clock.requested else "its best"
+    return f"{name} clock more than {MAX_DROP:.0%} below {of} ({clock.reference_mhz:.0f} MHz) for {clock.low_s:.2f} s"

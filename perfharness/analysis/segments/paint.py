@@ -1,0 +1,267 @@
+"""The segment table: the time of ranges in pieces that do not overlap.
+
+Events are painted onto the ranges, the most specific last: waits in the operating system, waits for the interpreter
+lock, CUDA calls, garbage collection. Each moment belongs to the last event painted, so the segments of a range add up
+to its duration. Moments without an event are `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.segments.calls import Calls
+from perfharness.analysis.segments.events import NO_NAME, Events
+from perfharness.analysis.segments.waits import collections, lock_waits, os_waits
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.timeline.busy import expand
+from perfharness.analysis.timeline.grouping import distinct, group_rows, unique
+from perfharness.analysis.timeline.intervals import outer_first
+from perfharness.model.activity import CODES, Activity
+from perfharness.model.result import Float64
+from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
+
+WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
+"""What the GPU does meanwhile says more. The same holds for unknown time of a trace without calls that only wait."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Time of each combination of values: `keys` by column, `ns`, and `samples`: how many it is known from (NaN: all of
+    it was recorded).
+    """
+
+    keys: dict[str, Int64]
+    ns: Float64
+    samples: Float64
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """One row per stretch of time, ordered by painted range and time; aligned columns.
+
+    `row` is the innermost range (a row of the stage table), `stage` the code of its path, `batch` the row of the
+    outermost batch around it (-1: none), `thread` its thread, `activity` a place in `ACTIVITIES`. `name` is the CUDA
+    function of a call, `gpu` what the GPU did for this process in a call that waits for it, or in unknown time; both
+    are places in `names`, -1: none.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    row: Integers
+    stage: Integers
+    batch: Integers
+    activity: Integers
+    name: Integers
+    gpu: Integers
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def sum_by(self, *columns: str) -> Sums:
+        """Nanoseconds of each combination of values of these columns, in order of first appearance."""
+        values = [np.asarray(getattr(self, column), dtype=np.int64) for column in columns]
+        groups = group_rows(*values)
+        total = np.bincount(groups.code, weights=self.end_ns - self.start_ns, minlength=len(groups))
+        keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
+        return Sums(keys, total.astype(np.float64), np.full(len(groups), np.nan))
+
+    def at(self, column: str, values: Int64, time_ns: Int64) -> Int64:
+        """The segment with each of these values of a column (a thread, a range) at each moment; -1: none."""
+        key, count = np.asarray(getattr(self, column), dtype=np.int64), len(self)
+        keys, times = np.concatenate([key, values]), np.concatenate([self.start_ns, time_ns])
+        order = np.lexsort((np.arange(len(keys)), times, keys))
+        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        found = np.empty(len(keys), dtype=np.int64)
+        found[order] = np.where(last >= 0, order[last], -1)
+        found = found[count:]
+        is_there = (np.append(key, -1)[found] == values) & (np.append(self.end_ns, 0)[found] > time_ns)
+        return np.where(is_there & (found >= 0), found, -1)
+
+    def where(self, chosen: Bool | Int64) -> Segments:
+        """The chosen rows."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
+
+
+COLUMNS = ("start_ns", "end_ns", "thread", "row", "stage", "batch", "activity", "name", "gpu")
+
+
+def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
+    """Divide the time of ranges.
+
+    Args:
+        analysis: of the trace.
+        rows: the ranges, rows of the stage table, none inside another. None: the outermost range of each thread.
+    """
+    stages = analysis.stages
+    rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
+    line, calls = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]), Calls(analysis)
+    inner, place = _ranges_inside(stages, rows)
+    own = line.spans(place, stages.start_ns[inner], stages.end_ns[inner])
+    events = list(_events(analysis, calls))
+    spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
+    pieces = Pieces(line, [own, *spans])
+    row = inner[pieces.topmost([own])]
+    top = pieces.topmost(spans)
+    activity, name = (
+        np.append(np.concatenate([column[at.event] for column, at in zip(columns, spans, strict=True)]), default)[top]
+        for columns, default in (
+            ([one.activity for one in events], CODES[Activity.UNKNOWN]),
+            ([one.name for one in events], NO_NAME),
+        )
+    )
+    first = pieces.changes(row, activity, name)
+    start, end = pieces.times(first)
+    row = row[first]
+    segments = Segments(
+        start_ns=start,
+        end_ns=end,
+        thread=stages.thread[row],
+        row=row,
+        stage=stages.paths.code[row],
+        batch=np.asarray(analysis.stage_times.outer_batch)[row],
+        activity=activity[first],
+        name=name[first],
+        gpu=np.full(len(row), NO_NAME),
+        names=calls.names,
+    )
+    return _with_gpu(segments, analysis, calls)
+
+
+def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
+    """Split segments that wait for the GPU by what it did for the process: at last, what their own thread started."""
+    waiting = WAITS_FOR_GPU if analysis.trace.meta.has_all_calls else (*WAITS_FOR_GPU, Activity.UNKNOWN)
+    at = np.flatnonzero(np.isin(segments.activity, [CODES[one] for one in waiting]))
+    work = analysis.trace.operations
+    if not len(at) or not len(work):
+        return segments
+    line = Line(segments.start_ns[at], segments.end_ns[at], segments.thread[at] & PROCESS_MASK)
+    spans = line.lay(work.process, work.start_ns, work.end_ns)
+    segment = at[spans.place]
+    thread, called_ns = (column[spans.event] for column in calls.started)
+    batch_ns = np.append(analysis.stages.start_ns, np.iinfo(np.int64).min)[segments.batch[segment]]
+    is_own = (thread == segments.thread[segment]) & (called_ns >= batch_ns)
+    pieces = Pieces(line, [spans])
+    others, own = pieces.topmost([spans.where(~is_own)]), pieces.topmost([spans.where(is_own)])
+    name = np.append(calls.operation[spans.event[is_own]], NO_NAME)[own]
+    name = np.where((own < 0) & (others >= 0), calls.others, name)
+    first = pieces.changes(name)
+    start, end = pieces.times(first)
+    parts, rest = segments.where(at[pieces.place[first]]), np.delete(np.arange(len(segments)), at)
+    parts = replace(parts, start_ns=start, end_ns=end, gpu=name[first])
+    order = np.argsort(np.concatenate([rest, at[pieces.place[first]]]), kind="stable")
+    both: dict[str, Any] = {
+        column: np.concatenate([getattr(segments, column)[rest], getattr(parts, column)])[order] for column in COLUMNS
+    }
+    return replace(segments, **both)
+
+
+def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
+    """From the least to the most specific."""
+    yield from os_waits(analysis)
+    yield from lock_waits(analysis)
+    yield calls.events
+    yield from collections(analysis)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Parts of events on a `Line`: which event, in which of its stretches, from where to where."""
+
+    event: Integers
+    place: Integers
+    begin: Int64
+    stop: Int64
+
+    def where(self, chosen: Bool) -> Spans:
+        """The chosen ones."""
+        return Spans(self.event[chosen], self.place[chosen], self.begin[chosen], self.stop[chosen])
+
+
+class Line:
+    """Stretches of threads, one behind the other on a line of time."""
+
+    def __init__(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> None:
+        self.start_ns, self.end_ns, self.thread = start_ns, end_ns, thread
+        length = end_ns - start_ns
+        self.begin = np.cumsum(length) - length
+        self.stop = self.begin + length
+
+    def lay(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
+        """The parts of events in stretches of their thread, in order of start, an outer one before those inside it."""
+        order = outer_first(start_ns, end_ns, thread)
+        in_order = thread[order]
+        events, places = [order[:0]], [order[:0]]
+        for one in distinct(self.thread):
+            first, last = np.searchsorted(in_order, [one, one + 1]).tolist()
+            if first == last:
+                continue
+            mine, of_thread = np.flatnonzero(self.thread == one), order[first:last]
+            begin = np.searchsorted(np.maximum.accumulate(end_ns[of_thread]), self.start_ns[mine], side="right")
+            stop = np.searchsorted(start_ns[of_thread], self.end_ns[mine], side="left")
+            member, which = expand(begin.astype(np.int64), np.maximum(stop, begin).astype(np.int64))
+            event, place = of_thread[member], mine[which]
+            overlaps = end_ns[event] > self.start_ns[place]
+            events.append(event[overlaps])
+            places.append(place[overlaps])
+        event, place = np.concatenate(events), np.concatenate(places)
+        return replace(self.spans(place, start_ns[event], end_ns[event]), event=event)
+
+    def spans(self, place: Integers, start_ns: Int64, end_ns: Int64) -> Spans:
+        """Where events lie, clipped to the stretch that each is in."""
+        first, last = self.start_ns[place], self.end_ns[place]
+        shift = self.begin[place] - first
+        begin, stop = np.clip(start_ns, first, last) + shift, np.clip(end_ns, first, last) + shift
+        return Spans(np.arange(len(place)), place, begin, stop)
+
+
+class Pieces:
+    """A line cut at the ends of spans: `place` is the stretch that each piece is in."""
+
+    def __init__(self, line: Line, layers: Sequence[Spans]) -> None:
+        ends = [end for one in layers for end in (one.begin, one.stop)]
+        self._line, self._bounds = line, unique(np.concatenate([line.begin, line.stop, *ends]))
+        self.place = np.searchsorted(line.begin, self._bounds[:-1], side="right") - 1
+
+    def topmost(self, layers: Sequence[Spans]) -> Int64:
+        """For each piece the last of the spans, numbered through all layers, that covers it; -1: none."""
+        begin, stop = (np.concatenate(ends) for ends in zip(*((one.begin, one.stop) for one in layers), strict=True))
+        piece, span = expand(np.searchsorted(self._bounds, begin), np.searchsorted(self._bounds, stop))
+        top = np.full(len(self.place), -1, dtype=span.dtype)
+        np.maximum.at(top, piece, span)
+        return top.astype(np.int64)
+
+    def changes(self, *columns: Integers) -> Int64:
+        """The pieces that differ from the one before them, or begin a stretch."""
+        found = np.zeros(len(self.place), dtype=np.bool_)
+        found[:1] = True
+        for column in (self.place, *columns):
+            found[1:] |= column[1:] != column[:-1]
+        return np.flatnonzero(found)
+
+    def times(self, first: Int64) -> tuple[Int64, Int64]:
+        """Start and end of the pieces from each of these to the next of them."""
+        place = self.place[first]
+        length = np.diff(np.append(self._bounds[first], self._bounds[-1:]))
+        start = self._bounds[first] - self._line.begin[place] + self._line.start_ns[place]
+        return start, start + length
+
+
+def _ranges_inside(stages: StageTable, rows: Int64) -> tuple[Int64, Int64]:
+    """The ranges `rows` and those inside them, outer ones first; and which of `rows` each is in."""
+    place = np.full(len(stages) + 1, -1, dtype=np.int64)
+    place[rows] = np.arange(len(rows))
+    for at in stages.rows_of_levels:
+        place[at] = np.where(place[at] >= 0, place[at], place[stages.parent[at]])
+    inside = np.flatnonzero(place[:-1] >= 0)
+    inside = inside[np.lexsort((stages.start_ns[inside], stages.level[inside]))]
+    return inside, place[inside]

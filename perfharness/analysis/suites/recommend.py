@@ -1,0 +1,151 @@
+"""Which case to take: the one with the most items per second that meets the user's limits; and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfharness.analysis.suites.bench_figures import (
+    accuracy_loss,
+    baseline_of,
+    gives_wrong_answers,
+    in_significant_digits,
+    latency_of,
+    memory_of,
+    overlap,
+)
+from perfharness.model.bench import CaseResult, Estimate
+from perfharness.model.bench_suite import BenchSuiteResult, Constraints, Exclusion, MissedConstraint, Recommendation
+
+NOT_MEASURED = "was not measured"
+GB = 1e9
+
+
+def separable(value: float, limit: float) -> tuple[str, str]:
+    """Both in five digits, or in as many as show that they differ."""
+    for digits in range(5, 17):
+        shown = f"{value:.{digits}g}", f"{limit:.{digits}g}"
+        if shown[0] != shown[1] or value == limit:
+            break
+    return shown
+
+
+def is_any_unmet(suite: BenchSuiteResult) -> bool:
+    """Whether limits are set that no measured case of a model meets."""
+    return _has_limits(suite.constraints) and any(one.best is None for one in suite.recommendations)
+
+
+def _has_limits(constraints: Constraints) -> bool:
+    qualifiers = {"latency_percentile", "accuracy_metric", "accuracy_direction"}
+    return any(value is not None for value in constraints.model_dump(exclude=qualifiers).values())
+
+
+def recommend(results: Sequence[CaseResult], constraints: Constraints, baseline: str | None) -> list[Recommendation]:
+    """One for each model, in the order of the results."""
+    models = dict.fromkeys(result.case.model for result in results)
+    return [
+        _recommend(model, [result for result in results if result.case.model == model], constraints, baseline)
+        for model in models
+    ]
+
+
+def _recommend(
+    model: str, results: Sequence[CaseResult], constraints: Constraints, baseline: str | None
+) -> Recommendation:
+    excluded, fitting, missing = [], [], []
+    for result in results:
+        reason, missed = _unfit(result), list[MissedConstraint]()
+        if reason is None:
+            missed = list(_missed(result, baseline_of(result, results, baseline), constraints))
+            reason = "; ".join(map(_sentence, missed))
+        if not reason:
+            fitting.append(result)
+            continue
+        excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=missed))
+        if missed:
+            missing.append((max(map(_excess, missed)), -_speed(result).value, result.case.case_id, reason))
+    if fitting:
+        best = max(fitting, key=lambda result: _speed(result).value)
+        ties = [one.case.case_id for one in fitting if one is not best and overlap(_speed(one), _speed(best))]
+        of = "that meet the constraints" if _has_limits(constraints) else "that were measured"
+        rate = in_significant_digits(best.items_per_second)
+        why = [f"most items per second of the {len(fitting)} cases {of}: {rate} items/s"]
+        why += _uncertain(best, constraints)
+        return Recommendation(model=model, best=best.case.case_id, ties=ties, excluded=excluded, why=why)
+    if not missing:
+        return Recommendation(model=model, excluded=excluded, why=["no case was measured"])
+    _, _, nearest, reason = min(missing)
+    why = [f"the nearest misses them by the smallest factor: {reason}"]
+    return Recommendation(model=model, nearest=nearest, excluded=excluded, why=why)
+
+
+def _unfit(result: CaseResult) -> str | None:
+    """Why a case cannot be taken whatever the limits."""
+    if result.status != "ok":
+        return f"{result.status}: {result.reason}" if result.reason else result.status
+    if gives_wrong_answers(result):
+        return "wrong answer: outputs differ from the reference's beyond the tolerance"
+    return f"items per second {NOT_MEASURED}" if result.items_per_second is None else None
+
+
+def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constraints) -> Iterator[MissedConstraint]:
+    """The limits that a case does not keep to, or that were not measured."""
+    percentile, metric, memory = constraints.latency_percentile, constraints.accuracy_metric, memory_of(result)
+    latency, energy = latency_of(result, percentile), result.energy_per_item_j
+    most_bytes, reasons = constraints.memory_limit_bytes, result.reasons
+    of_accuracy = {} if result.accuracy is None else result.accuracy.reasons
+    for what, value, limit, unit, reason in (
+        (f"{percentile} latency", latency and latency.value, constraints.max_latency_ms, "ms", reasons.get("latency")),
+        ("memory", memory and memory / GB, most_bytes and most_bytes / GB, "GB", reasons.get("memory")),
+        (
+            f"loss of {metric or 'cosine'}",
+            accuracy_loss(result, baseline, metric, constraints.accuracy_direction),
+            constraints.max_accuracy_loss,
+            "",
+            of_accuracy.get(metric or "cosine", reasons.get("accuracy")),
+        ),
+        (
+            "energy per item",
+            energy and energy.value,
+            constraints.max_energy_per_item_j,
+            "J",
+            reasons.get("energy_per_item_j"),
+        ),
+    ):
+        if limit is not None and (value is None or value > limit):
+            why = reason if value is None else None
+            yield MissedConstraint(what=what, value=value, limit=limit, unit=unit, reason=why)
+
+
+def _excess(missed: MissedConstraint) -> float:
+    """How many times the limit; infinite for a limit of 0, or where it is not known."""
+    return float("inf") if missed.value is None or missed.limit <= 0 else missed.value / missed.limit
+
+
+def _sentence(missed: MissedConstraint) -> str:
+    if missed.value is None:
+        return f"{missed.what} {NOT_MEASURED}{f' ({missed.reason})' if missed.reason else ''}"
+    value, limit = separable(missed.value, missed.limit)
+    unit = f" {missed.unit}" if missed.unit else ""
+    return f"{missed.what} {value}{unit} > {limit}{unit}"
+
+
+def _speed(result: CaseResult) -> Estimate:
+    """Items per second; without an interval, between those of the longest and of the shortest iteration."""
+    speed, latency = result.items_per_second, result.latency
+    assert speed is not None, "of a case that was measured"
+    if speed.interval is not None or latency is None or latency.min <= 0:
+        return speed
+    low, high = (1e3 * result.case.batch_size / ms for ms in (latency.max, latency.min))
+    return Estimate(value=speed.value, low=min(low, speed.value), high=max(high, speed.value))
+
+
+def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
+    """What is met by the value, though not by the whole interval."""
+    latency = latency_of(best, constraints.latency_percentile)
+    if constraints.max_latency_ms is None or latency is None:
+        return
+    figure = f"its {constraints.latency_percentile} is within the limit by the value"
+    if latency.high is None:
+        yield f"{figure}, but it has no interval{f': {latency.reason}' if latency.reason else ''}"
+    elif latency.high > constraints.max_latency_ms:
+        yield f"{figure}, but its interval reaches {latency.high:.3g} ms; measure more iterations"

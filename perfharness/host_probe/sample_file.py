@@ -1,0 +1,99 @@
+"""The file of a process's samples: append-only chunks, so that a killed process leaves all up to the last flush.
+
+After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. What rows refer to by number is defined
+in a chunk before them. Times are of CLOCK_MONOTONIC. Readers skip kinds that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAGIC = b"perfharness host samples 2\n"
+FILE_PREFIX, FILE_SUFFIX = "host_samples", ".log"
+FILE_NAME = FILE_PREFIX + FILE_SUFFIX
+"""Of the measured process; those of its forked children have the pid in their name (`host_samples_PID.log`)."""
+
+CHUNK = struct.Struct("<II")
+META = 1
+"""JSON object: `pid`, `interval_ns`, `cpus` (cores that it may run on, 0: not known), and one moment on both clocks,
+`monotonic_ns` and `unix_ns`."""
+DEFINE = 2
+"""JSON object of lists, each continuing that of the chunk before: `frames` ([function, file, line], and 1 behind them
+if it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first) and `stages`
+(paths, the recorder's name first)."""
+SAMPLES = 3
+EVENTS = 4
+MISSING = 5
+"""JSON list of sentences."""
+END = 10
+"""Empty, the last one: nothing is missing behind it."""
+
+SAMPLE = struct.Struct("<qiqqqBiiiiiii")
+"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock while this one
+was blocked (0: none), and since the last one: minor and major page faults, voluntary and involuntary context switches
+(-1: not known)."""
+EVENT = struct.Struct("<qqiBi")
+"""start, end, thread, kind, detail."""
+
+NOT_COUNTED = (-1, -1, -1, -1)
+
+
+class SampleFile:
+    """Writes the file. Rows are kept until `flush`."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        os.write(self._file, MAGIC)
+        self._samples, self._events = bytearray(), bytearray()
+        self._defined: dict[str, list[Any]] = {}
+        self._numbers: dict[str, dict[Any, int]] = {"frames": {}, "stacks": {}, "stages": {}}
+        self.rows = 0
+
+    def number(self, table: str, value: tuple[Any, ...]) -> int:
+        """The number of a frame, a stack or a stage; defined at its first use."""
+        numbers = self._numbers[table]
+        number = numbers.get(value)
+        if number is None:
+            number = numbers[value] = len(numbers)
+            self._defined.setdefault(table, []).append(value)
+        return number
+
+    def sample(self, *row: int, counts: Sequence[int] = NOT_COUNTED) -> None:
+        """Add a row of `SAMPLE`, whose last four columns are `counts`."""
+        self._samples += SAMPLE.pack(*row, *counts)
+        self.rows += 1
+
+    def event(self, *row: int) -> None:
+        """Add a row of `EVENT`."""
+        self._events += EVENT.pack(*row)
+
+    def write_json(self, kind: int, content: object) -> None:
+        """Write a chunk of JSON."""
+        self._write(kind, json.dumps(content).encode())
+
+    def flush(self) -> None:
+        """Write what was kept."""
+        if self._defined:
+            self.write_json(DEFINE, self._defined)
+            self._defined = {}
+        for kind, rows in ((SAMPLES, self._samples), (EVENTS, self._events)):
+            if rows:
+                self._write(kind, bytes(rows))
+                rows.clear()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.flush()
+        self._write(END, b"")
+        os.close(self._file)
+
+    def _write(self, kind: int, payload: bytes) -> None:
+        left = memoryview(CHUNK.pack(kind, len(payload)) + payload)
+        while left:
+            left = left[os.write(self._file, left) :]
