@@ -66,6 +66,7 @@ class StagePaths:
 
     code: Integers
     parent: Integers
+    is_batch: Bool
     keys: list[str]
     owners: list[str]
 
@@ -138,6 +139,7 @@ class StageTable:
         return StagePaths(
             code=code,
             parent=np.where(above >= 0, code[above], NO_PARENT) if len(code) else above,
+            is_batch=self.is_batch[firsts],
             keys=[self.names[name] for name in self.name[firsts].tolist()],
             owners=[self.owners[owner] for owner in self.owner[firsts].tolist()],
         )
