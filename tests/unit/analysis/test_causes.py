@@ -12,6 +12,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.causes import Causes, Code, CpuSupply, Pass, StageCauses, advise, diagnose, unexplained
 from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
 from perfharness.trace import open_trace
@@ -238,6 +239,15 @@ def test_a_short_host_part_is_judged_by_its_gpu_work(tmp_path: Path) -> None:
     assert stage.verdict.share == pytest.approx(1.0)
     assert stage.gpu_busy_ms == pytest.approx(0.4)
     assert causes_of(tmp_path, outlasting(559), "issue", stages={}).verdict.code is not Code.GPU_BOUND
+
+
+def test_nothing_is_said_of_gpu_work_that_the_trace_lost(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        launches(50)(batch)
+        batch.builder.operation(batch.at(600), batch.at(900), 1_000_000 + batch.index, table=schema.TABLE_KERNEL)
+
+    stage = causes_of(tmp_path, content)
+    assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.UNKNOWN, None)
 
 
 def test_another_process_on_the_gpu(tmp_path: Path) -> None:
