@@ -78,7 +78,7 @@ class Latencies:
         self._counts = counts
         self._upto = np.cumsum(counts.count)
         self._total = int(counts.count.sum())
-        self._per_window: Float64 = np.bincount(counts.window, counts.count, counts.windows).astype(np.float64)
+        self._per_window = _per_window(counts, counts.count)
 
     def percentile(self, percent: float) -> LoadFigure:
         """In ms. Null where fewer than 10 values are beyond it, or it is among requests without an answer."""
@@ -109,7 +109,7 @@ class Latencies:
         if counts.high_ns[-1] == NEVER_NS:
             return LoadFigure(reason="some requests were never answered")
         middle = (counts.low_ns / 2 + counts.high_ns / 2) * counts.count / NS_PER_MS
-        return ratio_figure(np.bincount(counts.window, middle, counts.windows), self._per_window)
+        return ratio_figure(_per_window(counts, middle), self._per_window)
 
     def _entry(self, rank: int) -> int:
         """The entry of a rank, from 1."""
@@ -121,6 +121,10 @@ class Latencies:
         end = int(np.searchsorted(self._counts.high_ns, highest, side="right"))
         below = np.bincount(self._counts.window[:end], self._counts.count[:end], self._counts.windows)
         return share_inflation(below.astype(np.float64), self._per_window, _least(self._per_window))
+
+
+def _per_window(counts: WindowedCounts, values: Float64 | Int64) -> Float64:
+    return np.bincount(counts.window, values, counts.windows).astype(np.float64)
 
 
 def ratio_figure(sums: Float64, counts: Float64) -> LoadFigure:

@@ -94,7 +94,7 @@ def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constr
     most_bytes, reasons = constraints.memory_limit_bytes, result.reasons
     of_accuracy = {} if result.accuracy is None else result.accuracy.reasons
     for what, value, limit, unit, reason in (
-        (f"{percentile} latency", latency and latency.value, constraints.max_latency_ms, "ms", reasons.get("latency")),
+        (f"{percentile} latency", _value(latency), constraints.max_latency_ms, "ms", reasons.get("latency")),
         ("memory", memory and memory / GB, most_bytes and most_bytes / GB, "GB", reasons.get("memory")),
         (
             f"loss of {metric or 'cosine'}",
@@ -105,7 +105,7 @@ def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constr
         ),
         (
             "energy per item",
-            energy and energy.value,
+            _value(energy),
             constraints.max_energy_per_item_j,
             "J",
             reasons.get("energy_per_item_j"),
@@ -114,6 +114,10 @@ def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constr
         if limit is not None and (value is None or value > limit):
             why = reason if value is None else None
             yield MissedConstraint(what=what, value=value, limit=limit, unit=unit, reason=why)
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
 
 
 def _excess(missed: MissedConstraint) -> float:

@@ -188,7 +188,8 @@ def test_ranks_enclose_a_percentile_in_95_of_100_cases(count: int, share: float)
 def test_trend(values: list[float], certain: bool, value: float) -> None:
     found = trend(values)
     assert found is not None
-    assert (found.is_certain, found.value) == (certain, pytest.approx(value))
+    assert found.is_certain == certain
+    assert found.value == pytest.approx(value)
     assert trend(values[:4]) is None
 
 
