@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.analysis.stages.entries import mean_entries
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.machine_load import LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
-from perfharness.model.result import ProcessResult, path_of, path_text
+from perfharness.model.result import BatchValues, ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze
 from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.series.folders import repeated_launches
@@ -173,10 +175,13 @@ def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
 
 def result_of(**processes: Any) -> list[ProcessResult]:
     """Processes with a stage of these times."""
-    return [
-        ProcessResult([], lambda: None, {}, {}, {path_of(BATCH): {"cpu_time": values}}, {}, [], True, [])  # type: ignore[arg-type, return-value]
-        for values in processes.values()
-    ]
+    found = []
+    for times in processes.values():
+        values = {
+            path_of(BATCH): BatchValues({"cpu_time": times}, np.zeros(len(times), dtype=np.bool_), is_batch=False)
+        }
+        found.append(ProcessResult([], partial(mean_entries, []), values, {}, {}, [], clock_is_utc=True, findings=[]))
+    return found
 
 
 def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path) -> None:
