@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,33 @@ def is_fault_line(program: Path, file: str, line: int) -> bool:
     return any(first <= line <= last for first, last in fault_lines(program.read_text(encoding="utf-8")))
 
 
-DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting-on-stage", "cannot-tell", "none")
+FOURTEEN = {
+    "recompilation": "compilation",
+    "first-use": "compilation",
+    "pageable-copies": "copy-bound",
+    "dispatch-bound": "launch-bound",
+    "synchronization-bound": "synchronization",
+    "implicit-synchronization": "synchronization",
+    "cpu-quota": "cpu-contention",
+    "cpu-steal": "cpu-contention",
+    "data-loader-starvation": "data-loader",
+    "file-wait": "waiting:file",
+    "network-wait": "waiting:network",
+    "waiting-on-stage": "waiting:stage",
+    "waiting-on-process": "waiting:process",
+    "waiting-on-rank": "waiting:rank",
+    "waiting-on-system": "waiting:system",
+    "cannot-tell": "unknown",
+}
+"""The code among the fourteen causes of each verdict of the first engine, with what is waited for."""
+OF_SYSTEM = ("lock", "sleep", "other")
+"""What `waiting-on-system` is in the fourteen causes."""
+
+DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting:stage", "unknown", "none")
 """What a sound program may be said to be: no accusation, unless it says of the fault's line what is right of the fault
 (`gpu-bound` may do so: the line may launch the same work with other operands)."""
 
-WAITS_FOR_GPU_WORK = ("gpu-bound", "waiting-on-stage")
+WAITS_FOR_GPU_WORK = ("gpu-bound", "waiting:stage", "unknown")
 """Of a stage that reads what others have started, host time that is theirs: it takes no blame away from them."""
 
 WORTH_MENTIONING = 0.05
@@ -120,32 +142,53 @@ class Score:
 
 
 def statements(diagnosis: Mapping[str, Any]) -> list[Statement]:
-    """Everything that the `diagnosis` of a benchmark.json says of stages: causes, and verdicts where it has none."""
-    found = []
-    for stage in diagnosis["stages"]:
-        path, verdict, host_ms = tuple(stage["path"]), stage["verdict"]["verdict"], stage["cpu_ms"] or 0.0
-        limit = stage["verdict"].get("limit")
-        verdicts = (verdict, f"{verdict}:{limit}") if limit else (verdict,)
-        causes = stage.get("causes") or [{"code": verdict, "share": 1.0, "where": None}]
-        for position, cause in enumerate(causes):
-            where = cause["where"] or {"file": None, "line": None}
-            codes = (cause["code"],) if position else tuple(dict.fromkeys((cause["code"], *verdicts)))
-            found.append(
-                Statement(path, codes, cause["share"] * host_ms, where["file"], where["line"], is_first=position == 0)
-            )
-    return found
+    """Everything that a diagnosis says of stages, in the fourteen codes: the `diagnosis` of a benchmark.json, or the
+    causes of the new engine as JSON.
+    """
+    return [statement for stage in diagnosis["stages"] for statement in _of_stage(stage)]
+
+
+def _of_stage(stage: Mapping[str, Any]) -> Iterator[Statement]:
+    path, host_ms = tuple(stage["path"]), _host_ms(stage)
+    verdict = stage.get("verdict", {}).get("verdict")
+    causes = stage.get("causes") or [{"code": verdict, "share": 1.0, "where": None}]
+    for position, cause in enumerate(causes):
+        where = cause.get("where", cause.get("place")) or {"file": None, "line": None}
+        codes = _detailed(cause["code"], cause.get("detail"))
+        if verdict and position == 0:
+            codes += _detailed(verdict, stage["verdict"].get("limit"))
+        distinct = tuple(dict.fromkeys(FOURTEEN.get(code, code) for code in codes))
+        yield Statement(path, distinct, cause["share"] * host_ms, where["file"], where["line"], is_first=position == 0)
+
+
+def _detailed(code: str, detail: str | None) -> list[str]:
+    """With what a wait is for, or what limits the GPU."""
+    if code == "waiting":
+        return [f"waiting:{'system' if detail in OF_SYSTEM else detail}"]
+    return [code, f"{code}:{detail}"] if detail is not None and code == "gpu-bound" else [code]
+
+
+def kind(code: str) -> str:
+    """One of the fourteen, of `gpu-bound` with its limit: what is right or wrong."""
+    mapped = FOURTEEN.get(code, code)
+    return "waiting" if mapped.startswith("waiting:") else mapped
+
+
+def _host_ms(stage: Mapping[str, Any]) -> float:
+    return stage.get("cpu_ms", stage.get("wall_ms")) or 0.0
 
 
 def batch_ms(diagnosis: Mapping[str, Any]) -> float:
     """Host time of the longest stage, which holds the others."""
-    return max((stage["cpu_ms"] or 0.0 for stage in diagnosis["stages"]), default=0.0)
+    return max(map(_host_ms, diagnosis["stages"]), default=0.0)
 
 
 def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Mapping[str, Any] | None) -> Score:
     """Score two diagnoses: that of the program and that of its mended twin."""
     said = statements(of_fault)
     about_stage = [one for one in said if one.stage[-1] == fault.stage and one.is_first]
-    right = [one for one in about_stage if set(one.codes) & set(fault.codes)]
+    expected = set(map(kind, fault.codes))
+    right = [one for one in about_stage if set(map(kind, one.codes)) & expected]
     others = [
         one.ms
         for one in said
@@ -165,13 +208,14 @@ def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Map
 
 def accusations_of_twin(fault: Fault, program: Path, diagnosis: Mapping[str, Any]) -> list[Statement]:
     """What a diagnosis blames a sound program for."""
-    allowed, least_ms = {*DESCRIPTIONS, *fault.mended_codes}, WORTH_MENTIONING * batch_ms(diagnosis)
-    repeated = {*fault.codes} - {"gpu-bound"}
+    allowed = {*DESCRIPTIONS, *(FOURTEEN.get(code, code) for code in fault.mended_codes)}
+    least_ms = WORTH_MENTIONING * batch_ms(diagnosis)
+    repeated = set(map(kind, fault.codes)) - {"gpu-bound"}
     return [
         one
         for one in statements(diagnosis)
         if one.ms >= least_ms
-        and (one.codes[0] not in allowed or (one.codes[0] in repeated and points_at_fault(program, one)))
+        and (one.codes[0] not in allowed or (kind(one.codes[0]) in repeated and points_at_fault(program, one)))
     ]
 
 

@@ -50,10 +50,12 @@ ThreadState = tuple[int, int, int, int]
 class Code:
     """A code object: where it is from, the line of each instruction, and the frames seen in it, by instruction."""
 
-    def __init__(self, function: str, file: str, first_line: int, line_table: bytes, flags: int) -> None:
+    def __init__(
+        self, pointers: list[int], function: str, file: str, first_line: int, line_table: bytes, flags: int
+    ) -> None:
         self.frames: dict[int, Any] = {}
         self.is_function = bool(flags & OPTIMIZED)
-        self.pointers: tuple[int, ...] = ()
+        self.pointers = pointers
         self.valid_until_s = 0.0
         self._place, self._first_line = (function, file), first_line
         self._suspends = (1,) if flags & SUSPENDS else ()
@@ -151,12 +153,11 @@ class InterpreterReader:
         words = os.pread(self.memory, self._layout["instructions"], address)
         if _word(words, 8) != self._layout["code_type"]:
             raise ValueError
-        pointers = tuple(_word(words, offsets[name]) for name in ("filename", "name", "lines"))
+        pointers = [_word(words, offsets[name]) for name in ("name", "filename", "lines")]
         if code is None or code.pointers != pointers:
-            first_line, flags = (struct.unpack_from("<i", words, offsets[name])[0] for name in ("first_line", "flags"))
-            file, name = self.text(pointers[0]), self.text(pointers[1])
-            code = Code(name, file, first_line, self._bytes(pointers[2]), flags)
-            code.pointers = pointers
+            name, file, lines = pointers
+            first_line, flags = (struct.unpack_from("<i", words, offsets[one])[0] for one in ("first_line", "flags"))
+            code = Code(pointers, self.text(name), self.text(file), first_line, self._bytes(lines), flags)
             if len(self._codes) >= MAX_CODES:
                 self._codes.clear()
             self._codes[address] = code
@@ -244,7 +245,10 @@ def _word(words: bytes, at: int) -> int:
 
 def check(memory: int, layout: dict[str, Any]) -> bool:
     """Whether the layout gives the stack of a waiting thread as Python itself does."""
-    reader = InterpreterReader(memory, layout, lambda frame: frame)
+    try:
+        reader = InterpreterReader(memory, layout, lambda frame: frame)
+    except UNREADABLE:
+        return False
     go = threading.Event()
     thread = threading.Thread(target=go.wait, daemon=True)
     thread.start()

@@ -40,12 +40,6 @@ def member_subject(folder: str, pid: int) -> str:
     return f"{process_subject(folder)}#{pid}"
 
 
-GPM_WINDOW = "gpm_window_ns"
-"""Length of the time before a reading that the counters of `GPM_SHARES` and `GPM_RATES` are means over."""
-
-GPM_EDGE_ERROR = "gpm_window_error_ns"
-"""How far the end of that time may be from the reading."""
-
 GPM_SHARES = (
     "gpm_sm_active_percent", "gpm_sm_occupancy_percent", "gpm_tensor_percent", "gpm_tensor_hmma_percent",
     "gpm_tensor_imma_percent", "gpm_tensor_dmma_percent", "gpm_tensor_dfma_percent", "gpm_fp64_percent",

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.ranks.compare import RankCalls, calls_of_ranks, compare_ranks
+from perfharness.analysis.ranks import (
+    Parallel,
+    RankCalls,
+    RankClock,
+    RankGroup,
+    RankInput,
+    RankWork,
+    RunRanks,
+    calls_of_ranks,
+    compare_ranks,
+    rank_work,
+)
 from perfharness.analysis.ranks.findings import rank_findings
-from perfharness.analysis.ranks.matching import RankClock, RankInput
-from perfharness.analysis.ranks.results import Parallel, RankGroup, RunRanks
 from perfharness.analysis.ranks.verdict import with_rank_delays
-from perfharness.analysis.ranks.work import RankWork, rank_work
 from perfharness.analysis.stages.throughput import Sharing
 from perfharness.analysis.timeline.trace_clock import monotonic_offset
 from perfharness.model.findings import Finding

@@ -17,7 +17,14 @@ PATIENCE_S = 120.0
 
 FORKED = multiprocessing.get_context("forkserver")
 VERBS = ("analyze", "bench", "clocks", "compare", "export", "launch", "stress")
-PRELOADED = ("perfharness.runs.history", "scipy.special", "tests.support.replayed_nvml")
+PRELOADED = (
+    "perfharness.render.terminal.series",
+    "perfharness.runs.history",
+    "perfharness.runs.slowest",
+    "scipy.special",
+    "tests.support.built_models",
+    "tests.support.replayed_nvml",
+)
 FORKED.set_forkserver_preload([__name__, *(f"perfharness.cli.{verb}" for verb in VERBS), *PRELOADED])
 
 

@@ -104,12 +104,34 @@ STAGE = {"stage": (0.0, 1000.0)}
 
 
 def diagnosed(
-    path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, *, warmup: int = 0,
-    batches: int = 12, others: OtherProcesses = ALONE, gpus: int = 0, meta: Mapping[str, str] | None = None,
-    batch: tuple[float, float] = (0.0, 1000.0), apart: int = 1, supply: CpuSupply | None = None,
-    probe: ProbeBuilder | None = None,
+    path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, *,
+    others: OtherProcesses = ALONE, supply: CpuSupply | None = None, **more: Any,
 ) -> Diagnosis:  # fmt: skip
     """Diagnose batches of the same stages and content.
+
+    Args:
+        supply: what the machine kept of its CPUs, on the trace's clock.
+        more: of `made_analysis`.
+    """
+    unused = np.zeros(0, dtype=np.int64)
+    used = None if supply is None else CpuTime(unused, unused, supply=supply.moved(UTC_NS))
+    return diagnose(made_analysis(path, content, stages, **more), others, cpu_time=used)
+
+
+def made_analysis(
+    path: Path,
+    content: Content,
+    stages: Mapping[str, tuple[float, float]] = STAGE,
+    *,
+    warmup: int = 0,
+    batches: int = 12,
+    gpus: int = 0,
+    meta: Mapping[str, str] | None = None,
+    batch: tuple[float, float] = (0.0, 1000.0),
+    apart: int = 1,
+    probe: ProbeBuilder | None = None,
+) -> Analysis:
+    """The analysis of batches of the same stages and content.
 
     Args:
         gpus: so many H200s, `u-0` and on; 0: one that the trace says nothing of.
@@ -117,7 +139,6 @@ def diagnosed(
         batch: where each batch's own range begins and ends.
         apart: of the batches' begins, ms.
         probe: what was sampled; what the content samples is added.
-        supply: what the machine kept of its CPUs, on the trace's clock.
     """
     builder = TraceBuilder(gpu=not gpus)
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS)
@@ -134,9 +155,7 @@ def diagnosed(
         content(each)
     trace = open_trace(builder.write(path / "t.sqlite"))
     host_probe = probe.build() if probe.has_samples else None
-    unused = np.zeros(0, dtype=np.int64)
-    used = None if supply is None else CpuTime(unused, unused, supply=supply.moved(UTC_NS))
-    return diagnose(Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe), others, cpu_time=used)
+    return Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe)
 
 
 def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.ranks.compare import compare_ranks
-from perfharness.analysis.ranks.matching import RankClock, RankInput
+from perfharness.analysis.ranks import RankClock, RankInput, compare_ranks, rank_work
 from perfharness.analysis.ranks.verdict import with_rank_delays
-from perfharness.analysis.ranks.work import rank_work
 from perfharness.model import conventions
 from perfharness.trace import open_trace
 from tests.support.made_batches import print_first_cause, stage_of

@@ -83,7 +83,7 @@ def _gpu(log: SampleLog, uuid: str, sensor: Sensor | str, processes: Sequence[Me
 def _stages(
     sensor: Sensor | str, processes: Sequence[MeasuredProcess], windows: Sequence[Window], known: Known
 ) -> tuple[list[StageEnergy], str | None]:
-    """Stages of one path are one stage, whichever process they are of; or why nothing is known of them."""
+    """Energy by stage, the same path in several processes taken together; or why it is not known."""
     unknown = (f"GPU work of {one.folder} is not known: {one.work.reason}" for one in processes if one.work.reason)
     reason = sensor if isinstance(sensor, str) else next(unknown, None if windows else no_window(processes))
     if isinstance(sensor, str) or reason is not None:
@@ -155,7 +155,7 @@ def _process(
 
 
 def _batch_energies(process: MeasuredProcess, sensors: Sequence[Sensor | str]) -> list[float | None]:
-    """Of each batch that is long enough for the sensors; empty where none is."""
+    """Energy of each batch that is long enough for the sensors; empty if none is."""
     known = [sensor for sensor in sensors if isinstance(sensor, Sensor)]
     batches, found = process.batches, list[float | None]()
     if not known or len(known) < len(sensors) or process.reason is not None:
@@ -191,6 +191,6 @@ def sum_known(values: Sequence[float | None]) -> float | None:
 
 
 def _error_of_sum(errors: Sequence[float | None]) -> float | None:
-    """Of values that err independently."""
+    """The error of a sum of values that err independently."""
     squares = sum_known([None if error is None else error**2 for error in errors])
     return None if squares is None else squares**0.5

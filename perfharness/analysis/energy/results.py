@@ -49,7 +49,7 @@ class ProcessEnergy:
     batches: int
     items: float | None
     batch_energy_j: list[float | None]
-    """Of each batch, null where it is shorter than 20 updates of the sensor; empty where all are."""
+    """One per batch, null if it is shorter than 20 updates of the sensor; empty if all are."""
     reason: str | None
 
 

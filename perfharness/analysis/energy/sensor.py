@@ -66,7 +66,7 @@ class Sensor:
 
     @property
     def time_ns(self) -> Int64:
-        """Of each update: the middle of the time in which it came."""
+        """The middle of the time in which each update came."""
         return (self.early_ns + self.late_ns) // 2
 
     def total(self, windows: Sequence[Window], batch_start_ns: Sequence[Int64]) -> Energy:

@@ -93,8 +93,7 @@ def _stage(
         pure_s = (least_s + most_s) / 2
         joules = min(max(pure_j * busy_s / pure_s, low), high)
     else:
-        period_ms = sensor.period_ns / 1e6
-        reason = f"the sensor is too slow for it: one update in {period_ms:.0f} ms; it needs longer stretches of work"
+        reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
     return StageEnergy(
         stage=name,
         busy_s=figure(busy_s),
@@ -123,25 +122,25 @@ def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float
 
 
 def union(parts: Sequence[Spans]) -> Spans:
-    """Of the intervals of all parts."""
+    """The union of the intervals of all parts."""
     nothing = np.empty(0, dtype=np.int64)
     return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
 def _bridged(start: Int64, end: Int64) -> Spans:
-    """Without the short pauses between them."""
+    """Join intervals with short pauses between them."""
     is_break = start[1:] - end[:-1] >= BRIDGED_NS
     return start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
 
 
 def _gaps(start: Int64, end: Int64) -> Spans:
-    """What lies before, between and after them."""
+    """Gaps before, between and after intervals."""
     ends = np.iinfo(np.int64)
     return np.r_[ends.min, end], np.r_[start, ends.max]
 
 
 def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:
-    """What of them lies in the windows."""
+    """The parts of intervals that lie in the windows."""
     clipped = [(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows]
     return union(clipped)
 

@@ -67,7 +67,7 @@ def _unknown(analysis: Analysis) -> str | None:
 
 
 def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
-    """Of the chosen operations, by stage."""
+    """Busy times of the chosen operations by stage."""
     trace, stages, launches = analysis.trace, analysis.stages, analysis.launches
     utc = trace.meta.session_start_unix_ns or 0
     paths = stages.paths

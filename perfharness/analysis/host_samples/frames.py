@@ -22,7 +22,7 @@ STARTING = re.compile(r"<frozen runpy>|.*/runpy\.py$|.*/perfharness/(boot/|trace
 """Files of the functions that start a measured script."""
 INSTRUMENT = re.compile(
     r".*/perfharness/(?:(?:recorder|annotate|tracer|host_probe|boot)/"
-    r"|(?:own_work|steps|script|errors|model/conventions)\.py$)"
+    r"|(?:own_work|steps|script|errors|model/[a-z_]+)\.py$)"
     r"|.*/nvtx/nvtx\.py$"
 )
 """Files of what records in the measured process."""

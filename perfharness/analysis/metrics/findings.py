@@ -13,7 +13,7 @@ NSYS_HOLDS = 4.0
 """Bytes that nsys holds in the process until it ends, at most, for each byte of the trace: 1.7 to 2.6 were seen."""
 
 LOST_SHARE = 0.05
-"""Of the CPU time that was wanted: with less, times hardly differ from those of a machine that gives all of it."""
+"""Share of the CPU time that was wanted: with less lost, times hardly differ from those of a quiet machine."""
 
 
 def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:

@@ -15,7 +15,7 @@ BLOCKS = 20
 neighbouring readings are not independent, parts nearly are."""
 
 MIN_READINGS = 6
-"""Of GPU memory in a window too short for that: fewer, all rising, may be chance."""
+"""Readings of GPU memory that a window too short for that needs: fewer, all rising, may be chance."""
 
 MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20

@@ -109,7 +109,7 @@ class GpuMetrics(HostMetrics):
     memory_clock: ClockHold
     throttled_batches: int | None
     batches: int = 0
-    """Of the processes on it, without the warm-up: those that `throttled_batches` counts."""
+    """Batches of its processes without the warm-up, those that `throttled_batches` counts."""
 
 
 @dataclass(frozen=True)

@@ -3,3 +3,14 @@
 `rank_work` takes from one rank's trace what the comparison needs, so that the trace can be released; `compare_ranks`
 puts those of all ranks on one clock.
 """
+
+from perfharness.analysis.ranks.compare import RankCalls as RankCalls
+from perfharness.analysis.ranks.compare import calls_of_ranks as calls_of_ranks
+from perfharness.analysis.ranks.compare import compare_ranks as compare_ranks
+from perfharness.analysis.ranks.matching import RankClock as RankClock
+from perfharness.analysis.ranks.matching import RankInput as RankInput
+from perfharness.analysis.ranks.results import Parallel as Parallel
+from perfharness.analysis.ranks.results import RankGroup as RankGroup
+from perfharness.analysis.ranks.results import RunRanks as RunRanks
+from perfharness.analysis.ranks.work import RankWork as RankWork
+from perfharness.analysis.ranks.work import rank_work as rank_work

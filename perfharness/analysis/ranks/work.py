@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -191,11 +192,18 @@ class _Stack:
         for at in stages.rows_of_levels:
             in_call[at] |= in_call[stages.parent[at]]
             self._stage[at] = np.where(in_call[at], self._stage[stages.parent[at]], at)
-        self.segments: Segments = paint(analysis, np.flatnonzero((stages.parent < 0) & ~self.is_call))
+        self._analysis = analysis
         self._first_ns = stages.start_ns[analysis.stage_times.outermost_batches()].min()
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The division of all threads' time."""
+        return paint(self._analysis, np.flatnonzero((self._analysis.stages.parent < 0) & ~self.is_call))
 
     def at(self, thread: Int64, time_ns: Int64) -> Int64:
         """The stage at each moment, a row of the stage table; -1: none."""
+        if not len(time_ns):
+            return np.empty(0, dtype=np.int64)
         found: Int64 = self._stage[np.append(self.segments.row, -1)[self.segments.at("thread", thread, time_ns)]]
         return found
 
@@ -212,6 +220,8 @@ class _Stack:
 
     def time_before(self, thread: Int64, begins_ns: Int64, called_ns: Int64) -> TimeBefore:
         """Time of the host in front of calls, by stage; without CUDA calls that wait for the GPU."""
+        if not len(called_ns):
+            return TimeBefore(*(np.empty(0, dtype=np.int64),) * 3)
         segments, begins_ns = self.segments, np.minimum(begins_ns, called_ns)
         spans = Line(begins_ns, called_ns, thread).lay(segments.thread, segments.start_ns, segments.end_ns)
         length, segment = spans.stop - spans.begin, spans.event

@@ -46,6 +46,11 @@ COMPILERS = (
         },
     ),
     Compiler(
+        "capture of a CUDA graph",
+        "Capture the graph once, before the loop, and replay it.",
+        {"torch/cuda/graphs.py": frozenset({"__enter__", "__exit__", "capture_begin", "capture_end"})},
+    ),
+    Compiler(
         "torch.jit",
         "Script or trace the module once, before the loop, and keep it.",
         {
@@ -116,6 +121,11 @@ COMPILERS = (
         "Make kernels (RawKernel, ElementwiseKernel, RawModule) once, before the loop; give their numbers as arguments "
         "rather than in the source.",
         _all_of("cupy/cuda/compiler.py"),
+    ),
+    Compiler(
+        "import",
+        "Import at the top of the module, before the first batch.",
+        {"<frozen importlib._bootstrap_external>": frozenset({"exec_module"})},
     ),
     Compiler(
         "re",

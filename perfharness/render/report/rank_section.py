@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfharness.analysis.ranks import RankGroup, RunRanks
 from perfharness.analysis.ranks.findings import delay_finding
-from perfharness.analysis.ranks.results import RankGroup, RunRanks
 from perfharness.model.result import path_text
 from perfharness.render.charts.report import ranks_picture
 from perfharness.render.report.document import Block, Cell, Chart, Column, Paragraph, Section, Table, number_text

@@ -482,8 +482,8 @@ def _energy(run: RunReport) -> Section | None:
     columns = [Column("of the GPUs"), Column("energy", "number"), Column("±", "number"), Column("unit")]
     rows = [
         ["measured window", energy.energy_j, energy.error_j, "J"],
-        ["a batch", energy.energy_per_batch_j, None, "J"],
-        ["an item", energy.energy_per_item_j, None, "J"],
+        ["per batch", energy.energy_per_batch_j, None, "J"],
+        ["per item", energy.energy_per_item_j, None, "J"],
         ["from the first process's start to the last one's end", energy.energy_run_j, None, "J"],
     ]
     blocks: list[Block] = [Table("energy", columns, rows)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from perfharness.analysis.ranks.compare import RankCalls
+from perfharness.analysis.ranks import RankCalls
 from perfharness.model.trace import Int64
 from perfharness.render.timeline.events import SLICE, ProcessEvents, Source, values_of
 from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest

@@ -13,7 +13,7 @@ from pydantic.annotated_handlers import GetJsonSchemaHandler
 
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
-from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.startup import Startup
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.causes import drift_findings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.passes import Pass
@@ -489,7 +490,7 @@ def analyze_opened(
     checked = with_checks(result.findings, journals.findings(trace))
     result = replace(
         result,
-        findings=[*checked, *clock_findings(trace.meta.clock)],
+        findings=[*checked, *drift_findings(analysis), *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
         diagnosis=diagnosis,
         gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),

@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.diagnosis.advice import advise, is_explained
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.batch_rest import Rest, rest_of_batches
 from perfharness.analysis.stages.batch_series import MAX_POINTS, batch_series, histogram
 from perfharness.analysis.stages.batch_timeline import BatchTimeline, batch_timelines

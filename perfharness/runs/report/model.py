@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.batch_series import BatchSeries, Histogram
 from perfharness.analysis.stages.batch_timeline import BatchTimeline

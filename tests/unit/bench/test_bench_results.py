@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.suites.bench_figures import in_significant_digits
 from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
@@ -21,7 +20,6 @@ from perfharness.bench.suite.table import bench_table
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
-    Estimate,
     MachineRecord,
 )
 from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, SweepFile
@@ -36,9 +34,7 @@ from perfharness.render.charts.bench import (
 )
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import (
-    bytes_text,
     print_suite,
-    speedup_text,
 )
 from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of, whole_suite
@@ -68,16 +64,6 @@ def test_a_speed_that_is_not_reproducible_is_told() -> None:
     lines = [line for line in printed(suite).splitlines() if ": its " in line]
     assert [line.partition("/")[0] for line in lines] == ["fast", "drifting"]
     assert all(number in line for number, line in zip(("+37 %", "-34 %"), lines, strict=True))
-
-
-def test_figures_in_words() -> None:
-    values = {0.012345: "0.0123", 1.2345: "1.23", 12.345: "12.3", 123.4: "123", 12345.6: "12346"}
-    assert {value: in_significant_digits(Estimate(value=value)) for value in values} == values
-    sizes = {999: "999 B", 1_500_000: "1.5 MB", 12_000_000_000: "12 GB"}
-    assert {size: bytes_text(size) for size in sizes} == sizes
-    assert (in_significant_digits(None), bytes_text(None)) == ("-", "-")
-    assert speedup_text(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
-    assert speedup_text(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
 
 
 # ---- files ----

@@ -34,8 +34,7 @@ from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord, StartUp
 from perfharness.model.manifest import GpuRecord
-from perfharness.render.charts.drawing import draw
-from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures, gpu_picture, speed_picture
+from perfharness.render.charts.engines import gpu_picture, speed_picture
 from perfharness.render.terminal.engines import print_comparison
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness_launcher.gpus import GpuFacts, find_gpus
@@ -342,13 +341,6 @@ def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(t
     (mean,) = picture.rows["speed_benchmark_means"]
     assert (mean["mean"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
     assert picture.rows["speed_benchmark_states"] == [{"engine": "gone", "status": "failed"}]
-
-
-def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
-    found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
-    written = draw(engine_pictures(found, tmp_path), tmp_path, ENGINES_PAGE)
-    assert [path.name for path in written] == list(PICTURES)
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.ranks.compare import compare_ranks
+from perfharness.analysis.ranks import RankGroup, compare_ranks
 from perfharness.analysis.ranks.findings import rank_findings
-from perfharness.analysis.ranks.results import RankGroup
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, StageDiagnosis, Verdict
 from perfharness.trace import open_trace

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.ranks.compare import calls_of_ranks
+from perfharness.analysis.ranks import calls_of_ranks
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
 from perfharness.render.timeline import chrome

@@ -25,7 +25,7 @@ from tests.unit.bench_results import made_up, suite_of
 from tests.unit.compared_runs import write_launch
 from tests.unit.export_runs import two_processes
 
-WRITERS, RUNS_EACH, FIGURES_EACH = 4, 6, 20
+WRITERS, RUNS_EACH, FIGURES_EACH = 2, 6, 20
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def write_together(where: str) -> None:
         assert sorted(found.figures, key=lambda one: int(one["count"])) == entry.figures
 
 
-def test_four_writers_lose_nothing(place: Path) -> None:
+def test_writers_at_the_same_time_lose_nothing(place: Path) -> None:
     write_together(str(place))
     with closing(sqlite3.connect(place)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -309,7 +309,7 @@ perf.finalize()
 """
 
 
-@pytest.mark.parametrize(("options", "entered"), [((), 1), (("--no-history",), 0)])
+@pytest.mark.parametrize(("options", "entered"), [((), 1), pytest.param(("--no-history",), 0, marks=pytest.mark.slow)])
 def test_a_launch_enters_itself_after_its_processes(
     place: Path, tmp_path: Path, options: tuple[str, ...], entered: int
 ) -> None:

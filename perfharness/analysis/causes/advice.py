@@ -1,0 +1,102 @@
+"""What to do first: the stages of all processes, those that save most first, each with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from perfharness.analysis.causes.results import Cause, Causes, Code, StageCauses
+from perfharness.model.diagnosis import Path
+
+HELD = 0.5
+"""Of a stage's saving: stages inside it with the same cause that hold so much of it speak for it."""
+LEAST = 0.01
+"""Of the batch: what is worth less is no advice."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A stage that something can be done about. `cause` is its verdict, `further` what else was found in it.
+
+    Times are milliseconds per batch of `process`; of the `processes` that have the cause it costs that one most.
+    `batch_ms` is None where the stage is in no batch.
+    """
+
+    path: Path
+    cause: Cause
+    further: list[Cause]
+    worth_ms: float
+    batch_ms: float | None
+    process: str
+    processes: int = 1
+
+    @property
+    def share(self) -> float | None:
+        """What it saves, of the batch; None: not known."""
+        saves = self.cause.saves_ms
+        return None if saves is None or not self.batch_ms else min(saves / self.batch_ms, 1.0)
+
+
+def advise(diagnoses: Mapping[str, Causes]) -> list[Advice]:
+    """One for each stage with a known cause: those that name a saving by it, then the others by their time.
+
+    Of a stage and those inside it with the same cause only one speaks. Of processes, the one that it costs most.
+
+    Args:
+        diagnoses: by process.
+    """
+    found: dict[tuple[Path, Code], Advice] = {}
+    for process, causes in diagnoses.items():
+        for advice in _each_once(_of_process(process, causes)):
+            key = advice.path, advice.cause.code
+            known = found.get(key)
+            most = advice if known is None or advice.worth_ms > known.worth_ms else known
+            found[key] = replace(most, processes=1 if known is None else known.processes + 1)
+    return sorted(found.values(), key=lambda one: (one.cause.saves_ms is None, -one.worth_ms))
+
+
+def unexplained(diagnoses: Mapping[str, Causes]) -> list[Path]:
+    """Stages of which nothing is known that takes enough of their time."""
+    stages = [stage for causes in diagnoses.values() for stage in causes.stages]
+    return list(dict.fromkeys(one.path for one in stages if one.verdict.code is Code.UNKNOWN))
+
+
+def _of_process(process: str, causes: Causes) -> list[Advice]:
+    by_path = {stage.path: stage for stage in causes.stages}
+    found = []
+    for stage in causes.stages:
+        loop = next((one.loop for one in causes.warmup if stage.path[: len(one.loop)] == one.loop), None)
+        batch = by_path.get(loop) if loop is not None else None
+        batch_ms = None if batch is None else batch.wall_ms
+        worth = _worth(stage)
+        if stage.verdict.code is not Code.UNKNOWN and (batch_ms is None or worth >= LEAST * batch_ms):
+            found.append(Advice(stage.path, stage.verdict, stage.causes[1:], worth, batch_ms, process))
+    return found
+
+
+def _worth(stage: StageCauses) -> float:
+    """What the verdict saves; else its time."""
+    if stage.verdict.saves_ms is not None:
+        return stage.verdict.saves_ms
+    return stage.verdict.share * max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
+
+
+def _each_once(every: list[Advice]) -> list[Advice]:
+    """Without those that stages inside them, or a stage around them, say as well."""
+    dropped: set[Path] = set()
+    for outer in sorted(every, key=lambda one: len(one.path)):
+        if outer.path in dropped:
+            continue
+        inner = [one for one in every if _repeats(outer, one) and one.path not in dropped]
+        nearest = [one for one in inner if not any(_repeats(other, one) for other in inner)]
+        if nearest and sum(one.worth_ms for one in nearest) >= HELD * outer.worth_ms:
+            dropped.add(outer.path)
+        else:
+            dropped |= {one.path for one in inner}
+    return [one for one in every if one.path not in dropped]
+
+
+def _repeats(outer: Advice, inner: Advice) -> bool:
+    """Whether a stage inside another one has the same cause."""
+    is_inside = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
+    return is_inside and inner.cause.code is outer.cause.code

@@ -1,0 +1,366 @@
+"""The fourteen causes: each a function of the evidence, and a row of thresholds.
+
+The verdict of a stage is the first cause that takes its threshold of the stage's time. What comes first makes the rest
+meaningless (a compiler hides the steady state) or prevents what would help against it (a wait between launches prevents
+a CUDA graph). Of the parts of the threads' time the one that exceeds its threshold by most comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from perfharness.analysis.causes.cpu_supply import CpuSupply
+from perfharness.analysis.causes.gpu import GpuTime
+from perfharness.analysis.causes.host import WAITS, WAITS_FOR_THREADS, HostTime
+from perfharness.analysis.causes.results import Cause, Code, Place
+from perfharness.analysis.causes.steps import STEPS, WAIT_STEPS, cheaper
+from perfharness.model.activity import Activity
+from perfharness.model.diagnosis import GpuLimit
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The least share of a stage's time that makes a cause the verdict, and the programs that guard it."""
+
+    least: float
+    guards: tuple[str, ...]
+
+
+THRESHOLDS = {
+    "compilation": Threshold(0.10, ("torch_recompiles", "session_each_request", "lazy_import")),
+    "gpu-bound": Threshold(0.60, ("fp32_product", "cache_cat")),
+    "small-copies": Threshold(0.30, ("feature_dict", "anchor_tensors")),
+    "copy-bound": Threshold(0.40, ("copy_not_overlapped",)),
+    "copy-bound, pageable": Threshold(0.30, ("unpinned_copy", "offload_each_step")),
+    "garbage-collection": Threshold(0.15, ("gc_pauses", "collect_each_image")),
+    "gil-contention": Threshold(0.20, ("gil_contention", "metrics_export")),
+    "cpu-contention": Threshold(0.20, ("oversubscription", "pinned_cpu", "cpu_quota")),
+    "data-loader": Threshold(0.30, ("loader_starved", "loader_workers")),
+    "waiting": Threshold(0.30, ("fsync_records", "hub_round_trip", "lock_handover", "polling")),
+    "waiting, not sampled": Threshold(0.50, ("semaphore_of_one",)),
+    "waiting, GPU work of other stages": Threshold(0.40, ("jax_new_function",)),
+    "waiting, shared GPU": Threshold(0.30, ("shared_gpu",)),
+    "allocator-churn": Threshold(0.30, ("empty_cache", "cupy_without_pool")),
+    "synchronization": Threshold(0.30, ()),
+    "synchronization, many waits": Threshold(0.20, ("value_per_map", "boolean_mask")),
+    "synchronization, many waits close together": Threshold(0.10, ("synchronize_per_layer", "nonzero_per_image")),
+    "launch-bound": Threshold(0.50, ("small_transformer", "decode_loop")),
+    "cpu-bound": Threshold(0.50, ("json_masks", "jpeg_on_cpu")),
+}
+"""Shares of a stage's time, without what other processes take of it."""
+WORTH = 0.05
+"""Of a stage's time: a further cause takes so much, and half of its threshold."""
+MANY_COPIES, MANY_WAITS, MANY_LAUNCHES = 10, 3, 20
+"""Per batch."""
+CLOSE_WAITS = 20
+"""With at most so many launches to each wait, host and GPU take turns."""
+SMALL_COPY = 0.5
+"""Of a copy's host time: with less of it on the GPU, its cost does not depend on its size."""
+PAGEABLE = 0.5
+"""Of the copies' time."""
+PRICE_IN_CALLS = 10
+"""An operation and what leads to it take at most so many launching calls."""
+IDLE_FOR_LAUNCHES, IDLE_FOR_WAITS = 0.3, 0.1
+"""Of a stage's time: with a GPU that is idle for less, launching and waiting lose nothing."""
+WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.8, 20
+"""Of a wait for another thread: one works, so it is a wait for that work; none works (of so many samples)."""
+UNRECORDED = 0.5
+"""Of a stage's time."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
+
+    `throttled`: while a CPU quota stopped the process. `has_profile`: the samples are those of a profiling pass.
+    """
+
+    wall_ms: float
+    host: HostTime
+    gpu: GpuTime | None = None
+    supply: CpuSupply = field(default_factory=CpuSupply)
+    throttled: float = 0.0
+    has_profile: bool = False
+
+    @property
+    def others(self) -> float:
+        """The share that other processes, none of this launch, take: they have the CPUs."""
+        if self.supply.is_contended:
+            return 0.0
+        own = self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
+        return own + self.host.of(*WAITS_FOR_THREADS) * self.host.others.queued
+
+
+def find_causes(evidence: Evidence) -> list[Cause]:
+    """The causes of a stage: the verdict, then others by what they save. Never empty."""
+    parts = sorted(_found(PARTS, evidence), key=lambda one: -one.share / one.least)
+    named = [one for one in parts[:1] if one.code is not Code.CPU_BOUND]
+    every = [*_found(FIRST, evidence), *named, *_found(CALLS, evidence), *parts]
+    own = max(1 - evidence.others, 0.01)
+    verdict = next((one for one in every if one.share >= one.least * own), None) or unknown(evidence)
+    further = [one for one in every if one.share >= max(WORTH, one.least / 2 * own)]
+    by_code = {one.code: one for one in reversed(further) if one.code is not verdict.code}
+    return [verdict, *sorted(by_code.values(), key=lambda one: -(one.saves_ms or 0.0))]
+
+
+def _found(causes: tuple[Callable[[Evidence], Cause | None], ...], evidence: Evidence) -> Iterator[Cause]:
+    yield from (cause for find in causes if (cause := find(evidence)) is not None and cause.share > 0)
+
+
+def _cause(
+    e: Evidence,
+    code: Code,
+    share: float,
+    what: str,
+    step: str,
+    place: Place | None = None,
+    detail: str | None = None,
+    variant: str = "",
+) -> Cause:
+    """A cause that saves all of its share, beside GPU work no more than the GPU is idle for.
+
+    Args:
+        variant: of its thresholds.
+    """
+    most = share if e.gpu is None else min(share, e.gpu.idle)
+    least = THRESHOLDS[f"{code.value}{variant}"].least
+    return Cause(code, share, most * e.wall_ms, what, STEPS.get(step, step), least, place, detail)
+
+
+def compilation(e: Evidence) -> Cause | None:
+    """A compiler works, or modules are loaded, in measured batches."""
+    share, place = e.host.of(Activity.COMPILE), e.host.places.get(Activity.COMPILE)
+    compiler = e.host.compiler if place is not None else None
+    by = "" if compiler is None else f" ({compiler.name})"
+    if e.gpu is not None and e.gpu.recompiling > share:
+        share, by = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)"
+    what = f"Compiling and loading take {_percent(share)} of its time{by}."
+    return _cause(e, Code.COMPILATION, share, what, "compilation" if compiler is None else compiler.step, place)
+
+
+def shared_gpu(e: Evidence) -> Cause | None:
+    """Another process of the run is at work on the GPU."""
+    if e.gpu is None:
+        return None
+    what = f"{_percent(e.gpu.shared)} of its time another process is at work on the same GPU."
+    cause = _cause(e, Code.WAITING, e.gpu.shared, what, WAIT_STEPS["gpu"], None, "process", ", shared GPU")
+    return replace(cause, saves_ms=None)
+
+
+def gpu_bound(e: Evidence) -> Cause | None:
+    """The GPU is at work on the stage most of the time, or for longer than the host."""
+    gpu = e.gpu
+    if gpu is None or not gpu.busy or gpu.copy_only >= gpu.busy / 2:
+        return None
+    share = gpu.busy / max(gpu.busy, 1.0)
+    limit = "unknown" if gpu.limits.limit is GpuLimit.CANNOT_TELL else gpu.limits.limit.value
+    what = " ".join([f"The GPU works on it {_percent(share)} of the time.", *gpu.limits.evidence])
+    place = e.host.places.get(Activity.LAUNCH)
+    cause = _cause(e, Code.GPU_BOUND, share, what, f"gpu {limit}", place, limit)
+    return replace(cause, saves_ms=None if gpu.headroom is None else gpu.headroom * gpu.busy * e.wall_ms)
+
+
+def small_copies(e: Evidence) -> Cause | None:
+    """Many copies whose cost is that of a copy, not of its bytes."""
+    made = None if e.gpu is None else e.gpu.made
+    if made is None or made.copies < MANY_COPIES or made.copies_gpu >= SMALL_COPY * made.copying:
+        return None
+    what = f"{made.copies:.0f} small copies to the GPU per batch take {_percent(made.copying)} of its time."
+    return _cause(e, Code.SMALL_COPIES, made.copying, what, "small copies", e.host.places.get(Activity.COPY))
+
+
+def copy_bound(e: Evidence) -> Cause | None:
+    """Copies between host and GPU, or between GPUs, without a kernel beside them."""
+    gpu, place = e.gpu, e.host.places.get(Activity.COPY)
+    if gpu is None:
+        return None
+    made = gpu.made
+    is_pageable = bool(made.copies) and made.pageable >= PAGEABLE * made.copies_gpu
+    step, detail = ("pageable copies", "pageable") if is_pageable else ("copies", None)
+    if is_pageable and made.copying > gpu.copy_only:
+        what = f"{made.copies:.0f} copies per batch from pageable memory take {_percent(made.copying)} of its time."
+        cause = _cause(e, Code.COPY_BOUND, made.copying, what, step, place, detail, ", pageable")
+        return replace(cause, saves_ms=made.copying * e.wall_ms)
+    share = gpu.copy_only / max(gpu.busy, 1.0)
+    what = f"Copies without a kernel beside them take {_percent(share)} of its time."
+    cause = _cause(e, Code.COPY_BOUND, share, what, step, place, detail)
+    return replace(cause, saves_ms=gpu.copy_only * e.wall_ms)
+
+
+def work_of_others(e: Evidence) -> Cause | None:
+    """Waiting while the GPU does what other stages have started."""
+    if e.gpu is None:
+        return None
+    whose = e.gpu.other_stage or "other stages"
+    what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
+    variant = ", GPU work of other stages"
+    cause = _cause(e, Code.WAITING, e.gpu.for_stages, what, f"Look at {whose}.", None, "stage", variant)
+    return replace(cause, saves_ms=None)
+
+
+def garbage_collection(e: Evidence) -> Cause | None:
+    """Python's garbage collector runs inside the stage."""
+    share = e.host.of(Activity.GC)
+    what = f"The garbage collector runs {_percent(share)} of its time."
+    return _cause(e, Code.GARBAGE_COLLECTION, share, what, "gc", e.host.places.get(Activity.GC))
+
+
+def gil_contention(e: Evidence) -> Cause | None:
+    """Another thread holds the interpreter lock."""
+    share, holder = e.host.of(Activity.GIL), e.host.lock_holder
+    by = "" if holder is None else f", held mostly in {_at(holder)}"
+    what = f"It waits {_percent(share)} of its time for the interpreter lock{by}."
+    return _cause(e, Code.GIL_CONTENTION, share, what, "gil", holder)
+
+
+def cpu_contention(e: Evidence) -> Cause | None:
+    """Ready to run without a CPU: threads of the process or its siblings have them, or a quota stops the process."""
+    no_cpu, supply = e.host.of(Activity.NO_CPU), e.supply
+    own = no_cpu * e.host.own_contention + e.host.of(*WAITS_FOR_THREADS) * e.host.others.crowded
+    if e.throttled >= max(own, WORTH):
+        what = f"A CPU quota stops the process {_percent(e.throttled)} of its time."
+        return _cause(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
+    if supply.is_contended and no_cpu > 2 * own:
+        what = (
+            f"It is ready without a free CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this "
+            f"launch have {supply.threads:.0f} threads on {supply.cpus} CPUs."
+        )
+        return _cause(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
+    what = (
+        f"It, or a thread that it waits for, is ready without a free CPU {_percent(own)} of its time: the process has "
+        "more threads than CPUs."
+    )
+    return _cause(e, Code.CPU_CONTENTION, own, what, "threads")
+
+
+def data_loader(e: Evidence) -> Cause | None:
+    """Waiting in a data loader for its workers."""
+    what = f"It waits in a data loader {_percent(e.host.loading)} of its time{_meanwhile(e.host, Activity.LOCK)}."
+    return _cause(e, Code.DATA_LOADER, e.host.loading, what, "data loader", e.host.loader)
+
+
+def waiting(e: Evidence) -> Cause | None:
+    """Blocked: in a lock, a sleep, a file, the network, or for another process or thread."""
+    host = e.host
+    without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
+    share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu
+    most = max(WAITS, key=host.blocked)
+    is_work = most is Activity.LOCK and max(host.others.working, host.others.asked) >= WORKED
+    detail, place = "stage" if is_work else most.value, host.places.get(most)
+    variant = ", not sampled" if most is Activity.OTHER and place is None else ""
+    if variant and share < THRESHOLDS["waiting, not sampled"].least:
+        return None
+    what = f"It is blocked {_percent(share)} of its time, most of it {WAITS_FOR[detail]}{_meanwhile(host, most)}."
+    return _cause(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail, variant)
+
+
+WAITS_FOR = {
+    "lock": "in locks or queues",
+    "sleep": "in sleeps",
+    "file": "for files",
+    "network": "for the network",
+    "process": "for another process",
+    "stage": "for another thread",
+    "other": "for something that is not known",
+}
+
+
+def _meanwhile(host: HostTime, kind: Activity) -> str:
+    """What others do during these waits."""
+    if kind in WAITS_FOR_THREADS and host.others.place is not None and host.others.working >= WORKED:
+        return f", while another thread or process is in {_at(host.others.place)}"
+    idle = 1 - max(host.others.working, host.others.asked)
+    if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and idle >= UNWORKED:
+        return "; no thread works meanwhile, so it ends by a time-out or a sleep"
+    return ""
+
+
+def allocator_churn(e: Evidence) -> Cause | None:
+    """Memory of the GPU, or pinned memory, is allocated and freed in every batch."""
+    made = None if e.gpu is None else e.gpu.made
+    if made is None or made.allocations < 1 or made.allocating < made.reading + made.synchronizing:
+        return None
+    share = made.allocating
+    what = f"{made.allocations:.0f} calls per batch allocate or free memory and take {_percent(share)} of its time."
+    cause = _cause(e, Code.ALLOCATOR_CHURN, share, what, "allocator", e.host.places.get(Activity.ALLOC))
+    return replace(cause, saves_ms=share * e.wall_ms)
+
+
+def synchronization(e: Evidence) -> Cause | None:
+    """Waits for the GPU: values that are read back, and waits that the program asks for."""
+    gpu, variant = e.gpu, ""
+    if gpu is None or gpu.idle < IDLE_FOR_WAITS:
+        return None
+    made, least = gpu.made, THRESHOLDS["synchronization"].least
+    count, share = made.read_backs + made.waits, made.reading + made.synchronizing
+    if count >= MANY_WAITS:
+        is_close = gpu.has_all_calls and 0 < made.launches <= CLOSE_WAITS * count
+        share += made.turning if is_close else 0.0
+        variant = ", many waits close together" if is_close else ", many waits"
+    elif min(gpu.blocking_idle, share) < least:
+        return None
+    is_read = made.read_backs > 0 and made.reading >= made.synchronizing
+    named = f"{made.read_backs:.0f} values read from the GPU" if is_read else f"{count:.0f} waits for the GPU"
+    what = f"{named} per batch take {_percent(share)} of its time; the GPU is idle {_percent(gpu.idle)} of it."
+    place = e.host.places.get(Activity.SYNC) or e.host.places.get(Activity.COPY)
+    step = "read back" if is_read else "synchronize"
+    return _cause(e, Code.SYNCHRONIZATION, share, what, step, place, variant=variant)
+
+
+def launch_bound(e: Evidence) -> Cause | None:
+    """The host cannot launch as fast as the GPU works."""
+    gpu = e.gpu
+    if gpu is None or not gpu.made.launches or gpu.idle < IDLE_FOR_LAUNCHES:
+        return None
+    made = gpu.made
+    is_price = made.launching <= PRICE_IN_CALLS * made.launch_calls
+    if made.issued_gpu >= made.launching or not (is_price or made.launches >= MANY_LAUNCHES):
+        return None
+    each_us = made.launching * e.wall_ms * 1e3 / made.launches
+    what = (
+        f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, "
+        f"{each_us:.1f} us each; the GPU is idle {_percent(gpu.idle)} of it."
+    )
+    cause = _cause(e, Code.LAUNCH_BOUND, made.launching, what, "launches", e.host.places.get(Activity.LAUNCH))
+    return replace(cause, saves_ms=min(made.launching - made.issued_gpu, gpu.idle) * e.wall_ms)
+
+
+def cpu_bound(e: Evidence) -> Cause | None:
+    """The stage's threads compute."""
+    host, launch = e.host, launch_bound(e)
+    share = host.of(Activity.COMPUTE)
+    if e.gpu is not None and launch is not None and launch.share >= launch.least:
+        share -= e.gpu.made.launching - e.gpu.made.launch_calls  # what leads to launches
+    place, library = host.places.get(Activity.COMPUTE), host.library
+    at = "" if place is None else f", {_percent(place.function_share)} in {place.function}"
+    inside = "" if library is None else f", most of that in {library.function} of {library.name}"
+    what = f"It computes {_percent(share)} of its time{at}{inside} ({host.samples} samples)."
+    return _cause(e, Code.CPU_BOUND, share, what, cheaper(place.function if place else None, library), place)
+
+
+def unknown(e: Evidence) -> Cause:
+    """No cause takes enough, or its time was not recorded."""
+    missing = e.host.of(Activity.UNKNOWN)
+    if missing >= UNRECORDED:
+        what = f"What {_percent(missing)} of its time is spent on was not recorded ({e.host.samples} samples)."
+        step = "more samples" if e.has_profile else "explain"
+        return Cause(Code.UNKNOWN, missing, None, what, STEPS[step], UNRECORDED)
+    parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
+    named = ", ".join(f"{one.value} {_percent(share)}" for one, share in parts)
+    return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", STEPS["smaller stages"], 1.0)
+
+
+FIRST = (compilation, shared_gpu, gpu_bound, small_copies, copy_bound, work_of_others)
+PARTS = (garbage_collection, gil_contention, cpu_contention, data_loader, waiting, cpu_bound)
+"""Of the threads' time."""
+CALLS = (allocator_churn, synchronization, launch_bound)
+"""Before `cpu_bound`, which holds what leads to calls, too."""
+
+
+def _at(place: Place) -> str:
+    return f"{place.function} ({place.file.rpartition('/')[2]}:{place.line})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,145 @@
+"""The GPU's side of a stage: its work, and what the host spends on issuing it, as shares of the stage's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.gpu.counters import trace_counters
+from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
+from perfharness.analysis.diagnosis.host.calls import stays_inside
+from perfharness.analysis.diagnosis.host.host_side import working_stage
+from perfharness.analysis.diagnosis.host.issuing import issuing
+from perfharness.analysis.diagnosis.host.recompiling import find_recompiling
+from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.diagnosis import GpuLimits
+from perfharness.model.trace import GpuOperationKind
+
+
+@dataclass(frozen=True)
+class Issued:
+    """What the host does to give the GPU work: counts per batch, times as shares of the stage's time.
+
+    `launching` and `copying` hold what leads to the calls; `launch_calls` only the calls. `issued_gpu`, `copies_gpu`,
+    `pageable`: time on the GPU.
+    """
+
+    launches: float = 0.0
+    launching: float = 0.0
+    launch_calls: float = 0.0
+    issued_gpu: float = 0.0
+    copies: float = 0.0
+    copying: float = 0.0
+    copies_gpu: float = 0.0
+    pageable: float = 0.0
+    read_backs: float = 0.0
+    reading: float = 0.0
+    waits: float = 0.0
+    synchronizing: float = 0.0
+    turning: float = 0.0
+    allocations: float = 0.0
+    allocating: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """Of a stage in one pass; shares of its time.
+
+    `busy` may exceed 1: the GPU works longer than the host. `headroom`: what of `busy` its peak would save, None: not
+    known. `has_all_calls`: calls that start no GPU work were recorded, too.
+    """
+
+    limits: GpuLimits
+    busy: float = 0.0
+    copy_only: float = 0.0
+    idle: float = 1.0
+    blocking_idle: float = 0.0
+    for_stages: float = 0.0
+    other_stage: str | None = None
+    shared: float = 0.0
+    recompiling: float = 0.0
+    headroom: float | None = None
+    made: Issued = field(default_factory=Issued)
+    has_all_calls: bool = False
+
+
+def gpu_time(events: StageEvents) -> GpuTime:
+    """What the GPU and the CUDA calls did."""
+    workload, wall = events.workload, max(events.wall, 1.0)
+    operations, details = workload.trace.operations, workload.details
+    copies = events.of_kind(GpuOperationKind.MEMCPY)
+    copies = copies[~stays_inside(details, copies)]
+    start, end = operations.start_ns[copies], operations.end_ns[copies]
+    alone = float((end - start - workload.compute.within(start, end)).sum())
+    counters = trace_counters(events) if len(events.operation) else []
+    limits = gpu_limits(events, counters)
+    for_stages, other = _for_other_stages(events)
+    recompiling = find_recompiling(events)
+    blocking = events.call[events.blocking]
+    return GpuTime(
+        limits=limits,
+        busy=float(events.own.length) / wall,
+        copy_only=min(alone, float(events.own.length)) / wall,
+        idle=float(events.gaps_ns.sum()) / wall,
+        blocking_idle=float(workload.calls.own_idle_ns[blocking].sum()) / wall,
+        for_stages=for_stages / wall,
+        other_stage=other,
+        shared=_shared(events) / wall,
+        recompiling=0.0 if recompiling is None else recompiling.lost_ns / wall,
+        headroom=_headroom(limits),
+        made=_issued(events, wall),
+        has_all_calls=workload.api_is_complete,
+    )
+
+
+def _shared(events: StageEvents) -> float:
+    """Own GPU work beside that of other processes, and waits while only theirs was at work, ns; 0: not known."""
+    workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
+    if others is None or shared is None or not others.length:
+        return 0.0
+    blocking = events.call[events.blocking]
+    start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
+    either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
+    return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())
+
+
+def _issued(events: StageEvents, wall: float) -> Issued:
+    made, batches = issuing(events), max(events.stage.batches, 1)
+    return Issued(
+        launches=made.launches / batches,
+        launching=made.launching_ns / wall,
+        launch_calls=made.launch_calls_ns / wall,
+        issued_gpu=made.issued_gpu_ns / wall,
+        copies=made.copies / batches,
+        copying=made.copying_ns / wall,
+        copies_gpu=made.copies_gpu_ns / wall,
+        pageable=made.pageable_ns / wall,
+        read_backs=made.read_backs / batches,
+        reading=made.reading_ns / wall,
+        waits=made.waits / batches,
+        synchronizing=made.synchronizing_ns / wall,
+        turning=made.turning_ns / wall,
+        allocations=made.allocations / batches,
+        allocating=made.allocating_ns / wall,
+    )
+
+
+def _headroom(limits: GpuLimits) -> float | None:
+    """The part of the busy time that is above what its bytes and operations need at the peak."""
+    reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
+    return None if not reached else 1 - min(max(reached), 1.0)
+
+
+def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
+    """Time of waits while the GPU did what other stages started, ns, and one of these stages."""
+    workload, calls, own = events.workload, events.workload.calls, events.own
+    blocking = events.call[events.blocking]
+    start, end = calls.start_ns[blocking], calls.end_ns[blocking]
+    waits = workload.busy.within(start, end) - own.within(start, end)
+    if not len(waits) or not waits.sum():
+        return 0.0, None
+    longest = int(np.argmax(waits))
+    whose = working_stage(workload, int(start[longest]), int(end[longest]), events.operation)
+    return float(waits.sum()), whose

@@ -1,0 +1,231 @@
+"""What the threads of a stage do, and where: the division of time, with the samples that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.causes.cpu_supply import own_contention
+from perfharness.analysis.causes.results import Place
+from perfharness.analysis.causes.stacks import Library, Stacks, place_of
+from perfharness.analysis.diagnosis.host.cpu_time import thread_times
+from perfharness.analysis.segments import SampleTimes, paint, sample_times
+from perfharness.analysis.segments.compilers import Compiler
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.activity import ACTIVITIES, CODES, Activity
+from perfharness.model.host_samples import HostState
+from perfharness.model.result import Float64
+from perfharness.model.trace import Bool, Int64, Integers
+
+MIN_SAMPLES = 10
+"""With fewer samples of a stage, what its unrecorded time was is unknown."""
+MIN_OF_ACTIVITY = 3
+"""Samples of an activity; what fewer show stays unknown."""
+WORTH = 0.05
+"""Of a stage's time: waits for threads that take less are not looked into."""
+WAITS = (Activity.LOCK, Activity.SLEEP, Activity.FILE, Activity.NETWORK, Activity.PROCESS, Activity.OTHER)
+WAITS_FOR_THREADS = (Activity.LOCK, Activity.PROCESS)
+"""Waits that end when another thread or process has done something."""
+UNKNOWN = CODES[Activity.UNKNOWN]
+
+
+@dataclass(frozen=True)
+class OtherThreads:
+    """What other threads and processes do while the stage waits for them, as shares of these waits.
+
+    `working`: at least one is at work, in `place`, or ready to be; of that they have no CPU since their own process has
+    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`). `asked`: the stage waits for work
+    that it has handed to a pool.
+    """
+
+    working: float = 0.0
+    asked: float = 0.0
+    place: Place | None = None
+    crowded: float = 0.0
+    queued: float = 0.0
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Where the time of a stage goes, as shares of it.
+
+    `activities` add up to 1; `places` are the function and line of most time in each. `loading`: waits in a data
+    loader. `other_calls`: of `other`, CUDA calls; the rest is blocked in something. `own_contention`: of `no-cpu`, the
+    part that is due to the process's own threads.
+    """
+
+    activities: Mapping[Activity, float]
+    samples: int = 0
+    places: Mapping[Activity, Place] = field(default_factory=dict)
+    library: Library | None = None
+    compiler: Compiler | None = None
+    loading: float = 0.0
+    loader: Place | None = None
+    lock_holder: Place | None = None
+    other_calls: float = 0.0
+    others: OtherThreads = OtherThreads()
+    own_contention: float = 0.0
+
+    def of(self, *activities: Activity) -> float:
+        """The share of these activities together."""
+        return sum(self.activities.get(one, 0.0) for one in activities)
+
+    def blocked(self, kind: Activity) -> float:
+        """The share of a kind of `WAITS`."""
+        return self.of(kind) - (self.other_calls if kind is Activity.OTHER else 0.0)
+
+
+class HostTimes:
+    """The time of the stages of a process."""
+
+    def __init__(self, analysis: Analysis, kept: Bool) -> None:
+        """Divide the time of the ranges in `kept`, a column of the stage table."""
+        self._stages, self._kept, self._probe = analysis.stages, kept, analysis.host_probe
+        self._thread_times = thread_times(analysis.trace)
+        segments = paint(analysis)
+        samples = sample_times(analysis, segments)
+        self._samples = None if samples is None else samples.where(kept[samples.row])
+        length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
+        self._recorded = self._with_inner(segments.stage, segments.activity, length)
+
+    def of_stage(self, path: int) -> HostTime:
+        """Of the stage with this path, with all stages inside it."""
+        recorded = self._recorded[path]
+        whole = float(recorded.sum())
+        if not whole:
+            return HostTime({Activity.UNKNOWN: 1.0})
+        other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
+        mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
+        count = 0.0 if mine is None else float(mine.count.sum())
+        if mine is None or count < MIN_SAMPLES:
+            shares = self._with_readings(path, recorded / whole)
+            return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
+        shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
+        is_seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
+        share = np.where(is_seen, shown, 0.0) / max(float(shown.sum()), 1.0)
+        spent = recorded + recorded[UNKNOWN] * share
+        spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
+        return replace(self._described(path, mine, spent / whole), samples=round(count), other_calls=other_calls)
+
+    def _with_readings(self, path: int, shares: Float64) -> Float64:
+        """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""
+        stages, rows = self._stages, np.flatnonzero(self._rows(path))
+        where = stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows]
+        readings = self._thread_times
+        known = readings.ready.shares(*where)
+        if known is None:
+            return shares
+        waited, ready = known
+        ready_ns, queued_ns = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
+        without_cpu = ready * min(queued_ns / ready_ns, 1.0) if ready_ns else 0.0
+        compiling = readings.compiling.shares(*where)
+        compiles = 0.0 if compiling is None else min(compiling[1], ready - without_cpu)
+        read = {
+            Activity.OTHER: waited,
+            Activity.NO_CPU: without_cpu,
+            Activity.COMPILE: compiles,
+            Activity.COMPUTE: ready - without_cpu - compiles,
+        }
+        found: Float64 = shares.copy()
+        for activity, share in read.items():
+            found[CODES[activity]] += share * shares[UNKNOWN]
+        found[UNKNOWN] *= max(1 - sum(read.values()), 0.0)
+        return found
+
+    def _described(self, path: int, mine: SampleTimes, shares: Float64) -> HostTime:
+        assert self._probe is not None, "there are samples"
+        stacks, samples = self._stacks, mine.samples
+        in_activity = [mine.activity == code for code in range(len(ACTIVITIES))]
+        places = {
+            activity: place
+            for activity, chosen, share in zip(ACTIVITIES, in_activity, shares.tolist(), strict=True)
+            if share > 0 and (place := stacks.place(mine, chosen, share)) is not None
+        }
+        loads = np.isin(mine.activity, [CODES[one] for one in WAITS]) & stacks.in_loader[samples.stack[mine.sample]]
+        loading = float(mine.ns[loads].sum() / mine.ns.sum())
+        no_cpu, gil, compute = (CODES[one] for one in (Activity.NO_CPU, Activity.GIL, Activity.COMPUTE))
+        return HostTime(
+            activities=_by_activity(shares),
+            places=places,
+            library=stacks.library(mine, in_activity[compute], places.get(Activity.COMPUTE)),
+            compiler=stacks.compiler(mine),
+            loading=loading,
+            loader=stacks.place(mine, loads, loading),
+            lock_holder=stacks.lock_holder(mine, in_activity[gil], float(shares[gil])),
+            others=self._others(path, mine),
+            own_contention=own_contention(self._probe.events, samples, mine.sample[in_activity[no_cpu]]),
+        )
+
+    def _others(self, path: int, mine: SampleTimes) -> OtherThreads:
+        """What others do while the stage waits for threads or processes."""
+        assert self._probe is not None, "there are samples"
+        chosen = np.isin(mine.activity, [CODES[one] for one in WAITS_FOR_THREADS])
+        if mine.ns[chosen].sum() < WORTH * mine.ns.sum() or not chosen.any():
+            return OtherThreads()
+        waiting, waits = mine.samples, mine.sample[chosen]
+        line = BusyLine(waiting.time_ns[waits] - waiting.length_ns[waits], waiting.time_ns[waits])
+        stacks = [waiting.stacks[stack] for stack in distinct(waiting.stack[waits]) if stack >= 0]
+        waiters = {(waiting.frames[one].function, waiting.frames[one].file) for stack in stacks for one in stack}
+        works = [
+            user is not None and (user.function, user.file) not in waiters for user in self._stacks_of_everyone.user
+        ]
+        samples = self._probe.everyone
+        is_other = ~np.isin(samples.thread, distinct(self._stages.thread[self._rows(path)]))
+        is_other &= np.asarray(works)[samples.stack] & (samples.state != HostState.LOCK)
+        at = np.flatnonzero(is_other)
+        length = line.within(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+        at, length = at[length > 0], length[length > 0]
+        working = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+        share = float(working.within(line.start, line.end).sum() / max(line.length, 1))
+        ran, ready = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
+        without_cpu = share * ready / (ran + ready) if ready else 0.0
+        crowded = without_cpu * own_contention(self._probe.events, samples, at)
+        users = (self._stacks_of_everyone.user[stack] for stack in samples.stack[at].tolist())
+        place = place_of(zip(users, length.tolist(), strict=True), share)
+        asked = float(mine.ns[chosen][self._stacks.in_pool[waiting.stack[waits]]].sum() / mine.ns[chosen].sum())
+        return OtherThreads(share, asked, place, crowded, without_cpu - crowded)
+
+    @cached_property
+    def _stacks(self) -> Stacks:
+        assert self._samples is not None, "there are samples"
+        return Stacks(self._samples.samples)
+
+    @cached_property
+    def _stacks_of_everyone(self) -> Stacks:
+        assert self._probe is not None, "there are samples"
+        return self._stacks if self._probe.together is None else Stacks(self._probe.together)
+
+    def _rows(self, path: int) -> Bool:
+        return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)
+
+    def _is_inside(self, path: int) -> Bool:
+        """Which paths are this one or lie inside it. A path stands behind the one around it."""
+        inside = [False] * len(self._stages.paths)
+        inside[path] = True
+        for one, around in enumerate(self._stages.paths.parent.tolist()):
+            inside[one] = inside[one] or (around >= 0 and inside[around])
+        return np.asarray(inside, dtype=np.bool_)
+
+    def _with_inner(self, path: Integers, activity: Integers, ns: Int64) -> Float64:
+        """Time by path, with that of the paths inside it, and activity."""
+        size, count = len(ACTIVITIES), len(self._stages.paths)
+        key = np.asarray(path, dtype=np.int64) * size + activity
+        table = np.bincount(key, weights=ns, minlength=count * size).reshape(-1, size).astype(np.float64)
+        around = self._stages.paths.parent.tolist()
+        for one in range(count - 1, -1, -1):
+            if around[one] >= 0:
+                table[around[one]] += table[one]
+        return table
+
+
+def _sums(activity: Int64, ns: Float64) -> Float64:
+    return np.bincount(activity, weights=ns, minlength=len(ACTIVITIES)).astype(np.float64)
+
+
+def _by_activity(shares: Float64) -> dict[Activity, float]:
+    return {activity: share for activity, share in zip(ACTIVITIES, shares.tolist(), strict=True) if share > 0}

@@ -1,0 +1,135 @@
+"""Lines, functions and libraries of sampled stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.causes.results import Place
+from perfharness.analysis.host_samples.frames import (
+    frames_of,
+    is_instrument,
+    is_library,
+    is_recording,
+    library_of,
+    own_frame,
+    program_frames,
+)
+from perfharness.analysis.host_samples.host_profile import nearest_samples
+from perfharness.analysis.segments import SampleTimes
+from perfharness.analysis.segments.compilers import COMPILERS, Compiler, Names, compilers_of_stacks, frames_named
+from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.host_samples import Frame, HostSamples
+from perfharness.model.trace import Bool
+
+DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
+"""Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
+POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
+"""The same that wait for work which was handed to a pool of threads or processes."""
+MOST = 0.5
+"""Of a function's computing: in a library that takes so much of it."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Most of a function's computing is in this library; `function`: the one that is called there."""
+
+    name: str
+    function: str
+
+
+class Stacks:
+    """The sampled stacks of threads. The columns have a last entry for samples without a stack.
+
+    `own`: the innermost frame outside of libraries, or, where there is none, the innermost; None while perfharness
+    itself was at work. `user`: the innermost outside of libraries. `in_loader`, `in_pool`: a data loader, or a pool of
+    threads or processes, is on the stack.
+    """
+
+    def __init__(self, samples: HostSamples) -> None:
+        self.samples = samples
+        frames = [frames_of(samples, stack) for stack in range(len(samples.stacks))]
+        self.frames: Sequence[list[Frame]] = [*frames, []]
+        self.own = [own_frame(one) if one and not is_recording(one) else None for one in self.frames]
+        self.user = [next((frame for frame in one if not _is_foreign(frame)), None) for one in self.frames]
+        self.in_loader, self.in_pool = (_with(samples, names) for names in (DATA_LOADERS, POOLS))
+        self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
+
+    def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
+        """The user's function and line of most of the chosen samples' time, which is this share of the stage's."""
+        return place_of([(self.own[stack], ns) for stack, ns in _times(mine, chosen)], share)
+
+    def library(self, mine: SampleTimes, chosen: Bool, place: Place | None) -> Library | None:
+        """The library that takes most of the chosen samples' time in a function of the user's."""
+        by_name: dict[str, dict[str, float]] = {}
+        whole = 0.0
+        for stack, ns in _times(mine, chosen):
+            own = self.own[stack]
+            if place is None or own is None or (own.function, own.file) != (place.function, place.file):
+                continue
+            whole += ns
+            frames = program_frames(self.frames[stack])
+            name = library_of(frames[0].file) if own is not frames[0] else None
+            if name is not None:
+                called, functions = frames[frames.index(own) - 1].function, by_name.setdefault(name, {})
+                functions[called] = functions.get(called, 0.0) + ns
+        for name, functions in by_name.items():
+            if sum(functions.values()) >= MOST * whole:
+                return Library(name, max(functions, key=lambda one: functions[one]))
+        return None
+
+    def compiler(self, mine: SampleTimes) -> Compiler | None:
+        """The compiler that takes most of the time."""
+        number = self._compiler[mine.samples.stack[mine.sample]]
+        spent = np.bincount(number[number >= 0], weights=mine.ns[number >= 0], minlength=len(COMPILERS))
+        return COMPILERS[int(spent.argmax())] if spent.any() else None
+
+    def lock_holder(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
+        """Where the thread was that held the interpreter lock in the chosen samples, which wait for it."""
+        samples = self.samples
+        rows, holder = mine.sample[chosen], samples.gil_holder[mine.sample[chosen]]
+        spent: list[tuple[Frame | None, float]] = []
+        for thread in distinct(holder[holder > 0]):
+            of_thread = holder == thread
+            near = nearest_samples(samples, int(thread), samples.time_ns[rows[of_thread]])
+            stacks = np.append(samples.stack, -1)[near]
+            spent += [
+                (own_frame(program_frames(self.frames[stack])) if self.frames[stack] else None, ns)
+                for stack, ns in zip(stacks.tolist(), mine.ns[chosen][of_thread].tolist(), strict=True)
+            ]
+        return place_of(spent, share)
+
+
+def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place | None:
+    """The function and line of most of the time, which is this share of the stage's."""
+    functions: dict[tuple[str, str], dict[int, float]] = {}
+    whole = 0.0
+    for frame, ns in spent:
+        whole += ns
+        if frame is not None:
+            lines = functions.setdefault((frame.function, frame.file), {})
+            lines[frame.line] = lines.get(frame.line, 0.0) + ns
+    if not functions or not whole:
+        return None
+    (function, file), lines = max(functions.items(), key=lambda one: sum(one[1].values()))
+    line = max(lines, key=lambda one: lines[one])
+    return Place(function, file, line, sum(lines.values()) / whole * share, lines[line] / whole * share)
+
+
+def _with(samples: HostSamples, names: Names) -> Bool:
+    """Which stacks have one of these functions."""
+    chosen = set(frames_named(samples.frames, names))
+    return np.asarray([*(not chosen.isdisjoint(stack) for stack in samples.stacks), False], dtype=np.bool_)
+
+
+def _is_foreign(frame: Frame) -> bool:
+    return is_library(frame.file) or is_instrument(frame.file)
+
+
+def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:
+    """Each stack of the chosen samples and their time, ns."""
+    stack = mine.samples.stack[mine.sample[chosen]]
+    spent = np.bincount(stack[stack >= 0], weights=mine.ns[chosen][stack >= 0], minlength=1)
+    return [(int(one), float(spent[one])) for one in np.flatnonzero(spent)]

@@ -1,0 +1,78 @@
+"""What to try: a step for each cause, and how libraries are told to use more threads or to do less."""
+
+from __future__ import annotations
+
+from perfharness.analysis.causes.stacks import Library
+
+STEPS = {
+    "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",
+    "gpu compute": "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores, TF32.",
+    "gpu memory": "Move fewer bytes: smaller types, fused kernels (torch.compile).",
+    "gpu underfilled": "Give the GPU more work: larger batches, or independent stages on streams of their own.",
+    "gpu latency": "Let its kernels wait less: larger batches, more warps (fewer registers), fused kernels.",
+    "gpu communication": "Exchange less between the GPUs: smaller types, fewer collectives, or while it computes.",
+    "gpu unknown": "Look at its top kernels: smaller types, fused kernels, larger batches.",
+    "small copies": "Copy once: put the parts into one pinned buffer, or make them on the GPU.",
+    "pageable copies": "Pin the host's memory (pin_memory) and copy with non_blocking=True on a stream of its own.",
+    "copies": "Copy less, or copy the next batch on a stream of its own while this one is computed.",
+    "gc": "Make fewer objects per batch; gc.freeze() after the set-up; raise gc.set_threshold().",
+    "gil": "Move the work that holds the lock into a process of its own, or into native code that releases it.",
+    "quota": "Raise the CPU quota (docker --cpus, limits.cpu), or run fewer threads.",
+    "siblings": (
+        "Give each process fewer threads (torch.set_num_threads; SessionOptions.intra_op_num_threads of ONNX Runtime; "
+        "OMP_NUM_THREADS for libraries that read it), or launch fewer processes (-np)."
+    ),
+    "threads": (
+        "Run fewer threads than CPUs (torch.set_num_threads, SessionOptions.intra_op_num_threads, OMP_NUM_THREADS), or "
+        "give the process its CPUs back where a library has bound it to some (os.sched_setaffinity)."
+    ),
+    "data loader": "Prepare batches faster: more workers (num_workers), prefetching (prefetch_factor).",
+    "allocator": "Keep buffers between batches, or use a caching allocator (PyTorch's, CuPy's pool, cudaMallocAsync).",
+    "read back": "Keep values on the GPU and read them once per batch (.item(), .cpu(), .tolist(), nonzero() wait).",
+    "synchronize": "Wait once per batch, where the result is needed; order work by streams and events.",
+    "launches": "Issue fewer operations: a CUDA graph, torch.compile(mode='reduce-overhead'), jax.jit, larger batches.",
+    "explain": "Add --explain to see which functions and waits take the time.",
+    "more samples": "Run more batches.",
+    "smaller stages": "Look at the stages inside it, or annotate smaller ones.",
+}
+
+WAIT_STEPS = {
+    "lock": "Shorten what the lock is held for, or find what ends the wait: a time-out, a notification, a sleep.",
+    "stage": "Make that work faster, give it more threads, or ask for it before it is needed.",
+    "sleep": "Wait for an event instead of sleeping.",
+    "file": "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch.",
+    "network": "Ask ahead, for several items at a time, over a connection that stays open.",
+    "process": "Make the other process faster, ask before the result is needed, or exchange less.",
+    "gpu": "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
+    "rank": "Look at the rank that comes last: give it less work, or as much as the others.",
+    "other": "Add --explain to see the line that waits, and what for.",
+}
+
+THREADS = {
+    "onnxruntime": "SessionOptions.intra_op_num_threads",
+    "torch": "torch.set_num_threads",
+    "cv2": "cv2.setNumThreads",
+    "faiss": "faiss.omp_set_num_threads",
+    "sklearn": "n_jobs",
+    "scipy": "workers=",
+}
+"""How a library is told to use more threads."""
+LESS = {
+    "json": "fewer or smaller values, or a binary form",
+    "onnxruntime": "a smaller or quantized model",
+    "torch": "a smaller or quantized model, torch.compile",
+    "PIL": "Image.draft or reduce before decoding",
+    "logging": "fewer messages, a higher level",
+}
+"""How a caller gives a library less to do."""
+
+
+def cheaper(function: str | None, library: Library | None) -> str:
+    """What to try where this function computes, most of it in this library."""
+    if function is None:
+        return STEPS["explain"]
+    if library is None:
+        return f"Make {function} cheaper, or spread its work over processes."
+    less = LESS.get(library.name, "smaller inputs, cheaper options")
+    threads = f", or more threads ({THREADS[library.name]})" if library.name in THREADS else ""
+    return f"Call {library.function} of {library.name} less, or give it less to do ({less}){threads}."

@@ -1,0 +1,129 @@
+"""Where the steady state of a loop of batches begins, and whether its batches get slower or faster all along.
+
+The reference is the second half of the loop: its median is the level, and what lies within three scaled median absolute
+deviations of it counts as steady (Hampel, JASA 69, 1974). Single slow batches are normal and unrelated to warm-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.result import Float64, path_text
+
+MIN_BATCHES = 12
+DEVIATIONS = 3.0
+MAD_TO_SIGMA = 1.4826
+"""Makes a median absolute deviation comparable with a standard deviation, for normal values."""
+MIN_TOLERANCE = 0.10
+"""Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
+TOO_SHORT, NEVER_STEADY, DRIFT = "warmup-too-short", "never-steady", "batches-drift"
+DRIFT_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
+STEADY_RUN = 3
+LATEST_START = 0.5
+"""Of the loop: one that becomes steady later has no steady reference."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the batches of a loop change all along: medians of its first and last quarter, ms."""
+
+    first_ms: float
+    last_ms: float
+
+    def __str__(self) -> str:
+        how = "slower" if self.last_ms > self.first_ms else "faster"
+        return f"batches get {how} all along, from {self.first_ms:.3g} to {self.last_ms:.3g} ms"
+
+
+def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
+    """Where the steady state begins: the first of three batches in a row that are no slower than the level.
+
+    Args:
+        loop: name of the loop.
+        times_ms: duration of each batch, in order of start, warm-up included.
+        warmup_batches: the cut that was chosen.
+    """
+    count = len(times_ms)
+    if count < MIN_BATCHES:
+        reason = f"{count} batches are too few, {MIN_BATCHES} are needed"
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
+    reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
+    level, tolerance = _level(reference)
+    if (drift := find_drift(times_ms)) is not None:
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, str(drift))
+    start = _first_steady(times_ms <= level + tolerance)
+    if start is None or start > count * LATEST_START:
+        reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
+    state: WarmupState = "enough" if start <= warmup_batches else "too-short"
+    return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, None)
+
+
+def find_drift(times_ms: Float64) -> Drift | None:
+    """The change of batches that get slower, or faster, all along; None: they do not.
+
+    Spearman's rank correlation of times and positions, without the first quarter, which may be a slow beginning.
+    """
+    if len(times_ms) < MIN_BATCHES:
+        return None
+    quarters = [float(np.median(one)) for one in np.array_split(times_ms, 4)]
+    later = times_ms[len(times_ms) // 4 :]
+    if np.ptp(later) <= MIN_TOLERANCE * quarters[1]:
+        return None
+    ranks = np.argsort(np.argsort(later, kind="stable"), kind="stable")
+    correlation = float(np.corrcoef(ranks, np.arange(len(later)))[0, 1])
+    is_sure = abs(correlation) * np.sqrt(len(later) - 1) >= DEVIATIONS
+    change, steps = quarters[3] - quarters[1], np.diff(quarters[1:])
+    if not is_sure or abs(change) <= MIN_TOLERANCE * quarters[1] or (steps * change < change**2 / 4).any():
+        return None
+    return Drift(quarters[0], quarters[3])
+
+
+def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
+    """A warning for each loop whose cut is too short, or that never becomes steady."""
+    findings = []
+    for loop in judged:
+        name = path_text(loop.loop)
+        if loop.state == "too-short":
+            message = (
+                f"{name}: the first {loop.steady_from} of {loop.batches} batches are slower; -w {loop.warmup_batches} "
+                f"drops {loop.warmup_batches}."
+            )
+            findings.append(Finding(TOO_SHORT, Severity.WARNING, message, f"Analyze again with -w {loop.steady_from}."))
+        elif loop.state == "never-steady":
+            findings.append(Finding(NEVER_STEADY, Severity.WARNING, f"{name}: {loop.reason}.", DRIFT_HINT))
+    return findings
+
+
+def drift_findings(analysis: Analysis) -> list[Finding]:
+    """A warning for each loop whose batches get slower, or faster, all along."""
+    found: dict[str, Drift] = {}
+    for rows in analysis.stage_times.rows_of_loops:
+        drift = find_drift(analysis.stage_times.times["cpu_time"][rows])
+        if drift is not None:
+            found.setdefault(path_text(analysis.stages.paths.of_row(int(rows[0]))), drift)
+    return [Finding(DRIFT, Severity.WARNING, f"{name}: {drift}.", DRIFT_HINT) for name, drift in found.items()]
+
+
+def _level(reference: Float64) -> tuple[float, float]:
+    level = float(np.median(reference))
+    return level, max(DEVIATIONS * _sigma(reference), MIN_TOLERANCE * level)
+
+
+def _sigma(values: Float64) -> float:
+    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+
+
+def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:
+    """Index of the batch that begins a run of steady ones; a single slow batch before it, but the first, is none."""
+    runs = np.lib.stride_tricks.sliding_window_view(is_steady, STEADY_RUN).all(axis=1)
+    if not runs.any():
+        return None
+    start = int(np.argmax(runs))
+    slow = np.flatnonzero(~is_steady[:start])
+    return 0 if len(slow) == 1 and slow[0] > 0 else start
