@@ -40,11 +40,13 @@ class Answer:
     Args:
         value: as `pynvml` gives it, text always as `str`; None if refused (and for calls that return nothing).
         refusal, reason: both None if answered; else the kind, and one sentence without a full stop.
+        code: NVML's error code; 0 if answered.
     """
 
     value: Any = None
     refusal: Refusal | None = None
     reason: str | None = None
+    code: int = 0
 
     @property
     def ok(self) -> bool:
@@ -56,7 +58,7 @@ def refused(nvml: Any, code: int) -> Answer:
     """The answer that an NVML error code stands for."""
     kind = KINDS.get(code, Refusal.OTHER)
     hint = "; this needs root" if kind is Refusal.NO_PERMISSION else ""
-    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}")
+    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}", code)
 
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
