@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from perfharness.analysis.stages.checks import stage_findings
 from perfharness.analysis.stages.roles import StageTable, find_stages
-from perfharness.analysis.stages.stage_findings import stage_findings
-from perfharness.analysis.stages.stage_times import StageTimes, stage_times
-from perfharness.analysis.timeline.projection import Launches, find_launches
-from perfharness.analysis.timeline.range_table import RangeTable, build_range_table
+from perfharness.analysis.stages.times import StageTimes, stage_times
+from perfharness.analysis.timeline.projection import Launches, RangeTable, build_range_table, find_launches
 from perfharness.model.findings import Finding
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.trace import Trace

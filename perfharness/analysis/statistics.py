@@ -97,12 +97,6 @@ def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float
     return float(value[order][min(at, len(value) - 1)])
 
 
-def ratio_of_totals(values: Float64, items: Float64) -> float:
-    """Sum of the values over the sum of the items; NaN where there are none, or one of either is not known."""
-    total = float(items.sum())
-    return float(values.sum()) / total if total > 0 else float("nan")
-
-
 def student_t(freedom: float, share: float = 1 - ALPHA / 2) -> float:
     """Below which this share of Student's t lies, in standard errors; with infinite freedom, of the normal law."""
     from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from perfharness.analysis.timeline.trace_clock import monotonic_offset
+from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.middleware import REQUEST_RANGE
 from perfharness.load.result import times_of

@@ -28,10 +28,6 @@ MARK_DELETE = "perfharness.delete"
 MARK_BARRIER = "perfharness.start_barrier"
 """Mark made when the start barrier opens for a thread; its int64 payload is the nanoseconds that it has waited."""
 
-WITH_WORKERS = "with-workers"
-"""User category of `MARK_BARRIER` where the process had other threads or child processes when the wait began, which may
-have prepared batches meanwhile."""
-
 MARK_READY_TIME = "perfharness.ready_time"
 """Mark before a batch is pushed, and after it or one of its direct stages is popped, at most once in
 `READY_TIME_EVERY_NS` per thread; its int64 payload is how long the thread has run or has waited for a CPU until then,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,12 @@ TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
 
 RESERVED_KEYS = frozenset(
     {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
-    | {"start_barrier_wait"}
     | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
 )
 """Keys of numbers in an entry; no entry inside it has one of them as its key."""
+
+PER_ITEM = "_per_item"
+"""Ends the keys of times per item, or precedes `_minus_warmup`."""
 
 NO_INDEX = -1
 """Index of an entry whose key has none behind its name."""
@@ -80,14 +82,15 @@ class Statistics:
 
 @dataclass(frozen=True)
 class BatchValues:
-    """One value per batch, by key, in order of the batches; NaN: not measured. `warmup` marks those excluded."""
+    """One value per batch in which a path occurs, by key, summed over its occurrences.
+
+    Keys are those of `TIMES` (ms, NaN: not measured), `count`, and `items` of the batch (NaN: not counted).
+    """
 
     values: Mapping[str, Float64]
     warmup: Bool
-
-    def without_warmup(self) -> dict[str, Float64]:
-        """The values of the batches that are not excluded."""
-        return {key: column[~self.warmup] for key, column in self.values.items()}
+    is_batch: bool
+    """Whether the path is that of the batch itself."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +110,7 @@ class BatchLoop:
     """Batches during which the GPU was throttled; None where that is not known."""
 
     barrier_opened_ns: int | None = None
-    """When the start barrier of the process opened; None where it waited for none."""
-
-    barrier_wait_ns: int = 0
-    """How long it was waited for in front of a batch of this loop."""
-
-    barrier_has_workers: bool = False
-    """Whether the process had other threads or child processes meanwhile, which may have prepared batches."""
-
-    traced_from_ns: int | None = None
-    """When the trace begins: before it, nothing can have been prepared. None: when the loop begins."""
+    """When the start barrier of the process opened; None if there was none."""
 
     @property
     def count(self) -> int:
@@ -135,60 +129,51 @@ MAX_ENTRIES = 20_000
 RANGES_NAME = "ranges.parquet"
 """Name of such a table, next to the file that it belongs to."""
 
-NumberKind = Literal["number", "whole", "all", "any", "labels"]
+WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})
+"""Numbers that are written without digits after the point if they have none."""
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """One number, by its key, of the entries that have it: `rows`, in rising order. NaN is null.
+class Entries:
+    """Sums of each entry of `data`, in the order in which they are written; recorders included.
 
-    `kind`: a `number` is rounded as `analysis.statistics.figure` says, a `whole` one is written without digits after
-    the point where it has none; `all` and `any` are true or false, and so is their mean over processes; `labels` are
-    those of the column's `labels` whose bits are set.
-    """
-
-    key: str
-    rows: Int64
-    values: Float64
-    kind: NumberKind = "number"
-    labels: tuple[str, ...] = ()
-
-    def labels_of(self, bits: int) -> list[str]:
-        """The labels whose bits are set."""
-        return [label for position, label in enumerate(self.labels) if bits >> position & 1]
-
-    def json_values(self) -> list[float | int | bool | list[str] | None]:
-        """The values as they stand in JSON."""
-        known = ~np.isnan(self.values)
-        found = np.full(len(self.values), None, dtype=object)
-        if self.kind in ("all", "any"):
-            found[known] = self.values[known] != 0
-        elif self.kind == "labels":
-            return [self.labels_of(int(value)) if value == value else None for value in self.values.tolist()]
-        else:
-            found[known] = self.values[known]
-        if self.kind == "whole":
-            whole = (self.values == np.floor(self.values)) & (np.abs(self.values) < 2**63)
-            found[whole] = self.values[whole].astype(np.int64)
-        values: list[float | int | bool | list[str] | None] = found.tolist()
-        return values
-
-
-@dataclass(frozen=True)
-class EntryTable:
-    """A tree of ranges with their numbers, in columns; one row an entry, in the order in which they are written.
-
-    An entry stands before those inside it; `depth` is 0 for recorders. Its key is `names[name]`, followed by `_index`
-    where that is not `NO_INDEX`. Numbers of an entry come before the entries inside it, in the order of `numbers`.
+    `sums` has the keys of `TIMES`, `count`, `items`, `items_left` and, for entries around batches, `TIME_left`, without
+    warm-up. `holds_batches`: whether batches lie below; of a recorder, batches without a range around them.
     """
 
     names: list[str]
     name: Int64
     index: Int64
     depth: Int64
-    numbers: list[NumberColumn]
-    items: Float64 | None = None
-    """What the times per item of each row are the row's times over, NaN where there are none; None: there are none."""
+    parent: Int64
+    sums: Mapping[str, Float64]
+    is_batch: Bool
+    is_inside: Bool
+    holds_batches: Bool
+    warmup: Bool
+    reasons: tuple[str, ...] | None
+    throttled: Int64
+    """Bits of `reasons`."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True)
+class EntryTable:
+    """A tree of ranges with their numbers, in columns; one row per entry, each before those inside it.
+
+    `depth` is 0 for recorders. An entry's key is `names[name]`, followed by `_index` if that is not `NO_INDEX`.
+    `numbers` has by key the rows that have the number, and the values: floats (NaN is null), flags, or, of
+    `throttle_reasons`, the bits of `reasons`.
+    """
+
+    names: list[str]
+    name: Int64
+    index: Int64
+    depth: Int64
+    numbers: Mapping[str, tuple[Int64, Float64 | Bool | Int64]]
+    reasons: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -202,11 +187,11 @@ class EntryTable:
         return parent
 
     def to_tree(self) -> Tree:
-        """The same as dictionaries, which take a kilobyte an entry."""
+        """The same as dictionaries, which take a kilobyte per entry."""
         entries: list[Tree] = [{} for _ in range(len(self))]
-        for column in self.numbers:
-            for row, value in zip(column.rows.tolist(), column.json_values(), strict=True):
-                entries[row][column.key] = value
+        for key, (rows, values) in self.numbers.items():
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                entries[row][key] = self.as_written(key, value)
         around: list[Tree] = [{}]
         for entry, name, index, depth in zip(
             entries, self.name.tolist(), self.index.tolist(), self.depth.tolist(), strict=True
@@ -216,17 +201,21 @@ class EntryTable:
             around.append(entry)
         return around[0]
 
+    def as_written(self, key: str, value: Any) -> Any:
+        """A value as it stands in JSON."""
+        if key == "throttle_reasons":
+            return [reason for bit, reason in enumerate(self.reasons) if value >> bit & 1]
+        if value != value:
+            return None
+        return int(value) if key in WHOLE_KEYS and value == int(value) else value
+
 
 @dataclass(frozen=True)
 class OutsideStage:
-    """A stage outside of any batch: its times (ms), one value an occurrence; `where`: how often, by position."""
+    """A stage outside of any batch: its times (ms), one value per occurrence."""
 
     path: Path
-    start_ns: Int64
-    """UTC, where the process's clock is."""
-
     times: Mapping[str, Float64]
-    where: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -261,48 +250,49 @@ class GpuWork:
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """The result of one measured process.
-
-    `values_minus_warmup` holds, per path and key, one value for each batch that is not excluded: what statistics over
-    several processes are pooled from. `make_entries` makes `entries`.
-    """
+    """The result of one measured process."""
 
     names: list[str]
     """Recorders, or domains of plain NVTX, that the result is about."""
 
-    make_entries: Callable[[], EntryTable]
+    make_entries: Callable[[], Entries]
+    """Makes `entries`."""
+
+    values: Mapping[Path, BatchValues]
+    """All batches, by path: what means and statistics are made of, also over several processes."""
+
     mean_data: Tree
     stats_minus_warmup: Tree
-    values_minus_warmup: Mapping[Path, dict[str, Float64]]
-    items: Mapping[Path, float]
-    """Of all batches in which a path occurs: what `mean_data` per item is the total time over. NaN: not counted."""
-
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
     outside: list[OutsideStage] = field(default_factory=list)
-    batchless: list[OutsideStage] = field(default_factory=list)
-    """Of a process without batches all stages: they are outside of the batches of other processes, if these have any.
-    """
+    """Stages in no batch and around none; all stages of a process without batches."""
+
+    of_others: frozenset[Path] = frozenset()
+    """Stages that the recorder of their batch did not make."""
 
     meta: dict[str, Any] = field(default_factory=dict)
     first_cuda: FirstCuda | None = None
-    """None where the trace has no such call, or no UTC time."""
+    """None if the trace has no such call, or no UTC time."""
 
     diagnosis: Diagnosis | None = None
-    """None where it was not asked for."""
+    """None if it was not asked for."""
 
     gpu_work: tuple[GpuWork, ...] = ()
-    """On each of its GPUs, in the order of the manifest; empty: it was not looked at."""
-
-    """None where it was not asked for: it is what joins the trace to the sensors of a run."""
+    """On each of its GPUs, in the order of the manifest; empty if it was not asked for."""
 
     @cached_property
-    def entries(self) -> EntryTable:
+    def entries(self) -> Entries:
         """All ranges, every batch under its own name; made when first asked for, for it may be larger than the rest."""
         return self.make_entries()
 
     @cached_property
-    def data(self) -> Tree:
-        """Every range under its own name, every batch with its index, as dictionaries."""
-        return self.entries.to_tree()
+    def values_minus_warmup(self) -> dict[Path, dict[str, Float64]]:
+        """The values of the batches that are not excluded, by path and key; of batches also `total_items`."""
+        found = {}
+        for path, of in self.values.items():
+            found[path] = {key: column[~of.warmup] for key, column in of.values.items()}
+            if of.is_batch:
+                found[path]["total_items"] = found[path]["items"]
+        return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -74,12 +73,6 @@ class StartBarrier:
         thread = threading.get_native_id()
         self.waits.append({"loop": loop, "thread": thread, "begin_unix_ns": begin_unix_ns, "waited_ns": waited_ns})
         return waited_ns
-
-
-def has_background_workers() -> bool:
-    """Tell whether there are other Python threads or child processes, such as a data loader's."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
 
 
 def active() -> StartBarrier | None:

@@ -244,11 +244,10 @@ class Core:
             return
         loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
         if start.is_first_measured(loop):
-            kind = conventions.WITH_WORKERS if barrier.has_background_workers() else None
             waited_ns = start.wait(loop)
             sink = self._sink_of(stack, self.domain)
             if waited_ns and sink is not None:
-                sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, kind, stack.lane), waited_ns)
+                sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, None, stack.lane), waited_ns)
 
     def _pop(self, stack: Stack, domain: str | None, items: int | None, delete: bool, shared: bool) -> None:
         """Check that `pop_range` may end the innermost range, and end it."""

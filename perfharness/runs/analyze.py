@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfharness.analysis.diagnosis import ALONE
-from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree

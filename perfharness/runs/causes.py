@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes import Causes, CpuSupply, Pass, diagnose
+from perfharness.analysis.causes import Causes, CpuSupply, Pass, diagnose, with_rank_delays
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -14,6 +14,7 @@ from perfharness.runs.explain import explaining_folder, usable_processes
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.runs.files.run_folder import AS_LAUNCHED, read_manifest
 from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.ranks import RankComparison
 from perfharness.runs.telemetry import RunTelemetry
 
 
@@ -31,7 +32,8 @@ def causes_of_run(run_dir: Path, *, one_pass: bool = False) -> dict[str, Causes]
     if folder is not None:
         of_profiling = read_manifest(folder)
         profiling, again = _Passes(folder, of_profiling), usable_processes(manifest, of_profiling)
-    found = {}
+    found: dict[str, Causes] = {}
+    ranks = RankComparison(manifest)
     for process in manifest.measured_processes:
         first = measured.read(process)
         second = None
@@ -39,6 +41,10 @@ def causes_of_run(run_dir: Path, *, one_pass: bool = False) -> dict[str, Causes]
             second = profiling.read(again[process.folder])
         if first is not None:
             found[process.folder] = diagnose(first, second)
+            ranks.visit(process, first.analysis)
+    compared = ranks.compare()
+    for group in [] if compared is None else compared.groups:
+        found |= {one: with_rank_delays(found[one], group.delays, one) for one in group.processes if one in found}
     return found
 
 

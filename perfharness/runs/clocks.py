@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from perfharness.analysis.timeline.trace_clock import tie_trace_clock
+from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.model.manifest import RunManifest
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace

@@ -22,7 +22,7 @@ from perfharness.analysis.ranks import (
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.analysis.stages.throughput import Sharing
-from perfharness.analysis.timeline.trace_clock import monotonic_offset
+from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult

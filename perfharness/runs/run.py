@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.slowest import Slowest
-from perfharness.analysis.stages.journal_check import with_checks
+from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences

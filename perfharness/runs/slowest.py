@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
-from perfharness.analysis.stages.batch_timeline import BatchTimeline
+from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_plain, read_regular
 from perfharness.model.findings import Finding

@@ -46,7 +46,7 @@ def check_run(output: Path) -> None:
 
 def check_process(body: dict[str, Any]) -> None:
     pipeline = body["data"]["toy_pipeline"]["pipeline"]
-    assert set(pipeline) == HOLDER_KEYS | {"start_barrier_wait", "batch_0", "batch_1", "batch_2"}
+    assert set(pipeline) == HOLDER_KEYS | {"batch_0", "batch_1", "batch_2"}
     assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (3, 1)
     assert [pipeline[f"batch_{i}"]["warmup"] for i in range(3)] == [True, False, True]
     for index in range(3):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.stages.tabulate import tabulate
-from perfharness.analysis.timeline.range_table import RangeTable
+from perfharness.analysis.stages.entries import entry_table
+from perfharness.analysis.stages.tree import tabulate
+from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model.trace import GpuOperationKind, Style, Trace, pid_of, tid_of
 from perfharness.trace import open_trace
 
@@ -158,7 +159,7 @@ def test_old_versions_carry_all_that_a_recorder_knows(name: str) -> None:
     """Three batches of two items, each with one stage, from the trace alone."""
     trace, _ = read(name)
     result = tabulate(Analysis(trace, AnalysisOptions(1)))
-    pipeline = result.data["tiny"]["pipeline"]
+    pipeline = entry_table(result.entries).to_tree()["tiny"]["pipeline"]
     assert [pipeline[f"batch_{i}"]["total_items"] for i in range(3)] == [2, 2, 2]
     assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (6, 2)
     assert pipeline["batch_1"]["stage"]["cpu_time"] > 10

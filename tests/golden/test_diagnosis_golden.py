@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.causes import Pass, diagnose
 from perfharness.cli.main import run
+from perfharness.runs.causes import causes_of_run
+from perfharness.trace import open_trace
 
 TRACES = Path(__file__).parent / "traces"
 
@@ -20,6 +24,24 @@ VERDICTS = {
     "cpu": {"batch": "cpu-bound", "stage_1": "cpu-bound", "stage_2": "cpu-bound"},
     "old_partial": dict.fromkeys(("batch", "preprocess", "inference", "postprocess"), "cannot-tell"),
 }
+
+
+CAUSES = {
+    "pipeline": {"batch": "unknown", "preprocess": "unknown", "inference": "launch-bound"},
+    "graphs": {"batch": "gpu-bound", "replay": "gpu-bound", "sync": "waiting"},
+    "graphs_node": {"batch": "gpu-bound", "replay": "gpu-bound", "sync": "waiting"},
+    "long": dict.fromkeys(("batch", "decode", "resize", "normalize", "infer", "nms"), "launch-bound"),
+    "cpu": dict.fromkeys(("batch", "stage_1", "stage_2"), "unknown"),
+    "old_partial": dict.fromkeys(("batch", "preprocess", "inference", "postprocess"), "unknown"),
+}
+"""By the fourteen causes: no trace says what its threads do outside of CUDA calls."""
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_causes_of_real_traces(name: str) -> None:
+    causes = diagnose(Pass(Analysis(open_trace(TRACES / f"{name}.sqlite"), AnalysisOptions(1))))
+    said = {stage.path[-1]: stage.verdict.code.value for stage in causes.stages}
+    assert {stage: said[stage] for stage in CAUSES[name]} == CAUSES[name]
 
 
 def diagnosis_of(name: str, folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
@@ -67,3 +89,13 @@ def test_one_stage_with_all_its_figures(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_stage_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["analyze", str(TRACES / "graphs.sqlite"), "--stage", "nowhere"]) == 2
     assert "replay" in capsys.readouterr().err
+
+
+def test_the_causes_of_a_recorded_run() -> None:
+    recorded = TRACES.parent / "runs" / "explained"
+    (two,), (one,) = (causes_of_run(recorded, one_pass=one_pass).values() for one_pass in (False, True))
+    said = {stage.path[-1]: (stage.verdict.code.value, stage.verdict.detail) for stage in two.stages}
+    assert (said["child"], said["lock"]) == (("waiting", "process"), ("waiting", "stage"))
+    assert all(stage.slowdown is not None and stage.samples for stage in two.stages)
+    assert all(stage.slowdown is None and not stage.samples for stage in one.stages)
+    assert [stage.wall_ms for stage in one.stages] == [stage.wall_ms for stage in two.stages]

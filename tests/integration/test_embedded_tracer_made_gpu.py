@@ -165,7 +165,7 @@ class Machine:
         for path in complete_traces(self.out):
             trace = open_trace(path)
             analysis = Analysis(trace)
-            _, findings = find_untraced_work(trace, analysis.launches)
+            _, findings = find_untraced_work(trace, analysis.launches.call, analysis.launches.operation)
             kernels = int(analysis.table.projection.operation_count.sum())
             severities = {finding.severity for finding in findings}
             found.append((kernels, trace.meta.gpu_coverage_reason if severities else None, severities))

@@ -103,11 +103,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("tasks/batch", 4 * 6),
         ("rounds/batch", 18),
         ("server/batch", 78),
-        ("calls/pipeline/batch", 3 + 18),
+        ("calls/pipeline/batch", 5 + 20 - 2),
         ("items/pipeline/batch", 40),
         ("nested/epoch", 1),
-        ("nested/epoch/video", 1),
-        ("nested/epoch/video/frame", 2),
+        ("nested/epoch/video", 3),
+        ("nested/epoch/video/frame", 12),
     ],
 )
 def test_the_first_and_last_batch_of_each_loop_are_excluded(measured: dict[str, Any], path: str, count: int) -> None:

@@ -191,7 +191,7 @@ BESIDE, APART = "host-linux-x64", "linux-desktop-x64"
             9,
             "kill -SEGV $$",
             3,
-            ["tracer-complained", "trace-import-failed"],
+            ["trace-import-failed"],
             {"nsys-rep", "qdstrm", "sqlite"},
             marks=pytest.mark.slow,
         ),

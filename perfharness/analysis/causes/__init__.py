@@ -6,6 +6,7 @@ from perfharness.analysis.causes.advice import unexplained as unexplained
 from perfharness.analysis.causes.cpu_supply import CpuSupply as CpuSupply
 from perfharness.analysis.causes.diagnose import Pass as Pass
 from perfharness.analysis.causes.diagnose import diagnose as diagnose
+from perfharness.analysis.causes.ranks import with_rank_delays as with_rank_delays
 from perfharness.analysis.causes.results import Causes as Causes
 from perfharness.analysis.causes.results import Code as Code
 from perfharness.analysis.causes.results import StageCauses as StageCauses

@@ -272,7 +272,7 @@ def _meanwhile(host: HostTime, kind: Activity) -> str:
         return f", while another thread or process is in {_at(host.others.place)}"
     idle = 1 - max(host.others.working, host.others.asked)
     if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and idle >= UNWORKED:
-        return "; no thread works meanwhile, so it ends by a time-out or a sleep"
+        return "; no thread that runs Python works meanwhile, so a time-out or a sleep may end it"
     return ""
 
 

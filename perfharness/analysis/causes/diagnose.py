@@ -88,8 +88,16 @@ class Pass:
         return np.asarray(self.analysis.stages.paths.is_batch)
 
     def gpu_time(self, stage: StageRows) -> GpuTime | None:
-        """Of a stage."""
-        return None if self.workload is None else gpu_time(stage_events(self.workload, stage))
+        """Of a stage; None: it uses no GPU, or its GPU work is not known."""
+        if self.workload is None or not self._knows_gpu_work(stage):
+            return None
+        return gpu_time(stage_events(self.workload, stage))
+
+    def _knows_gpu_work(self, stage: StageRows) -> bool:
+        """Whether the trace lost none of it."""
+        table, rows = self.analysis.table, self.analysis.stages.index[stage.rows]
+        is_whole = all(finding.code != "trace-missing-calls" for finding in table.findings)
+        return is_whole and self.analysis.trace.meta.gpu_coverage != "untraced" and bool(table.gpu_known[rows].all())
 
     def throttled(self, stage: StageRows) -> float:
         """Of a stage's time, while a quota made the process stand still."""
@@ -161,6 +169,7 @@ def _gpu(measured: Pass, stage: StageRows, source: Pass, seen: StageRows) -> Gpu
         busy=own.busy,
         copy_only=own.copy_only,
         idle=own.idle,
+        shared=own.shared,
     )
 
 

@@ -23,12 +23,11 @@ from perfharness.analysis.diagnosis.host.host_waits import HostWaits, find_host_
 from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.analysis.host_samples.host_profile import Spans, host_profile, rows_of_stage
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.analysis.timeline.grouping import group_rows, unique
-from perfharness.analysis.timeline.projection import Launches
-from perfharness.analysis.timeline.range_table import RangeTable
+from perfharness.analysis.timeline.projection import Launches, RangeTable
 from perfharness.model.diagnosis import HostProfile, Path
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.result import Float64

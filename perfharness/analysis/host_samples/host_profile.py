@@ -22,9 +22,9 @@ from perfharness.analysis.host_samples.frames import (
     program_frames,
     qualified_name,
 )
-from perfharness.analysis.stages.paths import BATCH_SUFFIX, STAGE_SUFFIX
+from perfharness.analysis.stages.roles import STAGE_SUFFIX
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.trace_clock import monotonic_tie
+from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
 from perfharness.model.host_samples import (
     Frame,
@@ -286,7 +286,7 @@ def _by_frame(
 
 def without_suffixes(path: Path) -> Path:
     """A path of results as the recorder's stack has it."""
-    return tuple(name.removesuffix(STAGE_SUFFIX).removesuffix(BATCH_SUFFIX) for name in path)
+    return tuple(name.removesuffix(STAGE_SUFFIX) for name in path)
 
 
 def wilson(share: float, count: float) -> float:

@@ -18,10 +18,10 @@ from perfharness.analysis.slowest.results import (
     Typical,
     Verdict,
 )
-from perfharness.analysis.stages.batch_timeline import BatchTimeline, Which, batch_timeline
+from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
+from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.analysis.timeline.trace_clock import monotonic_tie
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
 

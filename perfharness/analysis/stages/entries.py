@@ -1,208 +1,148 @@
-"""`data` of benchmark.json: every range under its own name, every batch with its index.
+"""`data` of benchmark.json and `mean_all_batches`: every range under its own name, every batch with its index.
 
-Everything stays in columns, one row an entry, until the file is written.
+Entries stay in columns until they are written. The mean over processes is made of the processes' sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.stages.per_batch import per_item
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
-from perfharness.analysis.stages.stage_times import NS_PER_MS, StageTimes
+from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
+from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
 from perfharness.model.rounding import BELOW, DECIMALS, figure
 from perfharness.model.trace import Bool, Int64, Integers
 
 
-def json_number(value: float) -> float | None:
-    """A number for JSON: NaN, which stands for what could not be measured, is None."""
-    return None if np.isnan(value) else figure(value)
-
-
-PER_ITEM = "_per_item"
-"""In the keys of times per item, behind the time's own."""
-
-
-def divide(times: Float64, items: Float64) -> Float64:
-    """Times per item; NaN where there are no items, or they were not counted."""
-    per_item = np.full(len(times), np.nan)
-    np.divide(times, items, out=per_item, where=items > 0)
-    return per_item
-
-
-KINDS: Final[Mapping[str, NumberKind]] = {
-    "count": "whole", "total_items": "whole", "total_items_minus_warmup": "whole", "warmup": "all", "throttled": "any",
-    "throttle_reasons": "labels",
-}  # fmt: skip
-"""Of keys that are no times."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Numbers of entries by key; a number stands in an entry only where `applies`."""
-
-    applies: Bool
-    values: Mapping[str, Float64]
-
-
-Grouped = tuple[Integers, Int64, Int64]
-"""The entry of each stage; the first stage of each entry, and the entry above it."""
-
-
-def group_entries(stages: StageTable) -> Grouped:
-    """Group stages into entries."""
-    node = np.zeros(len(stages), dtype=np.int32)
+def group_entries(stages: StageTable) -> tuple[Integers, Int64, Int64]:
+    """The entry of each stage; the first stage of each entry, and the entry above it."""
+    entry = np.zeros(len(stages), dtype=np.int32)
     firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    next_number = 0
-    for at in stages.rows_of_levels:
-        parent = stages.parent[at]
-        above = np.where(parent >= 0, node[parent], np.int32(NO_PARENT))
-        index = np.where(stages.is_batch[at], stages.batch_index[at], np.int32(NOT_COUNTED))
-        groups = group_rows(stages.owner[at], above, stages.name[at], stages.is_batch[at].astype(np.int64), index)
-        node[at] = groups.code + next_number
-        firsts.append(at[groups.first])
+    numbered = 0
+    for rows in stages.rows_of_levels:
+        parent = stages.parent[rows]
+        above = np.where(parent >= 0, entry[parent], np.int32(NO_PARENT))
+        index = np.where(stages.is_batch[rows], stages.batch_index[rows], np.int32(NOT_COUNTED))
+        groups = group_rows(stages.owner[rows], above, stages.name[rows], stages.is_batch[rows].astype(np.int8), index)
+        entry[rows] = groups.code + numbered
+        firsts.append(rows[groups.first])
         parents.append(above[groups.first])
-        next_number += len(groups)
-    return node, np.concatenate(firsts), np.concatenate(parents)
+        numbered += len(groups)
+    return entry, np.concatenate(firsts), np.concatenate(parents)
 
 
-def names_with_negative_time(stages: StageTable, stage_times: StageTimes, grouped: Grouped) -> list[str]:
-    """Names of entries whose time without warm-up comes out below zero; it is NaN there."""
-    node, first, _ = grouped
-    sums = {time: sum_by_code(node, stage_times.times[time], len(first)) for time in TIMES}
-    _, negative = _around_batches(stages, stage_times, node, sums)
-    return [stages.names[stages.name[row]] for row in first[negative]]
-
-
-def make_entries(stages: StageTable, stage_times: StageTimes, grouped: Grouped) -> EntryTable:
-    """The numbers of each entry."""
-    node, first, parent = grouped
-    count = len(first)
-    sums = {time: sum_by_code(node, stage_times.times[time], count) for time in TIMES}
-    items, is_inside = _items(stage_times, node, count)
-    is_batch = np.zeros(count, dtype=np.bool_)
-    is_batch[node[stages.is_batch]] = True
-    warm = np.ones(count)
-    warm[node[~stage_times.warmup]] = 0
-    around, _ = _around_batches(stages, stage_times, node, sums)
-    earliest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, node, stages.start_ns)
-    occurrences = count_by_code(node, count)
-    waited = np.zeros(count)
-    if stages.barrier_wait_ns.any():
-        waited = sum_by_code(node, stages.barrier_wait_ns / NS_PER_MS, count)
-    groups = [
-        Columns(np.ones(count, dtype=np.bool_), {**sums, "count": occurrences}),
-        Columns(is_batch, {"total_items": items}),
-        Columns(is_inside, {f"{time}_per_item": divide(sums[time], items) for time in TIMES}),
-        around,
-        Columns(waited > 0, {"start_barrier_wait": waited}),
-        Columns(is_batch, {"warmup": warm}),
-    ]
-    labels: tuple[str, ...] = ()
-    if stage_times.throttled is not None:
-        labels = tuple(sorted(stage_times.throttled))
-        reasons = _reasons([stage_times.throttled[label] for label in labels], node, count)
-        groups.append(Columns(is_batch, {"throttled": (reasons > 0).astype(np.float64)}))
-        groups.append(Columns(reasons > 0, {"throttle_reasons": reasons}))
-    per_item = np.where(is_inside, items, np.where(around.applies, around.values["total_items"], np.nan))
-    return _table(stages, first, parent, earliest, groups, labels, _rootless_totals(stages, stage_times), per_item)
-
-
-def _table(
-    stages: StageTable,
-    first: Int64,
-    parent: Int64,
-    earliest: Int64,
-    groups: list[Columns],
-    labels: tuple[str, ...],
-    rootless: dict[str, tuple[Int64, Float64]],
-    items: Float64,
-) -> EntryTable:
-    """Entries below their recorders, in order of start."""
+def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
+    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known."""
+    entry, first, parent = group_entries(stages)
     owners, owner = np.unique(stages.owner[first], return_inverse=True)
-    above = np.where(parent >= 0, parent + len(owners), owner)
-    owner_earliest = np.full(len(owners), np.iinfo(np.int64).max)
-    np.minimum.at(owner_earliest, owner, earliest)
-    order, depth = preorder(
-        np.concatenate([np.full(len(owners), -1, dtype=np.int64), above]), np.concatenate([owner_earliest, earliest])
-    )
-    row_of = np.empty(len(order), dtype=np.int64)
-    row_of[order] = np.arange(len(order))
-    row_of_entry, row_of_owner = row_of[len(owners) :], row_of[: len(owners)]
-    is_batch = stages.is_batch[first]
-    # Keys of stages, names of batches, which their index makes keys, recorders, and keys of batches below 0.
-    paths = stages.paths
-    batch_index = np.where(is_batch, stages.batch_index[first].astype(np.int64), 0)
-    below_zero = np.flatnonzero(batch_index < 0)
-    names = [*paths.keys, *stages.names, *stages.owners]
-    name = np.where(is_batch, len(paths) + stages.name[first], paths.code[first])
-    name[below_zero] = len(names) + np.arange(len(below_zero))
-    names += [f"{stages.names[stages.name[first[at]]]}_{batch_index[at]}" for at in below_zero.tolist()]
-    name = np.concatenate([owners + len(paths) + len(stages.names), name])
-    index = np.where(is_batch & (batch_index >= 0), batch_index, NO_INDEX)
-    index = np.concatenate([np.full(len(owners), NO_INDEX, dtype=np.int64), index])
-    numbers: list[NumberColumn] = []
-    for group in groups:
-        at = np.flatnonzero(group.applies)
-        rows = row_of_entry[at]
-        by_row = np.argsort(rows)
-        for key, values in group.values.items():
-            numbers.append(number_column(key, rows[by_row], values[at[by_row]], labels))
-    for key, (owner_numbers, totals) in rootless.items():
-        rows = row_of_owner[np.searchsorted(owners, owner_numbers)]
-        by_row = np.argsort(rows)
-        numbers.append(number_column(key, rows[by_row], totals[by_row]))
-    items_by_row = np.full(len(order), np.nan)
-    items_by_row[row_of_entry] = items
-    return EntryTable(names, name[order], index[order], depth, numbers, items_by_row)
-
-
-def number_column(key: str, rows: Int64, values: Float64, labels: tuple[str, ...] = ()) -> NumberColumn:
-    """A column of the table; times are rounded. `labels` are those of `throttle_reasons`."""
-    kind = KINDS.get(key, "number")
-    return NumberColumn(
-        key, rows, rounded(values) if kind == "number" else values, kind, labels if kind == "labels" else ()
-    )
-
-
-def _reasons(throttled: list[Bool], node: Integers, count: int) -> Float64:
-    """For each entry the reasons for which it was throttled, a bit each."""
+    count, roots = len(first), len(owners)
+    sums = {time: sum_by_code(entry, times.times[time], count) for time in TIMES}
+    sums["count"] = count_by_code(entry, count)
+    inside = np.flatnonzero(times.batch >= 0)
+    pairs = unique(entry[inside].astype(np.int64) * len(entry) + times.batch[inside])  # a batch counts once
+    sums["items"] = sum_by_code(pairs // max(len(entry), 1), times.items[pairs % max(len(entry), 1)], count)
+    below, holds_batches, _ = _batches_below(stages, times, entry, sums)
+    sums |= below
+    is_inside, warmup = np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
+    is_inside[entry[inside]] = True
+    warmup[entry[~times.warmup]] = False
     bits = np.zeros(count, dtype=np.int64)
-    for position, touched in enumerate(throttled):
-        bits[node[touched]] |= 1 << position
-    return bits.astype(np.float64)
+    reasons = None if throttled is None else tuple(sorted(throttled))
+    for bit, reason in enumerate(reasons or ()):
+        bits[entry[(throttled or {})[reason] & stages.is_batch]] |= 1 << bit
+
+    # Recorders come first: they have items and no times.
+    rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
+    of_root = np.searchsorted(owners, stages.owner[rootless])
+    left = ~times.warmup[rootless]
+    of_roots = {key: np.full(roots, np.nan) for key in sums} | {
+        "items": sum_by_code(of_root, times.items[rootless], roots),
+        "items_left": sum_by_code(of_root[left], times.items[rootless[left]], roots),
+    }
+    earliest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, entry, stages.start_ns)
+    earliest_of_roots = np.full(roots, np.iinfo(np.int64).max)
+    np.minimum.at(earliest_of_roots, owner, earliest)
+    above = np.r_[np.full(roots, NO_PARENT), np.where(parent >= 0, parent + roots, owner)]
+    order, depth = preorder(above, np.r_[earliest_of_roots, earliest])
+    place = np.empty(len(order) + 1, dtype=np.int64)
+    place[order], place[-1] = np.arange(len(order)), NO_PARENT
+    is_batch = stages.is_batch[first]
+    index = np.where(is_batch, stages.batch_index[first].astype(np.int64), NO_INDEX)
+    names, name = [*stages.names, *stages.owners], stages.name[first].astype(np.int64)
+    for at in np.flatnonzero(is_batch & (index < 0)).tolist():
+        name[at], index[at] = len(names), NO_INDEX
+        names.append(f"{stages.names[stages.name[first[at]]]}_{stages.batch_index[first[at]]}")
+
+    def with_roots(values: Bool) -> Bool:
+        return np.asarray(np.r_[np.zeros(roots, dtype=np.bool_), values][order])
+
+    return Entries(
+        names=names,
+        name=np.r_[owners + len(stages.names), name][order],
+        index=np.r_[np.full(roots, NO_INDEX), index][order],
+        depth=depth,
+        parent=place[above[order]],
+        sums={key: np.r_[of_roots[key], column][order] for key, column in sums.items()},
+        is_batch=with_roots(is_batch),
+        is_inside=with_roots(is_inside),
+        holds_batches=np.r_[np.isin(np.arange(roots), of_root), holds_batches][order],
+        warmup=with_roots(warmup),
+        reasons=reasons,
+        throttled=np.r_[np.zeros(roots, dtype=np.int64), bits][order],
+    )
 
 
-def rounded(values: Float64) -> Float64:
-    """Each as `figure` has it, to the last bit, except -0.0."""
-    found, doubtful = _rounded(values, 10.0**DECIMALS)
-    # Times are whole nanoseconds, so few of the small numbers have more digits than that: times of an item.
-    small = np.flatnonzero((np.abs(values) < BELOW[-1]) & (found != values))
-    digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values[small]), side="right")
-    scale: Float64 = np.power(10.0, digits)
-    found[small], doubtful[small] = _rounded(values[small], scale)
-    for at in np.flatnonzero(doubtful).tolist():
-        found[at] = figure(values[at])
-    return found + 0.0
+def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]:
+    """Names of entries whose time without warm-up comes out below zero, because warm-up batches overlap; it is NaN."""
+    entry, first, _ = group_entries(stages)
+    sums = {time: sum_by_code(entry, times.times[time], len(first)) for time in TIMES}
+    _, _, negative = _batches_below(stages, times, entry, {**sums, "items": np.zeros(len(first))})
+    return [stages.names[name] for name in stages.name[first[negative]].tolist()]
 
 
-def _rounded(values: Float64, scale: Float64 | float) -> tuple[Float64, Bool]:
-    """Rounded, and where the product is rounded too, so that may decide, or digits are lost."""
-    scaled = values * scale
-    whole = np.rint(scaled)
-    size = np.abs(scaled)
-    return whole / scale, (np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(size)) | (size >= 2**52)
+def _batches_below(
+    stages: StageTable, times: StageTimes, entry: Integers, sums: dict[str, Float64]
+) -> tuple[dict[str, Float64], Bool, Bool]:
+    """Items and times without warm-up of entries around batches; which these are, and which have a negative time.
+
+    Adds the items of entries around batches to `sums`.
+    """
+    count = len(sums["items"])
+    batches, left, items, items_left = np.zeros((4, count))
+    warm = {time: np.zeros(count) for time in TIMES}
+    batch = times.outermost_batches()
+    above = stages.parent[batch]
+    while (some := above >= 0).any():
+        batch, above = batch[some], above[some]
+        at, is_warm = entry[above], times.warmup[batch]
+        batches += count_by_code(at, count)
+        left += count_by_code(at[~is_warm], count)
+        items += sum_by_code(at, times.items[batch], count)
+        items_left += sum_by_code(at[~is_warm], times.items[batch[~is_warm]], count)
+        for time in TIMES:
+            warm[time] += sum_by_code(at[is_warm], times.times[time][batch[is_warm]], count)
+        above = stages.parent[above]
+    holds = batches > 0
+    sums["items"] = np.where(holds, items, sums["items"])
+    found = {"items_left": items_left}
+    negative = np.zeros(count, dtype=np.bool_)
+    for time in TIMES:
+        rest = np.where(left > 0, sums[time] - warm[time], np.nan)
+        below_zero = holds & (rest < -1e-6)  # a sum of floats may miss zero by less than a picosecond
+        negative |= below_zero
+        found[f"{time}_left"] = np.where(below_zero, np.nan, np.maximum(rest, 0))
+    return found, holds, negative
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Rows of a forest in the order of a walk: each before its children, those by rank, then by row; and their depths.
+    """Rows of a forest, each before its children, those by rank, then by row; and their depths.
 
     `parent` is -1 for roots; a row's parent stands before it.
     """
@@ -219,8 +159,7 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
         size += np.bincount(parent[at], weights=size[at], minlength=count).astype(np.int64)
     position = np.zeros(count, dtype=np.int64)
     for at in levels:
-        above = parent[at]
-        begin = np.where(above >= 0, position[above] + 1, 0)
+        begin = np.where(parent[at] >= 0, position[parent[at]] + 1, 0)
         ordered = np.lexsort((at, rank[at], begin))
         before = np.cumsum(size[at[ordered]]) - size[at[ordered]]
         is_first = np.r_[True, np.diff(begin[ordered]) != 0][: len(at)]
@@ -231,68 +170,120 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
     return order, depth[order]
 
 
-def _items(stage_times: StageTimes, node: Integers, count: int) -> tuple[Float64, Bool]:
-    """Items of the batches around each entry, each batch once; and whether there are such batches."""
-    inside = np.flatnonzero(stage_times.batch >= 0).astype(np.int32)
-    is_inside = np.zeros(count, dtype=np.bool_)
-    is_inside[node[inside]] = True
-    pairs = unique(node[inside].astype(np.int64) * len(node) + stage_times.batch[inside])
-    return sum_by_code(pairs // len(node), stage_times.items[pairs % len(node)], count), is_inside
+def entry_table(entries: Entries) -> EntryTable:
+    """The numbers of each entry as they are written, rounded."""
+    numbers: dict[str, tuple[Int64, Float64 | Bool | Int64]] = {}
 
+    def add(applies: Bool, **columns: Any) -> None:
+        rows = np.flatnonzero(applies)
+        for key, column in columns.items():
+            values = column[rows]
+            numbers[key] = (
+                rows,
+                rounded(values.astype(np.float64, copy=False)) if values.dtype == np.float64 else values,
+            )
 
-def _around_batches(
-    stages: StageTable, stage_times: StageTimes, node: Integers, sums: dict[str, Float64]
-) -> tuple[Columns, Int64]:
-    """What entries around batches add: items, and their own times less those of the warm-up batches inside."""
-    count = len(next(iter(sums.values())))
-    totals = _sums_over_batches_below(stages, stage_times, node, count)
-    items, items_left = totals["items"], totals["items_left"]
-    values: dict[str, Float64] = {"total_items": items}
-    negative = np.zeros(count, dtype=np.bool_)
+    sums, is_range, around = entries.sums, entries.depth > 0, entries.holds_batches
+    add(is_range, **{key: sums[key] for key in (*TIMES, "count")})
+    add(entries.is_batch | around, total_items=sums["items"])
+    per = {f"{time}{PER_ITEM}": per_item(sums[time], sums["items"]) for time in TIMES}
+    add(entries.is_inside | (around & is_range), **per)
     for time in TIMES:
-        left = np.where(totals["batches_left"] > 0, sums[time] - totals[time], np.nan)
-        # A sum of floats may miss zero by less than a picosecond.
-        below_zero = left < -1e-6
-        negative |= below_zero
-        left = np.where(below_zero, np.nan, np.maximum(left, 0))
-        values[f"{time}_per_item"] = divide(sums[time], items)
-        values[f"{time}_minus_warmup"] = left
-        values[f"{time}_per_item_minus_warmup"] = divide(left, items_left)
-    values["total_items_minus_warmup"] = items_left
-    applies = totals["batches"] > 0
-    return Columns(applies, values), np.flatnonzero(negative & applies)
+        left = sums[f"{time}_left"]
+        without = {f"{time}_minus_warmup": left}
+        without[f"{time}{PER_ITEM}_minus_warmup"] = per_item(left, sums["items_left"])
+        add(around & is_range, **without)
+    add(around, total_items_minus_warmup=sums["items_left"])
+    add(entries.is_batch, warmup=entries.warmup)
+    if entries.reasons is not None:
+        add(entries.is_batch, throttled=entries.throttled > 0)
+        add(entries.throttled > 0, throttle_reasons=entries.throttled)
+    return EntryTable(entries.names, entries.name, entries.index, entries.depth, numbers, entries.reasons or ())
 
 
-def _sums_over_batches_below(
-    stages: StageTable, stage_times: StageTimes, node: Integers, count: int
-) -> dict[str, Float64]:
-    """Per entry, sums over the outermost batches anywhere below it; times are those of warm-up batches."""
-    totals = {name: np.zeros(count) for name in ("batches", "batches_left", "items", "items_left", *TIMES)}
-    batch = stage_times.outermost_batches()
-    above = stages.parent[batch]
-    while (some := above >= 0).any():
-        batch, above = batch[some], above[some]
-        at, warm = node[above], stage_times.warmup[batch]
+def mean_entries(processes: Sequence[Entries]) -> Entries:
+    """Each sum's mean over the processes that have the entry, entries in the order of the first that has them.
 
-        totals["batches"] += count_by_code(at, count)
-        totals["batches_left"] += count_by_code(at[~warm], count)
-        totals["items"] += sum_by_code(at, stage_times.items[batch], count)
-        totals["items_left"] += sum_by_code(at[~warm], stage_times.items[batch[~warm]], count)
-        for time in TIMES:
-            totals[time] += sum_by_code(at[warm], stage_times.times[time][batch[warm]], count)
-        above = stages.parent[above]
-    return totals
-
-
-def _rootless_totals(stages: StageTable, stage_times: StageTimes) -> dict[str, tuple[Int64, Float64]]:
-    """Batches without a range around them are counted at their recorder, which has no time of its own.
-
-    By key, owners and what they have.
+    Entries are the same if their keys and those of all entries around them are. A batch is warm-up if it is in all
+    processes, and throttled if it is in one.
     """
-    rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
-    owners, code = np.unique(stages.owner[rootless], return_inverse=True)
-    items, left = stage_times.items[rootless], ~stage_times.warmup[rootless]
-    return {
-        "total_items": (owners, sum_by_code(code, items, len(owners))),
-        "total_items_minus_warmup": (owners, sum_by_code(code[left], items[left], len(owners))),
-    }
+    if len(processes) == 1:
+        return processes[0]
+    code: dict[str, int] = {}
+    codes = [np.asarray([code.setdefault(name, len(code)) for name in one.names], dtype=np.int64) for one in processes]
+    name = np.concatenate([own[one.name] for own, one in zip(codes, processes, strict=True)])
+    index, depth = (np.concatenate([getattr(one, key) for one in processes]) for key in ("index", "depth"))
+    begins = np.cumsum([0, *(len(one.name) for one in processes)])[:-1]
+    parent = np.concatenate(
+        [np.where(one.parent >= 0, one.parent + begin, NO_PARENT) for one, begin in zip(processes, begins, strict=True)]
+    )
+    merged = np.zeros(len(name) + 1, dtype=np.int64)
+    merged[-1] = NO_PARENT
+    firsts, count = [np.empty(0, dtype=np.int64)], 0
+    for level in range(int(depth.max(initial=-1)) + 1):
+        rows = np.flatnonzero(depth == level)
+        groups = group_rows(merged[parent[rows]], name[rows], index[rows])
+        merged[rows] = groups.code + count
+        firsts.append(rows[groups.first])
+        count += len(groups)
+    first = np.concatenate(firsts)
+    order, new_depth = preorder(merged[parent[first]], first)
+    place = np.empty(count + 1, dtype=np.int64)
+    place[order], place[-1] = np.arange(count), NO_PARENT
+    row, at = place[merged[:-1]], first[order]
+    having = count_by_code(row, count)
+    keys = processes[0].sums
+    sums = {key: sum_by_code(row, np.concatenate([one.sums[key] for one in processes]), count) for key in keys}
+    reasons = sorted({reason for one in processes for reason in one.reasons or ()})
+    bits = np.zeros(count, dtype=np.int64)
+    for one, begin in zip(processes, begins.tolist(), strict=True):
+        for bit, reason in enumerate(one.reasons or ()):
+            has = (one.throttled >> bit & 1) << reasons.index(reason)
+            np.bitwise_or.at(bits, row[begin : begin + len(has)], has)
+
+    def any_of(flag: str, wanted: bool = True) -> Bool:
+        flags = np.concatenate([getattr(one, flag) for one in processes])
+        return np.asarray(np.bincount(row, weights=flags == wanted, minlength=count) > 0)
+
+    return Entries(
+        names=list(code),
+        name=name[at],
+        index=index[at],
+        depth=new_depth,
+        parent=place[merged[parent[at]]],
+        sums={key: column / having for key, column in sums.items()},
+        is_batch=any_of("is_batch"),
+        is_inside=any_of("is_inside"),
+        holds_batches=any_of("holds_batches"),
+        warmup=~any_of("warmup", wanted=False),
+        reasons=None if all(one.reasons is None for one in processes) else tuple(reasons),
+        throttled=bits,
+    )
+
+
+def rounded(values: Float64) -> Float64:
+    """Round each value as `figure` does."""
+    digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values), side="right")
+    scale = np.power(10.0, np.where(values == 0, DECIMALS, digits))
+    scaled = values * scale
+    whole = np.rint(scaled)
+    found = whole / scale
+    # The product is rounded too, which matters for values that lie in the middle.
+    for at in np.flatnonzero(np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled))).tolist():
+        found[at] = figure(values[at])
+    return np.asarray(found + 0.0, dtype=np.float64)
+
+
+def sums_of_ranges(processes: Sequence[Entries]) -> dict[Path, dict[str, float | None]]:
+    """Count and times of each path over all processes, all batches of a path together; None if not measured."""
+    found: dict[Path, dict[str, float]] = {}
+    for one in processes:
+        columns = {key: one.sums[key].tolist() for key in ("count", *TIMES)}
+        path: list[str] = []
+        for row, (name, depth) in enumerate(zip(one.name.tolist(), one.depth.tolist(), strict=True)):
+            path[depth:] = [one.names[name]]
+            if depth:  # a recorder is not a range
+                sums = found.setdefault(tuple(path), dict.fromkeys(columns, 0.0))
+                for key, column in columns.items():
+                    sums[key] += column[row]
+    return {path: {key: None if sum_ != sum_ else sum_ for key, sum_ in sums.items()} for path, sums in found.items()}

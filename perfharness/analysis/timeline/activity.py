@@ -8,7 +8,7 @@ import numpy as np
 
 from perfharness.analysis.energy.work import Batches
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.analysis.stages.times import StageTimes
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
 from perfharness.model.trace import Int64

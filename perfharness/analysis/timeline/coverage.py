@@ -15,10 +15,9 @@ from perfharness.analysis.timeline import cuda_calls
 from perfharness.analysis.timeline.busy import ThreadOrder
 from perfharness.analysis.timeline.cuda_calls import CudaCalls
 from perfharness.analysis.timeline.grouping import distinct, group_rows
-from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
-from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
 """Fewer ranges than this without CUDA calls, at the end of a run, may be a pipeline that winds down."""
@@ -35,8 +34,11 @@ _UNTRACED = {
 """How bad it is and what to do, by the reason."""
 
 
-def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
-    """Which ranges' GPU times can be trusted (False: not), and the findings with the reasons."""
+def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -> tuple[Bool, list[Finding]]:
+    """Which ranges' GPU times can be trusted, and the findings with the reasons.
+
+    `launched`: the calls that started operations; `operations`: the operations with a call.
+    """
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
     if trace.meta.gpu_coverage == "untraced":
@@ -47,7 +49,7 @@ def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Fin
         findings.append(Finding("gpu-not-traced", severity, f"GPU times are null: {reason}.", hint))
         return np.zeros_like(known), findings
     calls, started = CudaCalls(trace.api, trace.names), np.zeros(len(trace.api), dtype=np.bool_)
-    started[launches.call] = True
+    started[launched] = True
     # The embedded tracer keeps only calls whose operation it saw.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
     for affected, finding in [
@@ -58,7 +60,7 @@ def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Fin
         if finding is not None:
             known &= ~affected
             findings.append(finding)
-    findings.extend(_operations_without_call(trace, launches))
+    findings.extend(_operations_without_call(trace, operations))
     return known, findings
 
 
@@ -213,11 +215,11 @@ def _cut_off(trace: Trace) -> tuple[Bool, Finding | None]:
     )
 
 
-def _operations_without_call(trace: Trace, launches: Launches) -> list[Finding]:
-    """Copies that the driver makes by itself (managed memory) have none: their id is 0."""
+def _operations_without_call(trace: Trace, with_call: Integers) -> list[Finding]:
+    """Report operations without a call. Copies that the driver makes by itself (managed memory) have the id 0."""
     operations = trace.operations
     lost = np.ones(len(operations), dtype=np.bool_)
-    lost[launches.operation] = False
+    lost[with_call] = False
     lost &= (operations.kind != GpuOperationKind.MEMCPY) | (operations.correlation != 0)
     without_call = int(lost.sum())
     if not without_call:
@@ -250,5 +252,22 @@ def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
             f"nsys {meta.tracer_version} knows CUDA up to {newest}, the driver has CUDA {driver}; such a pair loses "
             "GPU events silently.",
             "Use a newer nsys, or `--tracer embedded`.",
+        )
+    ]
+
+
+def never_closed(trace: Trace) -> list[Finding]:
+    """Report ranges that were never closed."""
+    codes, counts = np.unique(trace.ranges.name[trace.ranges.is_open], return_counts=True)
+    if not len(codes):
+        return []
+    most = np.argsort(-counts, kind="stable")[:5]
+    shown = ", ".join(f"'{trace.names[codes[at]]}' {counts[at]} times" for at in most.tolist())
+    return [
+        Finding(
+            "range-never-closed",
+            Severity.ERROR,
+            f"{counts.sum()} range(s) were never closed ({shown}); their times run to the end of the trace.",
+            "Pop every range, or use `with perf.range(...)`, which closes it on exceptions too.",
         )
     ]

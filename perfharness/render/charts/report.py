@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfharness.analysis.ranks.results import RankFigures
-from perfharness.analysis.stages.batch_timeline import Bar, BatchTimeline, Thinned
+from perfharness.analysis.stages.charts import Bar, BatchTimeline
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
@@ -234,7 +234,10 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
         layers.append(unit(mark.encode(x=x, y=y, text="short:N")))
     if found.gpu_reason is not None:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
-    sheet.notes += map(_thinned_text, found.thinned)
+    if found.joined_ms is not None:
+        sheet.notes.append(f"events within {found.joined_ms:,.3g} ms of each other are one bar, pale as they pause")
+    if found.streams_left_out:
+        sheet.notes.append(f"{found.streams_left_out} GPU streams with less work are not shown")
     title = f"{found.which} batch: {found.cpu_ms:,.4g} ms on the host (batch {found.batch_index} of {found.process})"
     return sheet.made(layered(layers, WIDTH, ROW_HEIGHT * max(len(found.rows), 1)), title)
 
@@ -256,16 +259,6 @@ def _bar_name(bar: Bar) -> str:
     if bar.sum_ms is None:
         return bar.name
     return f"{bar.count} x {bar.name or 'different ones'}, {bar.sum_ms:,.4g} ms together"
-
-
-def _thinned_text(one: Thinned) -> str:
-    joined = (
-        f"{one.all} {one.what}; neighbours within {one.within_ms:,.3g} ms are one bar, pale as they pause"
-        if one.within_ms
-        else ""
-    )
-    left = f"{one.left_out} of {one.all} {one.what} are not shown; they took {one.left_out_ms:,.3g} ms together"
-    return "; ".join(part for part in (joined, left if one.left_out else "") if part)
 
 
 VERDICT_COLORS = {

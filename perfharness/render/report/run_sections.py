@@ -43,7 +43,7 @@ from perfharness.render.terminal.advice import advice_text, milliseconds, stage_
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
 from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.machine import gpu_name
-from perfharness.render.terminal.results import WHERE_OUTSIDE, row_names
+from perfharness.render.terminal.results import row_names
 from perfharness.runs.report.model import RunReport, StageLine
 
 SENTENCES = 3
@@ -265,14 +265,11 @@ def _outside(run: RunReport) -> Iterator[Block]:
         return
     columns = [
         Column("stage"), Column("count", "count"), Column("CPU mean", "ms"), Column("p50", "ms"),
-        Column("CPU total", "ms"), Column("GPU mean", "ms"), Column("ran"),
+        Column("CPU total", "ms"), Column("GPU mean", "ms"),
     ]  # fmt: skip
     names = row_names([tuple(one.path) for one in run.outside_batches])
     rows = [
-        [
-            name, one.count, one.cpu_time.mean, one.cpu_time.p50, one.cpu_time.total, one.gpu_time.mean,
-            ", ".join(WHERE_OUTSIDE[place] for place in one.where),
-        ]
+        [name, one.count, one.cpu_time.mean, one.cpu_time.p50, one.cpu_time.total, one.gpu_time.mean]
         for name, one in zip(names, run.outside_batches, strict=True)
     ]  # fmt: skip
     note = "Stages outside of batches of their recorder, ms per occurrence; not assigned to a batch."

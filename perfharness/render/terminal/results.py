@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from perfharness.analysis.stages.journal_check import CAPTURED
-from perfharness.analysis.stages.range_sums import RANGE_TIMES, sums_of_ranges
+from perfharness.analysis.stages.checks import CAPTURED
+from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.model.findings import Severity
-from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
+from perfharness.model.result import RESERVED_KEYS, Entries, Path, ProcessResult, Tree, path_text
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.advice import MOST_VALUABLE, limited_by, print_advice
 from perfharness.render.terminal.console import Column, ms_text, print_table, say
@@ -37,13 +37,10 @@ default. A column without any value is omitted."""
 GPU_COLUMNS = frozenset({"GPU", "busy", "GPU/item"})
 
 
-WHERE_OUTSIDE = {
-    "other_task": "next to a batch, in another task",
-    "other_thread": "next to a batch, in another thread",
-    "other_process": "next to a batch, in another process",
-    "other_recorder": "in or next to a batch of another recorder or domain",
-    "no_batch_open": "while no batch was open",
-}
+RANGE_TIMES = {"CPU": "cpu_time", "GPU": "gpu_time", "busy": "gpu_busy_time"}
+
+LEAST_SHARE_OF_OTHERS = 0.05
+"""Of the batch: a shorter stage that another recorder or a library made is in the JSON files only."""
 
 MAX_ROWS = 200
 """Maximum of rows on a terminal."""
@@ -96,6 +93,7 @@ def print_result(
         whole: all advice, for a reader who gets the evidence as well.
     """
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
+    rows = list(_without_short_ones(rows, {path for one in results.values() for path in one.of_others}))
     if has_gpu is None:
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
     diagnoses = {name: one.diagnosis for name, one in results.items() if one.diagnosis is not None}
@@ -104,7 +102,7 @@ def print_result(
         if len(rows) > MAX_ROWS:
             say(console, f"{len(rows) - MAX_ROWS} more stages are in the JSON files")
     else:
-        _print_ranges(console, (one.entries for one in results.values()), has_gpu=has_gpu)
+        _print_ranges(console, [one.entries for one in results.values()], has_gpu=has_gpu)
     if tree.get("outside_batches"):
         _print_outside(console, tree["outside_batches"])
     if "throughput" in tree:
@@ -115,6 +113,18 @@ def print_result(
     print_ranks(console, tree)
     print_machine(console, tree)
     print_advice(console, diagnoses, None if whole else MOST_VALUABLE)
+
+
+def _without_short_ones(rows: Sequence[StageRow], of_others: Container[Path]) -> Iterator[StageRow]:
+    """The rows without those of others that take less than 5 % of their batch."""
+    batch_ms = 0.0
+    for row in rows:
+        times = row.statistics["cpu_time"]
+        total_ms = (times["mean"] or 0.0) * times["count"]
+        if "total_items" in row.statistics:
+            batch_ms = total_ms
+        if row.path not in of_others or total_ms >= LEAST_SHARE_OF_OTHERS * batch_ms:
+            yield row
 
 
 def _print_stages(console: Console, rows: list[StageRow], limits: Mapping[Path, Text], *, has_gpu: bool) -> None:
@@ -141,17 +151,17 @@ def _print_stages(console: Console, rows: list[StageRow], limits: Mapping[Path, 
 
 
 def _print_outside(console: Console, stages: list[Tree]) -> None:
-    """Print stages outside of batches, and where they ran."""
+    """Print stages outside of batches."""
     say(console, "outside of batches, ms per occurrence")
     columns = [
         Column("stage", is_text=True), Column("count"), Column("CPU"), Column("p50", drop=2), Column("total"),
-        Column("GPU", drop=1), Column("ran", is_text=True, drop=3),
+        Column("GPU", drop=1),
     ]  # fmt: skip
     names = row_names([tuple(stage["path"]) for stage in stages[:MAX_ROWS]])
     rows = [
         [
             name, str(stage["count"]), *(_cell(stage["cpu_time"][key]) for key in ("mean", "p50", "total")),
-            _cell(stage["gpu_time"]["mean"]), ", ".join(WHERE_OUTSIDE[place] for place in stage["where"]),
+            _cell(stage["gpu_time"]["mean"]),
         ]
         for name, stage in zip(names, stages, strict=False)
     ]  # fmt: skip
@@ -162,7 +172,7 @@ def _cell(figure: float | None) -> str:
     return NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else ms_text(figure)
 
 
-def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: bool) -> None:
+def _print_ranges(console: Console, entries: Sequence[Entries], *, has_gpu: bool) -> None:
     """Print every range of a run without batches: count, sum and mean of its times."""
     ranges = sums_of_ranges(entries)
     if not ranges:

@@ -63,9 +63,6 @@ class Range(_Open):
     cpu_time: Number = LEFT_OUT
     """host time from push to pop, less what was waited at the start barrier, summed over occurrences (ms)"""
 
-    start_barrier_wait: Annotated[float, Field(gt=0)] = LEFT_OUT
-    """what the thread waited at the start barrier inside this range; not in cpu_time, but spanned by gpu_time (ms)"""
-
     gpu_time: Number = LEFT_OUT
     """GPU-projected: first to last GPU operation started inside; 0: none was started; null: could not be traced (ms)"""
 
@@ -143,10 +140,6 @@ class OutsideStage(_Model):
 
     count: Count
     """occurrences"""
-
-    where: dict[Literal["other_task", "other_thread", "other_process", "other_recorder", "no_batch_open"], Count]
-    """how many of them began while a batch of the recorder was open: on their thread in another task, in another
-    thread, in another process; while only a batch of another recorder or domain was; or while none was"""
 
     cpu_time: Occurrences
     gpu_time: Occurrences

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from perfharness.analysis.stages.journal_check import check_journals
+from perfharness.analysis.stages.checks import check_journals
 from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal

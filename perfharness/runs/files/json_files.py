@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfharness.errors import ResultError
 from perfharness.files import read_regular, reason_of, replacing
-from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, EntryTable, NumberColumn, Tree
+from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, WHOLE_KEYS, EntryTable, Tree
 
 Tables = dict[str, Any]
 
@@ -144,32 +144,27 @@ def entry_rows(table: EntryTable) -> pa.Table:
     names = pa.array([table.names[name] for name in used.tolist()], pa.string()).take(pa.array(code))
     numbered = pa.compute.binary_join_element_wise(names, pa.array(table.index).cast(pa.string()), "_")
     parent = table.parents()
-    by_key: dict[str, list[NumberColumn]] = {}  # batches, and ranges around batches, may each have one of a key
-    for column in table.numbers:
-        by_key.setdefault(column.key, []).append(column)
     return pa.table(
         {
             "parent": pa.array(parent, mask=parent < 0),
             "depth": pa.array(table.depth),
             "key": pa.compute.if_else(pa.array(table.index == NO_INDEX), names, numbered).dictionary_encode(),
-            **{key: _values(columns, len(table)) for key, columns in by_key.items()},
+            **{key: _column(table, key) for key in table.numbers},
         }
     )
 
 
-def _values(columns: list[NumberColumn], count: int) -> pa.Array:
-    """One number of all entries; no entry is in two of the columns."""
-    values, kind = np.full(count, np.nan), columns[0].kind
-    for column in columns:
-        values[column.rows] = column.values
-    missing = np.isnan(values)
-    if kind == "labels":
-        bits = zip(values.tolist(), missing.tolist(), strict=True)
-        lists = [None if gone else columns[0].labels_of(int(value)) for value, gone in bits]
+def _column(table: EntryTable, key: str) -> pa.Array:
+    """One number of all entries."""
+    rows, values = table.numbers[key]
+    column = np.zeros(len(table), dtype=values.dtype)
+    column[rows] = values
+    missing = np.ones(len(table), dtype=np.bool_)
+    missing[rows] = np.isnan(values) if values.dtype == np.float64 else False
+    if key == "throttle_reasons":
+        lists = [None if gone else table.as_written(key, bits) for bits, gone in zip(column, missing, strict=True)]
         return pa.array(lists, pa.list_(pa.string()))
-    known = np.where(missing, 0, values)
-    if kind in ("all", "any"):
-        return pa.array(known > 0, mask=missing)
-    if kind == "whole" and ((known == np.floor(known)) & (np.abs(known) < 2**63)).all():
-        return pa.array(known.astype(np.int64), mask=missing)
-    return pa.array(values, mask=missing)
+    known = column[~missing]
+    if key in WHOLE_KEYS and (known == np.floor(known)).all() and (np.abs(known) < 2**63).all():
+        column = np.where(missing, 0, column).astype(np.int64)
+    return pa.array(column, mask=missing)

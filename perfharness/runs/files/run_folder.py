@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from perfharness.analysis.diagnosis.passes import Pass
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
-from perfharness.analysis.stages.combine import combine
-from perfharness.analysis.stages.journal_check import with_checks
-from perfharness.analysis.stages.outside import outside_tree
+from perfharness.analysis.stages.checks import with_checks
+from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
-from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
-from perfharness.analysis.timeline.trace_clock import clock_findings
+from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
+from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.environment import LOGGING_TRACERS
@@ -298,7 +297,7 @@ def analyze_run(
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
-    failed = _failed(manifest)
+    failed = {**_without_trace(manifest, all_analysed), **_failed(manifest)}
     mean = {
         **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
         **_pooled_diagnosis(included),
@@ -332,10 +331,10 @@ def benchmark_tree(result: ProcessResult) -> Tree:
     """The body of benchmark.json."""
     diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}
     return {
-        "data": result.entries,
+        "data": entry_table(result.entries),
         "mean_data": result.mean_data,
         "stats_minus_warmup": result.stats_minus_warmup,
-        "outside_batches": outside_tree([result.outside]),
+        "outside_batches": outside_tree([result]),
         **diagnosis,
         "meta": result.meta,
     }
@@ -522,6 +521,12 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
             process.folder,
         )
     ]
+
+
+def _without_trace(manifest: RunManifest, analysed: Container[str]) -> dict[str, str]:
+    """Processes whose part of the run is not known."""
+    lost = [process.folder for process in manifest.measured_processes if process.folder not in analysed]
+    return dict.fromkeys(lost, "it left no trace that can be read")
 
 
 def _failed(manifest: RunManifest) -> dict[str, str]:

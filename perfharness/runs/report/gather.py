@@ -18,16 +18,22 @@ from perfharness.analysis.diagnosis.advice import advise, is_explained
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
-from perfharness.analysis.stages.batch_rest import Rest, rest_of_batches
-from perfharness.analysis.stages.batch_series import MAX_POINTS, batch_series, histogram
-from perfharness.analysis.stages.batch_timeline import BatchTimeline, batch_timelines
-from perfharness.analysis.stages.combine import combine
-from perfharness.analysis.stages.range_sums import sums_of_ranges
+from perfharness.analysis.stages.charts import (
+    MAX_POINTS,
+    BatchTimeline,
+    Rest,
+    batch_series,
+    batch_timelines,
+    histogram,
+    rest_of_batches,
+)
+from perfharness.analysis.stages.entries import sums_of_ranges
+from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
 from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
-from perfharness.analysis.timeline.trace_clock import tie_trace_clock
+from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
@@ -507,7 +513,7 @@ def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
 
 
 def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:
-    for path, sums in sums_of_ranges(result.entries for result in results.values()).items():
+    for path, sums in sums_of_ranges([result.entries for result in results.values()]).items():
         yield RangeSum(
             path=path,
             count=sums["count"] or 0.0,

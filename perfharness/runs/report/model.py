@@ -14,8 +14,7 @@ from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.slowest import Slowest
-from perfharness.analysis.stages.batch_series import BatchSeries, Histogram
-from perfharness.analysis.stages.batch_timeline import BatchTimeline
+from perfharness.analysis.stages.charts import BatchSeries, BatchTimeline, Histogram
 from perfharness.analysis.suites.cost import Cost
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile

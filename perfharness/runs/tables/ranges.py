@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from perfharness.analysis.timeline.range_table import RangeTable
+from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model.trace import Style, Trace, pid_of, tid_of
 from perfharness.runs.tables.columns import names_of, nullable, whole
 

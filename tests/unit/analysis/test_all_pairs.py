@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.timeline.range_table import RangeTable
+from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace
 from perfharness.trace import open_trace

@@ -9,9 +9,21 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes import Causes, Code, CpuSupply, Pass, StageCauses, advise, diagnose, unexplained
+from perfharness.analysis.causes import (
+    Causes,
+    Code,
+    CpuSupply,
+    Pass,
+    StageCauses,
+    advise,
+    diagnose,
+    unexplained,
+    with_rank_delays,
+)
 from perfharness.analysis.diagnosis import OtherProcesses
+from perfharness.analysis.ranks.results import RankDelay
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
 from perfharness.trace import open_trace
@@ -240,6 +252,15 @@ def test_a_short_host_part_is_judged_by_its_gpu_work(tmp_path: Path) -> None:
     assert causes_of(tmp_path, outlasting(559), "issue", stages={}).verdict.code is not Code.GPU_BOUND
 
 
+def test_nothing_is_said_of_gpu_work_that_the_trace_lost(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        launches(50)(batch)
+        batch.builder.operation(batch.at(600), batch.at(900), 1_000_000 + batch.index, table=schema.TABLE_KERNEL)
+
+    stage = causes_of(tmp_path, content)
+    assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.UNKNOWN, None)
+
+
 def test_another_process_on_the_gpu(tmp_path: Path) -> None:
     begins = 2 * np.arange(1, 13) * BATCH
     others = OtherProcesses(BusyLine(begins - 500 * US, begins + 320 * US), 1)
@@ -356,3 +377,21 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
     verdicts = {stage.path: stage.verdict for stage in causes.stages}
     assert all(verdicts[one.path] is one.cause for one in advice)
     assert unexplained({"one": causes}) == [one for one, verdict in verdicts.items() if verdict.code is Code.UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("process", "waited_ms", "detail", "share"),
+    [("one", 0.5, "rank", 0.5), ("one", 0.2, "lock", 0.6), ("other", 0.5, "lock", 0.6)],
+    ids=["waits", "hardly waits", "another process waits"],
+)
+def test_a_wait_for_a_late_rank(process: str, waited_ms: float, detail: str, share: float, tmp_path: Path) -> None:
+    causes = diagnose(Pass(made(tmp_path, states((600, LOCK)))))
+    delay = RankDelay(
+        rank=3, process="late", at_stage=stage_of(causes).path, operation="all_reduce", call=None, batches=12,
+        lag_ms=waited_ms, late_share=1.0, waiting_ms=waited_ms, waiting_by_process={process: waited_ms},
+        saves_ms=0.4, batch_share=0.5, stage=("nvtx", "decode"), basis="host", between_batches=False, excess_ms=0.5,
+        reason=None,
+    )  # fmt: skip
+    verdict = stage_of(with_rank_delays(causes, [delay], "one")).verdict
+    assert (verdict.code, verdict.detail) == (Code.WAITING, detail)
+    assert verdict.share == pytest.approx(share, abs=0.005)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.timeline.range_table import RangeTable
+from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder

@@ -6,52 +6,18 @@ import json
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
-from perfharness.analysis.stages.roles import MAX_LEVELS
-from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
-from perfharness.analysis.timeline import intervals
+from perfharness.analysis.timeline.intervals import MAX_LEVELS
 from perfharness.cli.main import run
-from perfharness.model.rounding import figure
-from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.recorded_traces import Recorded
 
 DEPTH = 3000
-
-
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 1)), max_size=40), st.integers(1, 3))
-def test_deep_intervals_nest_as_others_do(rows: list[tuple[int, int, int]], levels: int) -> None:
-    """One by one from any level on, as level by level: overlapping ones and borders that touch included."""
-    start = np.asarray([row[0] for row in rows], dtype=np.int64)
-    end = start + np.asarray([row[1] for row in rows], dtype=np.int64)
-    group = np.asarray([row[2] for row in rows], dtype=np.int64)
-    order = intervals.outer_first(start, end, group)
-    columns = start[order], end[order], group[order]
-    by_level = intervals.nest_in_order(*columns)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "VECTORIZED_LEVELS", levels)
-        one_by_one = intervals.nest_in_order(*columns)
-    assert one_by_one.parent.tolist() == by_level.parent.tolist()
-    assert one_by_one.level.tolist() == by_level.level.tolist()
-    assert one_by_one.touching == by_level.touching
-
-
-def test_sums_of_ranges_inside_ranges(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for level in range(50):
-        builder.range("r", level, 1000 - level)
-        builder.kernel((100 + level, 100 + level), (2000 + 10 * level, 2005 + 10 * level))
-    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
-    assert table.projection.operation_count.tolist() == [50] * 50
-    assert table.projection.busy_ns.tolist() == [250] * 50
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +54,6 @@ def test_a_diagnosis_reads_it(deep: Path) -> None:
     assert run(["analyze", str(deep), "-v"]) == 0
 
 
-def test_no_range_is_missing_from_the_table_of_ranges(deep: Path) -> None:
-    levels = open_run(deep).ranges()["level"].to_numpy()
-    assert np.bincount(levels).tolist() == [2] * (DEPTH + 1)
-
-
 def test_a_pop_that_is_forgotten_each_time(tmp_path: Path) -> None:
     """The range that is never popped is named, with how often."""
     builder = TraceBuilder()
@@ -121,22 +82,3 @@ def test_the_stages_that_take_the_most_time_are_diagnosed(tmp_path: Path) -> Non
     assert found.stages[0].path == ("toy", "batch")
     assert not {stage.path[-1] for stage in found.stages} & {f"s{number}" for number in range(0, 250, 25)}
     assert len([text for text in found.missing if "51" in text]) == 1
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=120))
-def test_percentiles_are_numpys(values: list[float]) -> None:
-    column = np.asarray(values)
-    found = summarise(column).to_json()
-    for name, percentile in PERCENTILES.items():
-        expected = figure(float(np.percentile(column, percentile))) if len(values) >= min_count(percentile) else None
-        assert found[name] == expected
-
-
-def test_indices_that_fit_no_integer(tmp_path: Path) -> None:
-    """A name may end in any digits; what is no index of 64 bits is a part of the name."""
-    builder = TraceBuilder()
-    for place, name in enumerate(("batch_7", "batch_" + "9" * 40, "batch_²")):
-        builder.range(name, 10 * place, 10 * place + 5)
-    stages = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).stages
-    assert [stages.names[code] for code in stages.name] == ["batch", "batch_" + "9" * 40, "batch_²"]
-    assert stages.is_batch.tolist() == [True, True, False]

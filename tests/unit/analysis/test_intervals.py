@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.timeline.intervals import nest
+from perfharness.analysis.timeline.intervals import MAX_LEVELS, innermost_at, nest
 from perfharness.model.trace import Int64
 
 MOMENTS = st.integers(0, 30)
@@ -47,35 +47,30 @@ def test_nesting_is_the_tightest_containment(intervals: list[tuple[int, int, int
             assert end[parent] >= end[i]
 
 
-def test_a_stack() -> None:
-    """One thread, four ranges; the other thread's range at the same time is nobody's child.
-
-    0         1         2
-    0123456789012345678901234
-    a-----------------------a
-     b--------b   c--------c
-       d-d
-    """
-    start, end = np.asarray([0, 1, 14, 3, 3]), np.asarray([24, 10, 23, 5, 5])
-    nesting = nest(start, end, np.asarray([1, 1, 1, 1, 2]))
-    assert nesting.parent.tolist() == [-1, 0, 0, 1, -1]
-    assert nesting.level.tolist() == [0, 1, 1, 2, 0]
-
-
-def test_start_end_ranges_may_overlap() -> None:
-    """
-    a--------a
-         b--------b
-           c-c
-               d-d
-    """
-    nesting = nest(np.asarray([0, 5, 7, 11]), np.asarray([9, 14, 9, 13]), np.zeros(4, dtype=np.int64))
-    assert nesting.parent.tolist() == [-1, -1, 0, 1] or nesting.parent.tolist() == [-1, -1, 1, 1]
-    assert nesting.parent.tolist()[3] == 1
+@given(INTERVALS, MOMENTS, MOMENTS)
+def test_the_innermost_interval_around_a_stretch(intervals: list[tuple[int, int, int]], a: int, b: int) -> None:
+    """Of intervals that nest: those of which no two overlap without one holding the other."""
+    start, end, _ = columns(intervals)
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    kept: list[int] = []
+    for i in range(len(start)):
+        if not any(start[j] < start[i] <= end[j] < end[i] for j in kept):
+            kept.append(i)
+    start, end = start[kept], end[kept]
+    parent = nest(start, end, np.zeros_like(start)).parent
+    first, last = np.asarray([min(a, b)]), np.asarray([max(a, b)])
+    (found,) = innermost_at(start, end, parent, first, last).tolist()
+    around = [int(end[i] - start[i]) for i in range(len(start)) if start[i] <= first[0] and end[i] >= last[0]]
+    assert (found == -1) == (not around)
+    if around:
+        assert start[found] <= first[0]
+        assert end[found] >= last[0]
+        assert end[found] - start[found] == min(around)
 
 
-def test_deep_stacks_and_large_times() -> None:
-    depth, origin = 500, 1 << 60
+def test_large_times() -> None:
+    depth, origin = MAX_LEVELS, 1 << 60
     start = origin + np.arange(depth, dtype=np.int64)
     end = origin + 2 * depth - np.arange(depth, dtype=np.int64)
     nesting = nest(start, end, np.full(depth, 1 << 55, dtype=np.int64))

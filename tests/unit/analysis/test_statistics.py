@@ -21,7 +21,6 @@ from perfharness.analysis.statistics import (
     min_count,
     percentile_interval,
     ranks_around,
-    ratio_of_totals,
     student_interval,
     summarise,
     trend,
@@ -210,8 +209,6 @@ def test_growth_is_told_from_wandering_and_from_one_step(
 
 
 def test_figures_by_hand() -> None:
-    assert ratio_of_totals(np.asarray([2.0, 4.0]), np.asarray([1.0, 2.0])) == 2
-    assert np.isnan(ratio_of_totals(np.asarray([2.0]), np.asarray([0.0])))
     assert [weighted_quantile(np.asarray([5.0, 1.0]), np.asarray([1.0, 9.0]), q) for q in (0.5, 0.95)] == [1, 5]
     assert [min_count(percentile) for percentile in (50, 90, 95, 99)] == [1, 10, 20, 100]
     found = summarise(np.arange(100.0))

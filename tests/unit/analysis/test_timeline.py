@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.timeline import busy as timeline
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.timeline.cuda_calls import activity_of
 from perfharness.model.diagnosis import HostActivity
@@ -21,15 +19,11 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[np.typing.NDArray[np.int64], 
     return array[:, 0], array[:, 1]
 
 
-@given(intervals, st.lists(st.tuples(moment, moment), max_size=6), st.integers(1, 6))
-def test_within_counts_the_moments(
-    pairs: list[tuple[int, int]], stretches: list[tuple[int, int]], block_rows: int
-) -> None:
+@given(intervals, st.lists(st.tuples(moment, moment), max_size=6))
+def test_within_counts_the_moments(pairs: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> None:
     busy = {at for start, end in pairs for at in range(start, end)}
     line = BusyLine(*columns(pairs))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(timeline, "BLOCK_ROWS", block_rows)
-        found = line.within(*columns(stretches))
+    found = line.within(*columns(stretches))
     assert found.tolist() == [len(busy & set(range(*stretch))) for stretch in stretches]
     assert line.length == len(busy)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.analysis.stages.journal_check import check_journals
+from perfharness.analysis.stages.checks import check_journals
 from perfharness.cli.main import run
 from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord

@@ -211,7 +211,6 @@ def test_it_stands_before_the_first_batch_after_the_warmup(
     assert seen == [f"!recorder pipeline({zero}"], "while it waited, batch 1 was not pushed"
     assert without_times(drawn(log)) == f"!recorder pipeline({zero} !start_barrier {one} {two})"
     (mark,) = [event for event in events(log) if event.message == conventions.MARK_BARRIER]
-    assert mark.category == f"rec/{conventions.WITH_WORKERS}", "another thread, which might have loaded something"
     assert (mark.payload or 0) > 0
     assert perf.counts()["batches"] == 3
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from perfharness.analysis.stages.batch_series import batch_series
+from perfharness.analysis.stages.charts import batch_series
 from perfharness.model.result import BatchLoop
 from perfharness.render.charts.report import comparison_picture, series_picture
 from perfharness.runs.comparison.result import ComparedRow, ComparedSide, ComparedVersion, RatioInterval, SideFigures

@@ -17,7 +17,7 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.machine_load import LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
-from perfharness.model.result import ProcessResult, path_of, path_text
+from perfharness.model.result import BatchValues, ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze
 from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.series.folders import repeated_launches
@@ -171,12 +171,17 @@ def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
     assert "launch_1 at 50" in finding.message
 
 
+def no_entries() -> Any:
+    pytest.fail("entries are not needed")
+
+
 def result_of(**processes: Any) -> list[ProcessResult]:
     """Processes with a stage of these times."""
-    return [
-        ProcessResult([], lambda: None, {}, {}, {path_of(BATCH): {"cpu_time": values}}, {}, [], True, [])  # type: ignore[arg-type, return-value]
-        for values in processes.values()
-    ]
+    found = []
+    for times in processes.values():
+        values = BatchValues({"cpu_time": times}, np.zeros(len(times), bool), is_batch=False)
+        found.append(ProcessResult([], no_entries, {path_of(BATCH): values}, {}, {}, [], True, []))
+    return found
 
 
 def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path) -> None:

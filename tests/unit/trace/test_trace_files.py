@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.stages.tabulate import tabulate
+from perfharness.analysis.stages.tree import tabulate
 from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder

@@ -1,8 +1,7 @@
-"""A trace's clock tied to the machine's monotonic clock, from what is in the trace, with the error of that tie.
+"""The offset of a trace's clock to the machine's monotonic clock, and so to UTC, with its error.
 
-A recorder reads CLOCK_MONOTONIC and then makes a mark that carries the reading, some times in a row. So each mark was
-made after the reading that it carries and before that of the next: every pair bounds the offset between the two clocks
-from both sides, and the tightest bounds are less than a microsecond apart (figures: docs/guides/telemetry.md).
+A recorder reads CLOCK_MONOTONIC and then makes a mark that carries the reading, several times in a row. Each mark was
+made between its own reading and the next, which bounds the offset from both sides (docs/guides/telemetry.md).
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from perfharness.model.trace import Int64, Trace
 from perfharness.model.trace_clock import ClockSource, TraceClock
 
 ROW_GAP_NS = 10_000_000
-"""Readings further apart than this belong to different rows of marks."""
+"""Readings further apart belong to different rows of marks."""
 
 TRACER_ERROR_NS = 1_000
-"""The embedded tracer's stamps are of that clock; CUPTI's are within this, at a guess."""
+"""The embedded tracer stamps with that clock; CUPTI's stamps are estimated to be within this."""
 
 SESSION_START_ERROR_NS = 1_000_000
-"""What is stated where nothing was measured. (Where it was, nsys's session start was less than 1 µs off.)"""
-
+"""Stated if nothing was measured; where it was, nsys's session start was less than 1 µs off."""
 
 REPORTED_NS = 1_000_000
-"""A drift or a wrong session start beyond this is reported."""
+"""A larger drift or error of the session start is reported."""
 
 
 @dataclass(frozen=True)
 class _Anchor:
-    """One row of marks: at `trace_ns` the monotonic clock was `trace_ns + offset_ns`, give or take `error_ns`."""
+    """One row of marks: at `trace_ns` the monotonic clock was `trace_ns + offset_ns`, within `error_ns`."""
 
     trace_ns: int
     offset_ns: int
@@ -42,12 +40,9 @@ class _Anchor:
 
 
 def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
-    """UTC of a trace's moments, as exactly as it can be known; None where the trace has no UTC time.
+    """UTC of a trace's moments; None if the trace has no UTC time.
 
-    Args:
-        trace: with the marks of a recorder or without.
-        machine: UTC against the monotonic clock during the run (`TelemetryMeta.clock`), or None: without it only the
-            session start is left, for the monotonic clock alone gives no time of day.
+    `machine`: UTC against the monotonic clock during the run; without it, only the session start is left.
     """
     start = trace.meta.session_start_unix_ns
     anchors = _anchors(trace)
@@ -63,7 +58,7 @@ def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock 
 
 
 def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
-    """CLOCK_MONOTONIC less the trace's own clock, and by how much that may be off; None: nothing in the trace tells."""
+    """CLOCK_MONOTONIC less the trace's own clock, and its error; None if it is not known."""
     if trace.meta.monotonic_origin_ns is not None:
         return trace.meta.monotonic_origin_ns, TRACER_ERROR_NS
     anchors = _anchors(trace)
@@ -75,7 +70,7 @@ def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
 
 
 def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
-    """What turns moments of CLOCK_MONOTONIC into the trace's own; None where the trace has nothing to tell by."""
+    """A function from CLOCK_MONOTONIC to the trace's own clock; None if the offset is not known."""
     anchors = _anchors(trace)
     if not anchors and trace.meta.monotonic_origin_ns is not None:
         anchors = [_Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
@@ -93,10 +88,10 @@ def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
 
 
 def clock_findings(clock: TraceClock | None) -> list[Finding]:
-    """What a reader of times of day has to know."""
+    """Report a drifting clock and a wrong session start."""
+    findings: list[Finding] = []
     if clock is None:
-        return []
-    findings = []
+        return findings
     if clock.drift_ns is not None and abs(clock.drift_ns) > REPORTED_NS:
         findings.append(
             Finding(

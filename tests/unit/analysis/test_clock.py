@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.timeline.trace_clock import SESSION_START_ERROR_NS, clock_findings, tie_trace_clock
+from perfharness.analysis.timeline.clock import SESSION_START_ERROR_NS, clock_findings, tie_trace_clock
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.telemetry import ClockTieRecord

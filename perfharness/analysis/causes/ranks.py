@@ -1,0 +1,48 @@
+"""Waits for other ranks: what the comparison of ranks shows, as a cause of the stages that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perfharness.analysis.causes.causes import THRESHOLDS, WORTH
+from perfharness.analysis.causes.results import Cause, Causes, Code, StageCauses
+from perfharness.analysis.causes.steps import WAIT_STEPS
+from perfharness.model.diagnosis import Path
+from perfharness.model.result import path_text
+
+if TYPE_CHECKING:
+    from perfharness.analysis.ranks.results import RankDelay
+
+SAME_WAIT = (Code.WAITING, Code.SYNCHRONIZATION, Code.GPU_BOUND, Code.CPU_BOUND, Code.UNKNOWN)
+"""What waiting for a rank looks like from inside a process: a socket, a kernel that runs, a thread that spins."""
+
+
+def with_rank_delays(causes: Causes, delays: Sequence[RankDelay], process: str) -> Causes:
+    """The causes of one rank's process, with its waits for ranks that come late."""
+    mine = [delay for delay in delays if delay.waiting_by_process.get(process)]
+    return replace(causes, stages=[_with_waits(stage, mine, process) for stage in causes.stages])
+
+
+def _with_waits(stage: StageCauses, delays: Sequence[RankDelay], process: str) -> StageCauses:
+    here = [delay for delay in delays if _is_at(stage.path, delay)]
+    waits = [delay.waiting_by_process[process] for delay in here]
+    whole_ms = max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
+    if not waits or not whole_ms:
+        return stage
+    longest = here[waits.index(max(waits))]
+    share, least = min(sum(waits) / whole_ms, 1.0), THRESHOLDS["waiting"].least
+    where = f" in {path_text(longest.stage[1:])}" if longest.stage else ""
+    what = f"It waits {100 * share:.0f} % of its time for rank {longest.rank}, which loses the time{where}."
+    saves_ms = sum(min(one.saves_ms, waited) for one, waited in zip(here, waits, strict=True))
+    cause = Cause(Code.WAITING, share, saves_ms, what, WAIT_STEPS["rank"], least, stage.verdict.place, "rank")
+    rest = [one for one in stage.causes if one.code not in SAME_WAIT or one.share - share >= one.least]
+    if share >= least and (stage.verdict not in rest or share >= stage.verdict.share):
+        return replace(stage, causes=[cause, *rest])
+    return replace(stage, causes=[*stage.causes, cause]) if share >= WORTH else stage
+
+
+def _is_at(stage: Path, delay: RankDelay) -> bool:
+    """Whether the collectives are called in the stage, or are it."""
+    return delay.at_stage[: len(stage)] == stage or delay.call == stage

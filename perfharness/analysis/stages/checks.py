@@ -1,0 +1,417 @@
+"""Findings about what was annotated, and about what the trace lacks of what the recorders counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from perfharness.analysis.stages.entries import names_with_negative_time
+from perfharness.analysis.stages.roles import NOT_COUNTED, Recorders, StageTable, find_recorders
+from perfharness.analysis.stages.throughput import measured_rows
+from perfharness.analysis.stages.times import StageTimes
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.model import conventions
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import RecorderJournal
+from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
+
+CAPTURED = "batches-captured"
+MISSING_RANGES = "trace-missing-ranges"
+
+MUCH_OF_A_RANGE = 0.01
+"""A wait of other threads that takes less of a range does not matter."""
+
+LONG_PAUSE = 0.1
+"""Part of a loop's measured time that a pause must take to be noted, and twice the median time from batch to batch."""
+
+NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
+NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
+"""nsys 2023.4 records no range of nvtx 0.2.12 or newer, without a warning; 2025.3 does. Between: not tried."""
+
+ENDINGS = {
+    "exit": "the process came to its end",
+    "exception": "the process ended by an exception",
+    "exec": "the process became another program",
+    "running": "the process was killed",
+}
+
+PerRecorder = dict[tuple[str, int], int]
+"""A count by recorder name and pid."""
+
+
+def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -> Iterator[Finding]:
+    """Findings about ranges, batches, items, pauses and the warm-up."""
+    batches = np.flatnonzero(stages.is_batch)
+    if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
+        pass  # these give the reason
+    elif not len(stages):
+        yield Finding(
+            "no-ranges",
+            Severity.ERROR,
+            "The trace holds no range to report.",
+            "Annotate the script with PerfRecorder, or name its functions in a file (launch --annotate FILE.toml), or "
+            "take PyTorch's modules (--annotate-torch DEPTH).",
+        )
+    elif not len(batches):
+        yield Finding(
+            "no-batches",
+            Severity.WARNING,
+            "No range is a batch, so there is nothing per item and no warm-up.",
+            "Take batches from perf.batches(…), or push them with batch_idx."
+            if stages.from_recorder
+            else "Say which ranges are batches: perfharness analyze --batch-pattern REGEX.",
+        )
+    yield from _all_warmup(stages, times, batches, warmup_batches)
+    uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
+    if uncounted:
+        yield Finding(
+            "batch-without-items",
+            Severity.WARNING,
+            f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
+            "Say how many a batch holds: perf.batches(…, items=len), or total_items where it is pushed or popped."
+            if stages.from_recorder
+            else "Plain NVTX cannot count items; use PerfRecorder for that.",
+        )
+    yield from _long_pauses(stages, times)
+    waited = np.flatnonzero(stages.barrier_wait_ns > 0)
+    if len(waited):
+        yield Finding(
+            "start-barrier-wait",
+            Severity.NOTE,
+            f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {_names(stages, waited)}; "
+            "they are excluded from cpu_time there, while gpu_time, from the first GPU operation to the last, spans "
+            "them.",
+            "--no-barrier starts the processes' measured batches as they come.",
+        )
+
+
+def _names(stages: StageTable, rows: Int64) -> str:
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(stages.names[code] for code in stages.name[rows]))
+
+
+def _all_warmup(stages: StageTable, times: StageTimes, batches: Int64, warmup_batches: int) -> Iterator[Finding]:
+    """An error if the warm-up leaves no batch at all, a warning if it leaves none of some name."""
+    groups = group_rows(stages.paths.code[batches])
+    left = np.bincount(groups.code, weights=~times.warmup[batches], minlength=len(groups))
+    if left.all():
+        return
+    theirs = batches[left[groups.code] == 0]
+    names, loops = _names(stages, batches[groups.first[left == 0]]), len(np.unique(times.loop[theirs]))
+    yield Finding(
+        "warmup-leaves-nothing",
+        Severity.WARNING if left.any() else Severity.ERROR,
+        f"-w {warmup_batches} excludes all {len(theirs)} batches {names} as warm-up: {warmup_batches} at both ends of "
+        f"each loop, of which there are {loops}; their numbers without warm-up are null.",
+        f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
+    )
+
+
+def _long_pauses(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
+    """Note the longest pause of each loop if it takes much of the measured time."""
+    for rows in times.rows_of_loops:
+        measured = measured_rows(~times.warmup[rows])
+        if measured is None:
+            continue
+        start = stages.start_ns[rows[measured.start : measured.stop + 1]]
+        end = np.maximum.accumulate(stages.end_ns[rows[measured]])[: len(start) - 1]
+        pauses = start[1:] - end
+        length = int(stages.end_ns[rows[measured]].max() - start[0])
+        if not len(pauses) or pauses.max() < max(LONG_PAUSE * length, 2 * np.median(np.diff(start))):
+            continue
+        at = int(np.argmax(pauses))
+        yield Finding(
+            "long-pause",
+            Severity.NOTE,
+            f"The longest pause between batches of {_names(stages, rows[:1])} takes {pauses[at] / 1e6:.1f} ms, "
+            f"{100 * pauses[at] / length:.0f} % of their measured time, after batch "
+            f"{stages.batch_index[rows[measured.start + at]]}; it counts in the throughput.",
+        )
+
+
+def barrier_wait_findings(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
+    """Warn about ranges around no batch of their own that were open while other threads waited at the barrier.
+
+    Whether such a range waited for these threads (`join`) or worked meanwhile is not in a trace.
+    """
+    waits = stages.barrier_waits
+    longest: dict[str, int] = {}
+    around = np.flatnonzero((times.batch < 0) & (stages.barrier_wait_ns == 0))
+    for thread in np.unique(stages.thread[around]).tolist() if len(waits.thread) else ():
+        others = (waits.thread != thread) & (pid_of(waits.thread) == pid_of(thread))
+        rows = around[stages.thread[around] == thread]
+        start, end = stages.start_ns[rows], stages.end_ns[rows]
+        waited_ns = BusyLine(waits.start_ns[others], waits.end_ns[others]).within(start, end)
+        is_much = waited_ns > MUCH_OF_A_RANGE * (end - start)
+        for row, waited in zip(rows[is_much].tolist(), waited_ns[is_much].tolist(), strict=True):
+            name = stages.names[stages.name[row]]
+            longest[name] = max(longest.get(name, 0), waited)
+    if longest:
+        shown = ", ".join(f"'{name}' ({waited_ns / 1e6:.1f} ms)" for name, waited_ns in longest.items())
+        yield Finding(
+            "start-barrier-wait-of-other-threads",
+            Severity.WARNING,
+            f"While {shown} lasted, other threads of the process waited at the start barrier; if the range waited for "
+            "these threads, that time is in its cpu_time.",
+            "Read the ranges on the threads that waited: their times are without it. --no-barrier starts the processes'"
+            " measured batches as they come.",
+        )
+
+
+def negative_time_findings(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
+    """Warn about ranges whose time less that of their warm-up batches is below zero."""
+    if names := names_with_negative_time(stages, times):
+        shown = ", ".join(f"'{name}'" for name in sorted(set(names))[:5])
+        yield Finding(
+            "negative-without-warmup",
+            Severity.WARNING,
+            f"The warm-up batches inside {shown} overlap in time, so that their times add up to more than the range's "
+            "own; the times without warm-up there are null.",
+            "Read stats_minus_warmup, which does not subtract.",
+        )
+
+
+# A trace against the recorders' own counts.
+
+
+def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Findings of a trace, then those of its check, without `no-ranges` if ranges were made and are missing."""
+    is_missing = any(finding.code == MISSING_RANGES for finding in checked)
+    return [*(finding for finding in findings if not (is_missing and finding.code == "no-ranges")), *checked]
+
+
+def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_child: bool = False) -> list[Finding]:
+    """Findings if the trace lacks what recorders counted, or recorders were not finalized.
+
+    Args:
+        journals: of all processes of the trace, the measured one first.
+        trace: checked process by process.
+        of_child: whether the launched process started this one, whose recorders nobody need finalize.
+    """
+    findings = [*_missing_ranges(journals, trace), *_missing_items(journals, trace)]
+    for journal in journals:
+        findings += _not_finalized(journal, of_child=of_child or journal.is_forked)
+        findings += [*_failed(journal), *_open_at_end(journal, trace)]
+    if of_child:
+        findings += [_killed(journal, trace) for journal in journals if journal.ended == "running"]
+    return [*findings, *_compiled(journals), *_captured(journals), *_instruments(journals), *_no_cuda(journals, trace)]
+
+
+def _missing_ranges(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
+    missing = _less_than(_ranges_found(journals, trace), _made(journals, "recorded_ranges"))
+    journal = journals[0] if journals else None
+    for name in dict.fromkeys(name for name, _ in missing):
+        counts = {pid: both for (of, pid), both in missing.items() if of == name}
+        there, made = (sum(both[at] for both in counts.values()) for at in (0, 1))
+        where = ", ".join(f"{both[1] - both[0]} of pid {pid}" for pid, both in [*counts.items()][:8])
+        assert journal is not None
+        by_versions = _hint_by_versions(journal, trace)
+        if by_versions is None and (journal.is_forked or journal.pid & ID_MASK not in counts):
+            by_versions = "Start the workers with the spawn method, and let them end by returning, not by os._exit."
+        yield Finding(
+            MISSING_RANGES,
+            Severity.ERROR,
+            f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where})"
+            f"{': NVTX_DISABLE is set' if journal.nvtx_disabled else ''}.",
+            by_versions
+            or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
+        )
+
+
+def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
+    recorders = find_recorders(trace)
+    found = {} if recorders is None else _items_found(recorders, journals, trace)
+    made = {} if recorders is None else _made(journals, "recorded_items")
+    for (name, pid), (there, counted) in _less_than(found, made).items():
+        yield Finding(
+            "trace-missing-items",
+            Severity.ERROR,
+            f"Recorder '{name}' of pid {pid} counted {counted} items, the trace holds {there}: the tracer lost events.",
+            "A process that it forks should end by returning, not by os._exit or a signal; or use `--tracer embedded`.",
+        )
+
+
+def _made(journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]) -> PerRecorder:
+    made: PerRecorder = {}
+    for journal in journals:
+        for record in journal.recorders:
+            key = record.name, journal.pid & ID_MASK
+            made[key] = made.get(key, 0) + int(getattr(record, what))
+    return made
+
+
+def _less_than(found: PerRecorder, made: PerRecorder) -> dict[tuple[str, int], tuple[int, int]]:
+    """Both counts where the trace holds less than was made."""
+    return {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
+
+
+def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
+    """How many ranges of each recorder, deleted ones included, each process has in the trace."""
+    recorders = find_recorders(trace)
+    if recorders is not None:
+        owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
+    else:
+        # No recorder declared itself: count the ranges of its domain.
+        domains = {record.domain: record.name for journal in journals for record in journal.recorders}
+        names, codes = list(domains.values()), {domain: at for at, domain in enumerate(domains)}
+        owner = np.asarray([*(codes.get(name, -1) for name in trace.names), -1])[trace.ranges.domain]
+    at = np.flatnonzero(owner >= 0)
+    return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at), dtype=np.int64), names, journals)
+
+
+def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
+    """How many items the batches of each recorder, deleted ones included, counted in each process."""
+    marks = trace.marks
+    owner = recorders.owner_of(marks.category)
+    is_count = np.asarray([*(name == conventions.MARK_ITEMS for name in trace.names), False])[marks.name]
+    at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
+    return _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
+
+
+def _sums(
+    owner: Int64, thread: Int64, values: Int64, names: Sequence[str], journals: Sequence[RecorderJournal]
+) -> PerRecorder:
+    """Sums of the values by owner and pid, as Python integers: they may leave 64 bits."""
+    groups = group_rows(owner, pid_of(thread))
+    high, low = np.zeros((2, len(groups)), dtype=np.int64)
+    np.add.at(high, groups.code, values >> 32)
+    np.add.at(low, groups.code, values & 0xFFFFFFFF)
+    pids = pid_of(thread[groups.first])
+    if len(journals) == 1 and len(np.unique(pids)) == 1:
+        pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
+    keys = zip(owner[groups.first].tolist(), pids.tolist(), strict=True)
+    return {
+        (names[of], pid): (above << 32) + below
+        for (of, pid), above, below in zip(keys, high.tolist(), low.tolist(), strict=True)
+    }
+
+
+def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
+    """What to do if this nsys records no range of this nvtx."""
+    if journal.nvtx_disabled:
+        return "Unset NVTX_DISABLE, which switches nvtx off in the script, or `--tracer embedded`."
+    if trace.meta.tracer != "nsys":
+        return None
+    if journal.nvtx_version is None:
+        return "The package nvtx is not installed next to the script: `pip install nvtx`."
+    nvtx, nsys = _version(journal.nvtx_version), _version(trace.meta.tracer_version)
+    is_too_new = nsys and nsys < NSYS_THAT_KNOWS_NEW_NVTX and nvtx >= NVTX_THAT_OLD_NSYS_IGNORES
+    if journal.listening is not False and not is_too_new:
+        return None
+    return (
+        f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 next to the "
+        "script, use a newer nsys, or `--tracer embedded`."
+    )
+
+
+def _version(text: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in (text or "").split(".")[:3] if part.isdigit())
+
+
+def _not_finalized(journal: RecorderJournal, *, of_child: bool) -> Iterator[Finding]:
+    for name in dict.fromkeys(record.name for record in journal.recorders):
+        records = [record for record in journal.recorders if record.name == name]
+        still_open = [range_name for record in records for range_name in record.open_ranges]
+        if all(record.finalized for record in records) or (of_child and (not still_open or journal.ended == "running")):
+            continue
+        detail = f" with {len(still_open)} range(s) open ({', '.join(still_open[:5])})" if still_open else ""
+        yield Finding(
+            "recorder-not-finalized",
+            Severity.WARNING,
+            f"Recorder '{name}' was never finalized: {ENDINGS.get(journal.ended, journal.ended)}{detail}.",
+            "Call finalize() when the pipeline is done.",
+        )
+
+
+def _failed(journal: RecorderJournal) -> Iterator[Finding]:
+    """Count the batches that an exception ended."""
+    for record in journal.recorders:
+        if record.failed_batches:
+            yield Finding(
+                "batches-failed",
+                Severity.WARNING,
+                f"{record.failed_batches} of {record.batches} batches of recorder '{record.name}' ended by an "
+                "exception and are not in these results.",
+                "Their time is not in any mean; throughput has the items of the other batches.",
+            )
+
+
+def _open_at_end(journal: RecorderJournal, trace: Trace) -> Iterator[Finding]:
+    """Name what nsys closes at the end of the process by itself; the embedded tracer leaves it open."""
+    names = [name for record in journal.recorders if record.finalized for name in record.open_ranges]
+    if names and trace.meta.tracer == "nsys":
+        yield Finding(
+            "range-open-at-end",
+            Severity.NOTE,
+            f"{len(names)} range(s) were open when the process ended ({', '.join(names[:5])}); nsys ends them there.",
+        )
+
+
+def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
+    """The finding of a process that left no last counts. The embedded tracer writes each range as it is made."""
+    is_nsys = trace.meta.tracer == "nsys"
+    lost = (
+        "nsys may have lost ranges of it, and how many is not known." if is_nsys else "its ranges until then are kept."
+    )
+    return Finding(
+        "child-killed",
+        Severity.ERROR if is_nsys else Severity.WARNING,
+        f"Process {journal.pid} was killed: {lost}",
+        "close() and join() the pool, delete the DataLoader before the end of the program"
+        f"{'; or --tracer embedded, which keeps them' if is_nsys else ''}.",
+    )
+
+
+def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    names = sorted({name for journal in journals for name in journal.compiled_ranges})
+    if names:
+        yield Finding(
+            "ranges-in-compiled-code",
+            Severity.WARNING,
+            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing where "
+            "torch.compile compiled the code around them.",
+            "Put ranges around the call of the compiled function, or measure without torch.compile.",
+        )
+
+
+def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    """How many of the batches are in the trace, if not all were to be."""
+    every = [record for journal in journals for record in journal.recorders]
+    for name in dict.fromkeys(record.name for record in every if record.captured is not None):
+        records = [record for record in every if record.name == name]
+        captured = sum(record.captured.batches for record in records if record.captured is not None)
+        batches = sum(record.batches for record in records)
+        if not batches and any(record.batches for record in every):
+            continue  # it has only ranges, as that of annotated functions
+        yield Finding(
+            CAPTURED,
+            Severity.NOTE if captured else Severity.ERROR,
+            f"{captured} of {batches} batches of recorder '{name}' were captured (--capture-batches); the others are "
+            "not in these results.",
+            "" if captured else "Name batches that there are: the first one is 0.",
+        )
+
+
+def _instruments(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    """Name what slowed the processes down."""
+    names = [*dict.fromkeys(name for journal in journals for name in journal.instruments)]
+    if names:
+        yield Finding(
+            "process-slowed-down",
+            Severity.WARNING,
+            f"These settings or instruments slow the process down: {', '.join(names)}.",
+            "Switch them off and measure again.",
+        )
+
+
+def _no_cuda(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
+    is_traced = trace.meta.gpu_coverage == "traced"
+    if any(journal.cuda_loaded for journal in journals) and is_traced and not (len(trace.api) or len(trace.operations)):
+        yield Finding(
+            "gpu-work-not-traced",
+            Severity.ERROR,
+            "The process loaded the CUDA driver, but the trace holds no CUDA event; GPU times of 0 may be wrong.",
+            "See `perfharness doctor` for what keeps CUDA from being traced.",
+        )

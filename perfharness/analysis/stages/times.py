@@ -1,0 +1,113 @@
+"""The stage table's numbers: times, the batch around each stage, its loop, and what is warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
+from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.intervals import NO_PARENT
+from perfharness.analysis.timeline.projection import RangeTable
+from perfharness.model.result import Float64
+from perfharness.model.trace import Bool, Int64, Integers
+
+NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Columns aligned with a `StageTable`.
+
+    `times` has a column of milliseconds for each of `TIMES`, NaN where not measured; `batch` is the nearest batch
+    around a stage (itself, for a batch) or -1, `outer_batch` the outermost one; `items` are those of `batch`, NaN where
+    it counted none; `loop` numbers the loops of batches, -1 for other stages; `warmup` marks excluded batches, and what
+    is inside them.
+    """
+
+    start_ns: Int64
+    times: dict[str, Float64]
+    batch: Integers
+    outer_batch: Integers
+    items: Float64
+    warmup: Bool
+    loop: Integers
+
+    def outermost_batches(self) -> Int64:
+        """Rows of batches that are in no other batch."""
+        at = np.flatnonzero(self.loop >= 0)
+        found: Int64 = at[self.outer_batch[at] == at]
+        return found
+
+    @cached_property
+    def rows_of_loops(self) -> list[Int64]:
+        """The outermost batches of each loop, in order of start."""
+        rows = self.outermost_batches()
+        if not len(rows):
+            return []
+        rows = rows[np.lexsort((self.start_ns[rows], self.loop[rows]))]
+        return np.split(rows, np.flatnonzero(np.diff(self.loop[rows])) + 1)
+
+
+def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> StageTimes:
+    """Compute times and batches of all stages; `warmup_batches` at both ends of each loop are warm-up."""
+    projection, at = table.projection, stages.index
+    gpu_time = (projection.end_ns - projection.start_ns)[at] / NS_PER_MS
+    gpu_busy_time = projection.busy_ns[at] / NS_PER_MS
+    for column in (gpu_time, gpu_busy_time):
+        column[~table.gpu_known[at]] = np.nan
+    loop = find_loops(stages)
+    warmup = _first_and_last(stages, loop, warmup_batches)
+    batch = np.where(stages.is_batch, np.arange(len(stages), dtype=np.int32), np.int32(NO_PARENT))
+    outer = batch.copy()
+    for rows in stages.rows_of_levels[1:]:
+        above = stages.parent[rows]
+        batch[rows] = np.where(batch[rows] >= 0, batch[rows], batch[above])
+        outer[rows] = np.where(outer[above] >= 0, outer[above], outer[rows])
+        warmup[rows] |= warmup[above]
+    items = np.append(np.where(stages.items == NOT_COUNTED, np.nan, stages.items), np.nan)
+    return StageTimes(
+        start_ns=stages.start_ns,
+        times={
+            "cpu_time": (stages.end_ns - stages.start_ns - stages.barrier_wait_ns) / NS_PER_MS,
+            "gpu_time": gpu_time,
+            "gpu_busy_time": gpu_busy_time,
+        },
+        batch=batch,
+        outer_batch=outer,
+        items=items[batch],
+        warmup=warmup,
+        loop=loop,
+    )
+
+
+def find_loops(stages: StageTable) -> Integers:
+    """A number for the loop of each batch, -1 for other stages.
+
+    A loop is the batches of one thread, or asyncio task, on one path. Requests of a server are one loop: the batches of
+    all tasks of a thread if their indices differ, and of threads that have fewer than two batches on average.
+    """
+    at = np.flatnonzero(stages.is_batch)
+    path, thread = group_rows(stages.paths.code[at]), stages.thread[at]
+    stack = group_rows(path.code, thread)
+    numbers = group_rows(stack.code, stages.batch_index[at])
+    repeats = np.bincount(stack.code) > np.bincount(stack.code[numbers.first])
+    lane = np.where(repeats[stack.code], stages.lane[at], 0)
+    is_thread_each = np.bincount(path.code) < 2 * np.bincount(path.code[stack.first])
+    loop = np.full(len(stages), -1, dtype=np.int32)
+    loop[at] = group_rows(path.code, np.where(is_thread_each[path.code], 0, thread), lane).code
+    return loop
+
+
+def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
+    """Batches among the first or last `warmup_batches` of their loop, in order of start."""
+    warmup = np.zeros(len(stages), dtype=np.bool_)
+    at = np.flatnonzero(stages.is_batch)
+    at = at[np.lexsort((stages.start_ns[at], loop[at]))]
+    if warmup_batches > 0 and len(at):
+        _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
+        position = np.arange(len(at)) - np.repeat(first, count)
+        warmup[at] = (position < warmup_batches) | (position >= np.repeat(count, count) - warmup_batches)
+    return warmup

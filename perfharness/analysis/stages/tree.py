@@ -1,0 +1,137 @@
+"""The trees of benchmark.json and benchmark_mean.json: of one process, and of all."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfharness.analysis.stages.checks import barrier_wait_findings, negative_time_findings
+from perfharness.analysis.stages.entries import entry_table, make_entries, mean_entries
+from perfharness.analysis.stages.per_batch import mean_tree, statistics_tree, values_per_batch
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throughput
+from perfharness.analysis.stages.times import StageTimes
+from perfharness.analysis.statistics import summarise
+from perfharness.analysis.timeline.grouping import distinct, rows_by_code
+from perfharness.model.result import TIMES, BatchLoop, EntryTable, OutsideStage, Path, ProcessResult, Tree
+from perfharness.model.trace import Bool
+
+if TYPE_CHECKING:
+    from perfharness.analysis.analysis import Analysis
+    from perfharness.analysis.metrics.clocks import Throttling
+
+
+def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> ProcessResult:
+    """The result of one process's trace, without `meta`. `throttling`: of its GPU's clocks; None: not known."""
+    stages, times = analysis.stages, analysis.stage_times
+    utc = analysis.trace.meta.session_start_unix_ns
+    throttled = None
+    if throttling is not None and utc is not None:
+        throttled = throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
+    values = values_per_batch(stages, times)
+    others = np.unique(stages.paths.code[stages.is_other])
+    return ProcessResult(
+        names=[stages.owners[owner] for owner in distinct(stages.owner)],
+        make_entries=lambda: make_entries(stages, times, throttled),
+        values=values,
+        mean_data=mean_tree([values]),
+        stats_minus_warmup=statistics_tree([values]),
+        loops=list(_loops(stages, times, throttled, utc or 0)),
+        clock_is_utc=utc is not None,
+        findings=[
+            *analysis.findings,
+            *barrier_wait_findings(stages, times),
+            *negative_time_findings(stages, times),
+        ],
+        outside=list(_outside(stages, times)),
+        of_others=frozenset(stages.paths.names(code) for code in others.tolist()),
+    )
+
+
+def _loops(
+    stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None, origin_ns: int
+) -> Iterator[BatchLoop]:
+    """The loops of outermost batches; `origin_ns` is UTC of the trace's time 0."""
+    opened = stages.barrier_waits.end_ns
+    touched = None
+    if throttled is not None:
+        touched = np.logical_or.reduce([*throttled.values(), np.zeros_like(times.warmup)])
+    for rows in times.rows_of_loops:
+        yield BatchLoop(
+            path=stages.paths.of_row(int(rows[0])),
+            start_ns=origin_ns + stages.start_ns[rows],
+            end_ns=origin_ns + stages.end_ns[rows],
+            items=times.items[rows],
+            warmup=times.warmup[rows],
+            throttled=None if touched is None else touched[rows],
+            barrier_opened_ns=origin_ns + int(opened.min()) if len(opened) else None,  # who comes later hardly waits
+        )
+
+
+def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
+    """Stages in no batch and around none, by path. Which batch they worked for is not in a trace."""
+    holds_batches = np.zeros(len(stages), dtype=np.bool_)
+    above = stages.parent[times.outermost_batches()]
+    while len(above := np.unique(above[above >= 0])):
+        holds_batches[above] = True
+        above = stages.parent[above]
+    rows, counts = rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)
+    for path, mine in enumerate(np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else ()):
+        if len(mine):
+            yield OutsideStage(stages.paths.names(path), {time: times.times[time][mine] for time in TIMES})
+
+
+def outside_tree(results: Sequence[ProcessResult]) -> list[Tree]:
+    """Stages outside of batches of all processes together, ms per occurrence; none if no process has batches."""
+    by_path: dict[Path, list[OutsideStage]] = {}
+    for result in results if any(result.loops for result in results) else ():
+        for stage in result.outside:
+            by_path.setdefault(stage.path, []).append(stage)
+    found = []
+    for path, parts in by_path.items():
+        values = {time: np.concatenate([part.times[time] for part in parts]) for time in TIMES}
+        tree: Tree = {"path": list(path), "count": len(values[TIMES[0]])}
+        for time, column in values.items():
+            total = float(column.sum())
+            tree[time] = {"total": None if np.isnan(total) else round(total, 6), **summarise(column).to_json()}
+        found.append(tree)
+    return found
+
+
+def combine(
+    results: Mapping[str, ProcessResult],
+    *,
+    with_data: bool = True,
+    failed: Mapping[str, str] | None = None,
+    sharing: Sharing = ALL_SEPARATE,
+    helpers: Container[str] = (),
+) -> Tree:
+    """The body of benchmark_mean.json, without `meta`.
+
+    Args:
+        results: by the processes' folder names.
+        with_data: with `mean_all_batches`, which takes longer than all the rest if there are many batches.
+        failed: processes that failed or have no result, by folder, with the reason; then there is no throughput.
+        sharing: which processes work on the same items.
+        helpers: processes without batches that work for others of them: throughput does not wait for theirs.
+    """
+    processes = list(results.values())
+    working = {name: result.loops for name, result in results.items() if name not in helpers}
+    entries: Tree = {}
+    if with_data:
+        mean: Tree | EntryTable = entry_table(mean_entries([one.entries for one in processes])) if processes else {}
+        entries = {"mean_all_batches": mean}
+    return {
+        **entries,
+        "mean_data": mean_tree([one.values for one in processes]),
+        "stats_minus_warmup": statistics_tree([one.values for one in processes]),
+        "outside_batches": outside_tree(processes),
+        "throughput": throughput(
+            working or {name: result.loops for name, result in results.items()},
+            clock_is_utc=all(result.clock_is_utc for result in processes),
+            failed=failed,
+            sharing=sharing,
+        ),
+    }
