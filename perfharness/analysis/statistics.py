@@ -104,9 +104,9 @@ def student_t(freedom: float, share: float = 1 - ALPHA / 2) -> float:
     return float(stdtrit(max(freedom, 1), share) if isfinite(freedom) else ndtri(share))
 
 
-def student_interval(values: Float64) -> Interval:
+def student_interval(values: Float64, alpha: float = ALPHA) -> Interval:
     """The interval of the mean of two or more independent values, as of launches."""
-    half = student_t(len(values) - 1) * float(values.std(ddof=1)) / sqrt(len(values))
+    half = student_t(len(values) - 1, 1 - alpha / 2) * float(values.std(ddof=1)) / sqrt(len(values))
     return float(values.mean()) - half, float(values.mean()) + half
 
 

@@ -20,6 +20,7 @@ from perfharness.analysis.ranks.results import (
     StageWaiting,
 )
 from perfharness.analysis.ranks.work import OUTSIDE, RankWork, TimeBefore
+from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64, Path
@@ -31,8 +32,14 @@ MIN_BATCHES = 8
 """With fewer, chance makes one rank the last of two in every batch too often."""
 
 LATE_SHARE = 0.9
-"""Of the batches: a rank that is late holds the others up in so many. One of two equal ranks does by chance in 0.8 % of
-runs of 8 batches."""
+"""Of the batches: a rank that is late holds the others up in so many."""
+
+PARTS = 4
+"""Parts of a run, one after the other, whose mean lags make an interval: batches may depend on their neighbours."""
+
+LATE_ALPHA = 0.01
+"""1 - confidence of that interval: of up to four equal ranks, one is named in at most 5 % of runs
+(docs/internals/statistics.md)."""
 
 LAG_SHARE = 0.05
 """Of the time from batch to batch: ranks that are less apart do not matter."""
@@ -72,6 +79,7 @@ def compare_ranks(
     not_awaited = sum(_others(one, of) for one, of in zip(inputs, common.of, strict=True))
     not_awaited += sum(int((~each.waited).sum()) * len(each.ranks) for each in matched)
     view = _View(inputs, common, matched)
+    delays, unsure = _delays(view) if reason is None else ([], reason)
     return RankGroup(
         processes=[one.process for one in inputs],
         world_size=world_size,
@@ -82,11 +90,11 @@ def compare_ranks(
         batches=len(common),
         ranks=list(_figures(view, is_judged=reason is None)) if source is not None and len(common) else [],
         stages=list(_stages(view, is_judged=reason is None)) if source is not None and len(common) else [],
-        delays=_delays(view) if reason is None else [],
+        delays=delays,
         skew=_skew(matched) if reason is None else None,
         unmatched=unmatched,
         not_awaited=not_awaited,
-        reason=reason,
+        reason=unsure,
     )
 
 
@@ -297,12 +305,14 @@ class _Site:
     own: int
 
 
-def _delays(view: _View) -> list[RankDelay]:
+def _delays(view: _View) -> tuple[list[RankDelay], str | None]:
+    """The delays, and where there are none, why that is not certain."""
     if len(view.common) < MIN_BATCHES:
-        return []
+        return [], f"{len(view.common)} batches are too few, {MIN_BATCHES} are needed"
     sites = (site for each in view.matched for column in range(len(each.ranks)) for site in _sites(view, each, column))
-    found = [delay for site in sites if (delay := _delay(view, site)) is not None]
-    return sorted(found, key=lambda delay: -delay.waiting_ms)
+    found = [_delay(view, site) for site in sites]
+    delays = sorted((one for one in found if isinstance(one, RankDelay)), key=lambda delay: -delay.waiting_ms)
+    return delays, None if delays else next((one for one in found if isinstance(one, str)), None)
 
 
 def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
@@ -315,8 +325,10 @@ def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
         yield _Site(each, column, awaited[sites.code == number], *place)
 
 
-def _delay(view: _View, site: _Site) -> RankDelay | None:
-    """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not."""
+def _delay(view: _View, site: _Site) -> RankDelay | str | None:
+    """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not, or
+    why that may be chance.
+    """
     each, rows, count = site.each, site.rows, len(view.common)
     one, batch = view.ranks[each.ranks[site.column]], each.batch[rows]
     lag: Float64 = np.bincount(batch, weights=each.lag_ns[rows, site.column], minlength=count).astype(np.float64)
@@ -326,8 +338,11 @@ def _delay(view: _View, site: _Site) -> RankDelay | None:
     floor = max(each.error_ns * calls, LAG_SHARE * period)
     mean, late_share = float(lag.mean()), float((lag > floor).mean())
     excess = _excess(view, site)
-    if mean <= floor or late_share < LATE_SHARE or excess.total_ns < LOCATED_SHARE * mean * count:
+    if late_share < LATE_SHARE or excess.total_ns < LOCATED_SHARE * mean * count:
         return None  # or it came late because the collective before let it go late
+    parts = np.asarray([part.mean() for part in np.array_split(lag, PARTS)], dtype=np.float64)
+    if student_interval(parts, LATE_ALPHA)[0] <= floor:
+        return f"rank {one.rank} comes late by times that vary too much for {count} batches, measure more"
     is_last = each.arrival_ns[rows, site.column] == each.last_ns[rows]
     waiting = each.waiting_ns[np.ix_(rows[is_last], others)].sum(axis=0) / count
     waiting_ns, is_located = float(waiting.mean()), excess.stage_ns >= LOCATED_SHARE * mean * count

@@ -104,7 +104,7 @@ class RankGroup:
 
     `unmatched` and `not_awaited` count collectives of all ranks that were not judged: not in all ranks equally often,
     and those that did not wait for the last rank (messages between two, asynchronous calls, a broadcast whose root came
-    early).
+    early). `reason`: why ranks cannot be compared, or why it is not certain that one is late.
     """
 
     processes: list[str]

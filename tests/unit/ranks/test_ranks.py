@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,33 @@ def test_taking_turns_being_late_is_no_rank_that_is_late(tmp_path: Path) -> None
     assert found.delays == []
     assert [one.last_share for one in found.ranks] == [0.5, 0.5]
     assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.15, 0.15])
+
+
+@pytest.mark.parametrize(
+    ("seed", "batches", "more_us", "late", "is_unsure"),
+    [
+        (17, 8, 0, [], True),  # rank 0 comes late in all batches, by chance
+        (17, 7, 100, [], True),
+        (3, 8, 0, [], False),
+        (3, 8, 100, [1], False),
+    ],
+)
+def test_a_rank_is_late_where_chance_does_not_explain_it(
+    tmp_path: Path, seed: int, batches: int, more_us: int, late: list[int], is_unsure: bool
+) -> None:
+    """Work of 100 us and a part that changes slowly from batch to batch, of 50 us in the mean."""
+    part = np.random.default_rng(seed).exponential(50, (8, 2))
+    for batch in range(1, 8):
+        part[batch] = 0.7 * part[batch - 1] + 0.3 * part[batch]
+    computing = np.asarray([100, 100 + more_us]) + part
+
+    def work(rank: int) -> Work:
+        return lambda batch: compute_and_reduce(computing[batch.index].tolist(), rank)(batch)
+
+    found = compare_ranks([made_rank(tmp_path, rank, work(rank), batches=batches, apart_us=0) for rank in range(2)])
+    assert [delay.rank for delay in found.delays] == late
+    assert (found.reason is not None) == is_unsure
+    assert None not in [one.waiting_ms for one in found.ranks]
 
 
 def test_clocks_of_different_traces_are_put_together(tmp_path: Path) -> None:
