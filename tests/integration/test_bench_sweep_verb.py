@@ -64,6 +64,7 @@ def test_the_largest_batch_within_a_target_and_its_proof(tmp_path: Path) -> None
     assert target.proven == ((latencies[2].median.high or 16) <= 15)
 
 
+@pytest.mark.slow
 def test_a_target_that_none_meets_is_exit_3(tmp_path: Path) -> None:
     run(tmp_path, FakeScript(execute_ms=20), "--batch-size", "1..2", "--max-latency-ms", "1", *P50, code=3)
 

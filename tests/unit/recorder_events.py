@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,3 +131,13 @@ def drawn(log: RangeLog, thread_id: int | None = None) -> str:
         else:
             parts.append(f"{by_id[event.range_id]}>")
     return " ".join(parts).replace("( ", "(").replace(" )", ")")
+
+
+def readings(log: RangeLog, name: str) -> list[int]:
+    return [event.payload or 0 for event in events(log, clock_marks=True) if event.message == name]
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-import time
 import tracemalloc
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,7 +18,7 @@ from perfharness.model import conventions
 from perfharness.tracer.range_log import RangeLog
 from tests.support.fresh_python import run
 from tests.support.recorder_programs import PROGRAMS
-from tests.unit.recorder_events import drawn, events, recording
+from tests.unit.recorder_events import busy, drawn, events, readings, recording
 
 BLUE = 0x0000FF
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
@@ -241,16 +240,6 @@ def test_a_function_called_at_the_end_of_every_range() -> None:
 READING = (conventions.MARK_READY_TIME, conventions.MARK_PROCESS_TIME)
 
 
-def readings(log: RangeLog, name: str) -> list[int]:
-    return [event.payload or 0 for event in events(log, clock_marks=True) if event.message == name]
-
-
-def busy(seconds: float) -> None:
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
 @pytest.mark.slow
 def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, log: RangeLog) -> None:
     """Before and after a batch, after its direct stages, and never within 5 ms of another one."""
@@ -282,22 +271,6 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
     assert process == sorted(process)
     assert ready[-1] - ready[0] >= 30_000_000
     assert readings(log, conventions.MARK_COLLECTING)[-1] > 0
-
-
-def test_compilations_are_marked(perf: PerfRecorder, log: RangeLog) -> None:
-    torch: Any = pytest.importorskip("torch")
-    pytest.importorskip("torch._dynamo.callback")
-
-    def compiler(graph: Any, _: Any) -> Any:
-        busy(0.02)
-        return graph.forward
-
-    with perf.batch(0):
-        busy(0.006)
-    with perf.batch(1):
-        torch.compile(lambda x: x + 1, backend=compiler, dynamic=False)(torch.ones(2))
-    torch.compiler.reset()
-    assert readings(log, conventions.MARK_COMPILING)[-1] >= 20_000_000
 
 
 # ---- where it writes ----
