@@ -135,7 +135,7 @@ def test_ranks_of_mpirun(tmp_path: Path, tracer: str) -> None:
     (tmp_path / "ranks.py").write_text(MPI)
     (tmp_path / "file.toml").write_text('[[range]]\nfunction = "__main__:prepare"\n')
     run, (options, sites) = tmp_path / "out", tracing(tracer)
-    command = (mpirun, "-n", "2", "--oversubscribe", "bash", "-c", f"exec '{sys.executable}' -u ranks.py")
+    command = (mpirun, "-n", "2", "--oversubscribe", sys.executable, "-u", "ranks.py")
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = run_to_the_end(
         ("-w", "1", *options, "--annotate", "file.toml", "-o", run, *command), environment(*sites, **as_root), tmp_path
