@@ -31,6 +31,9 @@ WAL_VERSION = b"\x02\x02"
 BATCH_ROWS = 1 << 14
 BATCH_ROWS_OPTION = "adbc.sqlite.query.batch_rows"
 
+WAIT_FOR_LOCKS = "PRAGMA busy_timeout = 5000"
+"""Whoever writes the file may hold a lock of it for a moment."""
+
 ROW_ID = "rowid"
 """The number of a row in its table, a column of every table."""
 
@@ -139,6 +142,8 @@ class TraceFile:
         try:
             connection = adbc_driver_manager.AdbcConnection(self._database)
             statement = adbc_driver_manager.AdbcStatement(connection)
+            statement.set_sql_query(WAIT_FOR_LOCKS)
+            statement.execute_query()
             statement.set_options(**{BATCH_ROWS_OPTION: str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
