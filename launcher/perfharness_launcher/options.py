@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
+from perfharness.model.base import Settings
 from perfharness.model.manifest import SettingsRecord
 from perfharness.model.settings import Option, options_of
 from perfharness_launcher.program import read_python_command
@@ -37,10 +38,8 @@ PROJECT_NAME = "pyproject.toml"
 TABLE = "launch"
 
 
-class LaunchOptions(BaseModel):
+class LaunchOptions(Settings):
     """Settings of a launch. `script` is a `.py` file, a module, or any program (a path, or a name on PATH)."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     script: str
     script_arguments: tuple[str, ...] = ()

@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from perfharness.bench.accuracy.settings import AccuracyPass
+from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, CaseStatus
 
 CASE_ENTRY = "perfharness.bench.worker.case"
@@ -50,11 +51,7 @@ EXITS: Mapping[CaseStatus, int] = {"ok": 0, "failed": 1, "unavailable": 10, "out
 """Exit codes of the process of a case, by `CaseState.status`."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
-
-
-class LatencySettings(_Model):
+class LatencySettings(Settings):
     """How long to measure.
 
     Args:
@@ -76,7 +73,7 @@ class LatencySettings(_Model):
     device_iterations: int | None = Field(default=None, ge=1)
 
 
-class TelemetrySettings(_Model):
+class TelemetrySettings(Settings):
     """The telemetry pass, during which the sampler runs.
 
     Args:
@@ -90,7 +87,7 @@ class TelemetrySettings(_Model):
     gpu_uuids: tuple[str, ...] = ()
 
 
-class CaseSpec(_Model):
+class CaseSpec(Settings):
     """The complete description of one case.
 
     Args:
@@ -125,7 +122,7 @@ class CaseSpec(_Model):
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"
 
 
-class CaseState(_Model):
+class CaseState(Settings):
     """`status.json`.
 
     Args:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
+from perfharness.model.base import Settings
 from perfharness.model.checks import refuse_booleans
 from perfharness.model.load import Loop, Objective
 
@@ -55,15 +56,8 @@ def parse_objective(value: Any) -> Any:
     return Objective(latency_ms=seconds * 1000, percentile=percentile, max_error_rate=next(iter(shares), None))
 
 
-class _Settings(BaseModel):
+class _Settings(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
     """Keys are the fields' names, without the unit, with dashes or underscores."""
-
-    model_config = ConfigDict(
-        defer_build=True,
-        frozen=True,
-        extra="forbid",
-        alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"),
-    )
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.generator.errors import ErrorWatch
@@ -30,6 +29,7 @@ from perfharness.load.targets.callable import callable_targets
 from perfharness.load.targets.http.settings import HttpSettings
 from perfharness.load.windows import WindowLog, memory_bytes_below, own_memory_bytes
 from perfharness.model import environment
+from perfharness.model.base import Settings
 from perfharness.model.load import TargetKind
 from perfharness.recorder import PerfRecorder, barrier
 
@@ -37,10 +37,8 @@ MODULE = "perfharness.load.worker"
 RECORDER = "load"
 
 
-class WorkerSpec(BaseModel):
+class WorkerSpec(Settings):
     """What a worker is told."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     kind: TargetKind
     target: str

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
+
+from perfharness.model.base import Record
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
@@ -19,11 +21,7 @@ LatencyFigure = Literal["mean", "p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class TensorSpec(_Model):
+class TensorSpec(Record):
     """An input or output: `shape` has None where the model leaves a dimension open; `dtype` is NumPy's name."""
 
     name: str
@@ -31,7 +29,7 @@ class TensorSpec(_Model):
     dtype: str
 
 
-class BenchCase(_Model):
+class BenchCase(Record):
     """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite.
 
     `variant` are the settings of the backend that the suite names, as `threads=2`: a backend may be there with several.
@@ -51,7 +49,7 @@ NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32",
 """Where a case is needed and none is there."""
 
 
-class Estimate(_Model):
+class Estimate(Record):
     """A number with its 95 % interval; `reason` is why it has none. An exact number has itself for both ends."""
 
     value: float
@@ -75,7 +73,7 @@ def _estimate(value: object) -> object:
     return Estimate(value=value) if isinstance(value, int | float) else value
 
 
-class LatencyStats(_Model):
+class LatencyStats(Record):
     """Milliseconds of one iteration. Percentiles are None where there are too few iterations to mean anything."""
 
     iterations: int
@@ -99,7 +97,7 @@ class LatencyStats(_Model):
     """
 
 
-class MemoryUse(_Model):
+class MemoryUse(Record):
     """Peaks while the case ran, and the model's own size."""
 
     device_peak_bytes: int | None = None
@@ -129,7 +127,7 @@ class MemoryUse(_Model):
     """What enforces the limit."""
 
 
-class StartUp(_Model):
+class StartUp(Record):
     """Milliseconds from nothing to the first result; `build`, of an engine or a compilation, is in no other part."""
 
     process_ms: float | None = None
@@ -145,14 +143,14 @@ class StartUp(_Model):
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"
 
 
-class LayerRecord(_Model):
+class LayerRecord(Record):
     """Mean time of a layer in one inference."""
 
     name: str
     milliseconds: float
 
 
-class AccuracyRecord(_Model):
+class AccuracyRecord(Record):
     """How outputs compare with a baseline or with ground truth: metric name -> value."""
 
     against: str
@@ -162,7 +160,7 @@ class AccuracyRecord(_Model):
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
-class EqualityRecord(_Model):
+class EqualityRecord(Record):
     """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
 
     Of all outputs together: the largest differences, the smallest cosine, None where an output has none (all zeros, not
@@ -181,7 +179,7 @@ class EqualityRecord(_Model):
     reason: str | None = None
 
 
-class CaseProcess(_Model):
+class CaseProcess(Record):
     """How the process of a case ended, as its parent saw it."""
 
     exit_code: int | None = None
@@ -194,7 +192,7 @@ class CaseProcess(_Model):
     attempts: int = 1
 
 
-class CaseResult(_Model):
+class CaseResult(Record):
     """The result of a case."""
 
     case: BenchCase
@@ -243,7 +241,7 @@ class CaseResult(_Model):
     duration_s: float | None = None
 
 
-class MachineRecord(_Model):
+class MachineRecord(Record):
     """Where a suite ran, for results of several machines side by side."""
 
     hostname: str

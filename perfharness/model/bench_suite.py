@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.bench import (
     CaseResult,
     CaseStatus,
@@ -39,11 +40,7 @@ SweepEnd = CaseStatus | Literal["interrupted"]
 """What a case became, or that the user ended it."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class Constraints(_Model):
+class Constraints(Record):
     """What a recommended case must keep to; None: anything goes.
 
     `max_accuracy_loss` is in the metric's own unit (`accuracy_metric`); None for the metric: 1 - cosine of the outputs
@@ -59,7 +56,7 @@ class Constraints(_Model):
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
 
-class MissedConstraint(_Model):
+class MissedConstraint(Record):
     """A constraint that a case does not meet; `value` is None where it was not measured, with the `reason`."""
 
     what: str
@@ -69,7 +66,7 @@ class MissedConstraint(_Model):
     reason: str | None = None
 
 
-class Exclusion(_Model):
+class Exclusion(Record):
     """A case that is not recommended, the one sentence why, and the constraints where they are why."""
 
     case_id: str
@@ -77,7 +74,7 @@ class Exclusion(_Model):
     missed: list[MissedConstraint] = Field(default_factory=list)
 
 
-class Recommendation(_Model):
+class Recommendation(Record):
     """The best case of one model under the constraints.
 
     Args:
@@ -95,7 +92,7 @@ class Recommendation(_Model):
     why: list[str] = Field(default_factory=list)
 
 
-class BenchSuiteResult(_Model):
+class BenchSuiteResult(Record):
     """`bench.json`.
 
     Args:
@@ -128,7 +125,7 @@ class BenchSuiteResult(_Model):
         return notebook_html(self)
 
 
-class Sweep(_Model):
+class Sweep(Record):
     """Cases of growing batch size, and why there are no more."""
 
     cases: list[CaseResult] = Field(default_factory=list)
@@ -139,7 +136,7 @@ class Sweep(_Model):
     reason: str | None = None
 
 
-class TargetPoint(_Model):
+class TargetPoint(Record):
     """One measurement of a search, in the order in which they were made."""
 
     batch_size: int
@@ -152,7 +149,7 @@ class TargetPoint(_Model):
     reason: str | None = None
 
 
-class LatencyTarget(_Model):
+class LatencyTarget(Record):
     """The largest batch size that meets a target, with the measurements that prove it.
 
     `batch_size` meets the target with the whole 95 % interval of the figure; None: none does. `ended_by` is why not a
@@ -173,7 +170,7 @@ class LatencyTarget(_Model):
     """All of it in a sentence."""
 
 
-class CellSweep(_Model):
+class CellSweep(Record):
     """What a sweep or a search found of one cell: model, backend with its settings, mode and precision."""
 
     model: str
@@ -200,7 +197,7 @@ class CellSweep(_Model):
     reason: str | None = None
 
 
-class SweepFile(_Model):
+class SweepFile(Record):
     """`sweep.json` of `perfharness bench --find-batch`, written after every case.
 
     Args:
@@ -228,7 +225,7 @@ class SweepFile(_Model):
     remarks: list[str] = Field(default_factory=list)
 
 
-class MergedRun(_Model):
+class MergedRun(Record):
     """One of the runs that are side by side; `name` is the machine's, with the folder's where it comes twice.
 
     Runs of one machine have the same `machine_number`.
@@ -243,7 +240,7 @@ class MergedRun(_Model):
     complete: bool = True
 
 
-class MergedCell(_Model):
+class MergedCell(Record):
     """What one run has for a row; `speedup` is against that run's own baseline."""
 
     run: str
@@ -252,7 +249,7 @@ class MergedCell(_Model):
     reason: str | None = None
 
 
-class MergedRow(_Model):
+class MergedRow(Record):
     """The same model, backend with its settings, mode, precision and batch size; `cells` in the order of the runs.
 
     `device` is empty but where one run has the others on several.
@@ -268,7 +265,7 @@ class MergedRow(_Model):
     cells: list[MergedCell]
 
 
-class BenchMergedResult(_Model):
+class BenchMergedResult(Record):
     """Suites side by side. `differences`: what keeps them from being comparable, one sentence each."""
 
     runs: list[MergedRun]

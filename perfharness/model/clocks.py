@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
+
+from perfharness.model.base import Record
 
 CLOCKS_COMPANION = "clocks"
 
@@ -23,11 +25,7 @@ StepAnswer = Literal["set", "already", "refused", "absent", "not_tried"]
 Outcome = Literal["restored", "failed"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class ClockStep(_Model):
+class ClockStep(Record):
     """One setting of one GPU: what was asked, what was answered, what was restored afterwards."""
 
     gpu_uuid: str
@@ -49,7 +47,7 @@ class ClockStep(_Model):
     restored_reason: str | None = None
 
 
-class ClocksRecord(_Model):
+class ClocksRecord(Record):
     """The clocks of one launch."""
 
     steps: list[ClockStep] = Field(default_factory=list)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 
 COLD_START_NAME = "cold_start.json"
@@ -14,11 +15,7 @@ COLD_START_VERSION = 1
 Cache = Literal["cold", "warm", "unknown"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class ColdStartRow(_Model):
+class ColdStartRow(Record):
     """One process."""
 
     cache: Cache
@@ -31,7 +28,7 @@ class ColdStartRow(_Model):
     """As in benchmark.json."""
 
 
-class Spread(_Model):
+class Spread(Record):
     """A figure over several processes; all None where none has it."""
 
     count: int
@@ -40,7 +37,7 @@ class Spread(_Model):
     max: float | None = None
 
 
-class ColdStart(_Model):
+class ColdStart(Record):
     """The file; times in milliseconds."""
 
     schema_version: int = COLD_START_VERSION

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from perfharness.model.base import Record
 
 
-class GpuWait(BaseModel):
+class GpuWait(Record):
     """The wait for one GPU; temperatures in degrees Celsius, None where they could not be read."""
-
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
     gpu_uuid: str
     target_c: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.measured import ProcessFacts
 
 JOURNAL_NAME = "recorder.json"
@@ -13,11 +14,7 @@ JOURNALS_OF_CHILDREN = "recorder_*.json"
 """Pattern of the files of further processes of one measured process."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class CapturedRecord(_Model):
+class CapturedRecord(Record):
     """What of a recorder was let through to the tracer."""
 
     ranges: int
@@ -26,7 +23,7 @@ class CapturedRecord(_Model):
     batches: int
 
 
-class RecorderRecord(_Model):
+class RecorderRecord(Record):
     """What one recorder counted."""
 
     name: str
@@ -66,7 +63,7 @@ class RecorderRecord(_Model):
         return self.items if self.captured is None else 0
 
 
-class StartupRangeRecord(_Model):
+class StartupRangeRecord(Record):
     """A `startup_range` that has ended."""
 
     name: str
@@ -76,7 +73,7 @@ class StartupRangeRecord(_Model):
     failed: bool = False
 
 
-class StartupRecord(_Model):
+class StartupRecord(Record):
     """What the recorder knows of the time before the first batch; UTC nanoseconds."""
 
     first_recorder_unix_ns: int | None = None
@@ -84,7 +81,7 @@ class StartupRecord(_Model):
     ranges: list[StartupRangeRecord] = Field(default_factory=list)
 
 
-class BarrierWait(_Model):
+class BarrierWait(Record):
     """A thread that waited for the other processes to reach their first measured batch."""
 
     loop: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
 from perfharness.model.load_judgement import Sustained
@@ -32,11 +33,7 @@ LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class LoadTimes(_Model):
+class LoadTimes(Record):
     """One kind of time over the requests of a phase, ms.
 
     Of latency and queueing, requests without an answer in time (`timeout`, `unanswered`, open when a process was
@@ -64,7 +61,7 @@ class LoadTimes(_Model):
     """HDR histogram of the values in ns, 3 digits, V2 encoding."""
 
 
-class Objective(_Model):
+class Objective(Record):
     """What an answer in time is: the percentile of the latency that has to be below `latency_ms`."""
 
     latency_ms: float = Field(gt=0, allow_inf_nan=False)
@@ -73,7 +70,7 @@ class Objective(_Model):
     """share of the requests that may fail; null: as many as may be late"""
 
 
-class TargetRecord(_Model):
+class TargetRecord(Record):
     """What received the load."""
 
     kind: TargetKind
@@ -89,7 +86,7 @@ class TargetRecord(_Model):
     """The command of the server that was started and traced; null: none was."""
 
 
-class PhaseResult(_Model):
+class PhaseResult(Record):
     """A part of the profile."""
 
     name: str
@@ -167,7 +164,7 @@ class PhaseResult(_Model):
         return min(self.unanswered, self.arrivals - self.sent)
 
 
-class LoadWindow(_Model):
+class LoadWindow(Record):
     """One second of the run.
 
     A request counts in `arrivals` when it was due, and in all else when it was done: during a stall requests arrive,
@@ -202,7 +199,7 @@ class LoadWindow(_Model):
     """Also null where fewer than 10 values are beyond it."""
 
 
-class FirstError(_Model):
+class FirstError(Record):
     """The first error of a kind."""
 
     request: int
@@ -210,7 +207,7 @@ class FirstError(_Model):
     message: str | None = None
 
 
-class ErrorKind(_Model):
+class ErrorKind(Record):
     """Requests that failed in one way."""
 
     kind: str
@@ -218,7 +215,7 @@ class ErrorKind(_Model):
     first: FirstError | None = None
 
 
-class LoadResult(_Model):
+class LoadResult(Record):
     """`load.json`: a load test."""
 
     schema_version: int = LOAD_VERSION

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from perfharness.model.base import Record
 
 LeakVerdict = Literal["leaks", "does-not-leak", "cannot-tell"]
 DriftVerdict = Literal["rises", "falls", "steady", "cannot-tell"]
 StepVerdict = Literal["meets", "misses", "undecided"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
+class _Model(Record, use_attribute_docstrings=True):
+    """Its fields are described in schemas."""
 
 
 class LoadFigure(_Model):

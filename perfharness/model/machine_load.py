@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
+
+from perfharness.model.base import Record
 
 MACHINE_LOAD = "yardstick"
 """Its name in the manifest."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, allow_inf_nan=False)
+class _Model(Record, allow_inf_nan=False):
+    """Finite numbers."""
 
 
 class LoopTime(_Model):

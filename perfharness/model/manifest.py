@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 from typing_extensions import Self
 
+from perfharness.model.base import Record
 from perfharness.model.checks import (
     FiniteJson,
     Int64,
@@ -41,9 +42,7 @@ TracerKind = Literal["nsys", "embedded", "ranges", "none"]
 """`ranges`: the ranges of the script and nothing else, by the embedded tracer's log; no calls, no GPU work."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, allow_inf_nan=False)
-
+class _Model(Record, allow_inf_nan=False):
     @field_validator("*", mode="after")
     @classmethod
     def _can_be_written(cls, value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import Int64, MeasuredFolder, TraceName, UnixNs
 
 
@@ -14,11 +15,7 @@ def is_part_of(asked: str | None, folder: str) -> bool:
     return asked is None or folder == asked or folder.startswith(f"{asked}/")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class RankRecord(_Model):
+class RankRecord(Record):
     """Which rank of a program of several processes a process is, as its environment tells it."""
 
     rank: Int64
@@ -28,7 +25,7 @@ class RankRecord(_Model):
     """Name of the variable."""
 
 
-class ProcessFacts(_Model):
+class ProcessFacts(Record):
     """What a process says of itself, in `recorder.json` or in its trace."""
 
     pid: int
@@ -50,7 +47,7 @@ class ProcessFacts(_Model):
         return self.ancestors or ([] if self.parent_pid is None else [self.parent_pid])
 
 
-class MeasuredProcess(_Model):
+class MeasuredProcess(Record):
     """Who it was, and where its results are."""
 
     folder: MeasuredFolder

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.manifest import FindingRecord
 
@@ -21,11 +22,7 @@ Status = Literal["ok", "interrupted", "failed"]
 Validity = Literal["VALID", "INVALID"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class SutRecord(_Model):
+class SutRecord(Record):
     """`sut.json`: what the system under test reports of itself."""
 
     status: Status = "failed"
@@ -65,7 +62,7 @@ class SutRecord(_Model):
     """Message of the first of each kind."""
 
 
-class MlperfPercentile(_Model):
+class MlperfPercentile(Record):
     """Latency of a query, by LoadGen."""
 
     percent: float
@@ -74,7 +71,7 @@ class MlperfPercentile(_Model):
     """Why it is null; LoadGen's own number is in `reported`."""
 
 
-class MlperfMetric(_Model):
+class MlperfMetric(Record):
     """What LoadGen judges the scenario by."""
 
     name: str
@@ -88,7 +85,7 @@ class MlperfMetric(_Model):
     reason: str | None = None
 
 
-class MlperfResult(_Model):
+class MlperfResult(Record):
     """The file; times in milliseconds unless they are called otherwise."""
 
     schema_version: int = MLPERF_VERSION

@@ -12,8 +12,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.trace import Bool, Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -134,11 +135,7 @@ class Series:
         return self.select(inside)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class SubjectRecord(_Model):
+class SubjectRecord(Record):
     """What a subject is."""
 
     subject: str
@@ -161,7 +158,7 @@ class SubjectRecord(_Model):
         return self.gpu_uuids or ([] if self.gpu_uuid is None else [self.gpu_uuid])
 
 
-class UpdatePeriodRecord(_Model):
+class UpdatePeriodRecord(Record):
     """How often a source was seen to change; `period_ns` is None where it changed too rarely."""
 
     subject: str
@@ -172,7 +169,7 @@ class UpdatePeriodRecord(_Model):
     """False: as short as the time between readings, so the true one may be shorter."""
 
 
-class FailureRecord(_Model):
+class FailureRecord(Record):
     """Readings that failed, and why."""
 
     subject: str
@@ -181,7 +178,7 @@ class FailureRecord(_Model):
     count: int
 
 
-class ClockTieRecord(_Model):
+class ClockTieRecord(Record):
     """UTC against the monotonic clock of the machine. UTC = monotonic + `offset_ns`, by at most `error_ns`."""
 
     offset_ns: int
@@ -194,7 +191,7 @@ class ClockTieRecord(_Model):
     """How far UTC was set or stepped against it until the end; not part of `time_unix_ns`."""
 
 
-class TelemetryMeta(_Model):
+class TelemetryMeta(Record):
     """The key-value metadata of the file."""
 
     schema_version: int = TELEMETRY_VERSION

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
+
+from perfharness.model.base import Record
 
 SLOWEST_VERSION = 2
 
@@ -17,11 +19,7 @@ Verdict = Literal["explained", "unexplained", "usual", "not-compared"]
 `not-compared`: there is no typical batch, or the trace has no batch of this request."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, frozen=True)
-
-
-class Line(_Model):
+class Line(Record):
     """A line of code."""
 
     function: str
@@ -29,7 +27,7 @@ class Line(_Model):
     line: int
 
 
-class Part(_Model):
+class Part(Record):
     """One part of the difference."""
 
     reason: str
@@ -52,7 +50,7 @@ class Part(_Model):
     """The line of most samples."""
 
 
-class StageBeside(_Model):
+class StageBeside(Record):
     """Host time of all ranges of a stage, beside the typical one."""
 
     stage: str
@@ -60,7 +58,7 @@ class StageBeside(_Model):
     typical_ms: float
 
 
-class OperationBeside(_Model):
+class OperationBeside(Record):
     """GPU operations of one name that the batch started, beside the typical one. Times and bytes are sums."""
 
     name: str
@@ -72,7 +70,7 @@ class OperationBeside(_Model):
     typical_copied_bytes: float
 
 
-class Typical(_Model):
+class Typical(Record):
     """What a request is compared with."""
 
     batches: int
@@ -85,7 +83,7 @@ class Typical(_Model):
     """Index of the batch whose time is nearest to the median."""
 
 
-class SlowRequest(_Model):
+class SlowRequest(Record):
     """A request, or batch. `ms` is its latency where requests were recorded, else the duration of its batch."""
 
     process: str
@@ -107,19 +105,19 @@ class SlowRequest(_Model):
     typical: Typical | None = None
     difference_ms: float | None = None
     """Sum of the parts, `small_ms` and `rest_ms`."""
-    parts: list[Part] = []
+    parts: list[Part] = Field(default_factory=list)
     """The largest first."""
     small_ms: float | None = None
     """Sum of the parts that are within their usual spread, or too small to be named."""
     rest_ms: float | None = None
     """Medians of parts do not sum to the median of the whole."""
-    throttled: list[str] = []
+    throttled: list[str] = Field(default_factory=list)
     """Why the GPU's clocks were reduced during this batch, and in at most half of the typical ones."""
-    stages: list[StageBeside] = []
-    operations: list[OperationBeside] = []
+    stages: list[StageBeside] = Field(default_factory=list)
+    operations: list[OperationBeside] = Field(default_factory=list)
 
 
-class SlowLoop(_Model):
+class SlowLoop(Record):
     """The slowest requests of the loops of one path (recorder and ranges around the batch), over all processes."""
 
     loop: str
@@ -133,7 +131,7 @@ class SlowLoop(_Model):
     """How many of `requests` nothing in the trace explains."""
 
 
-class Slowest(_Model):
+class Slowest(Record):
     """The document of `perfharness analyze --slowest N --format json`."""
 
     schema_version: int = SLOWEST_VERSION

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, figure, nothing
+from perfharness.model.base import Settings
 
 Float64 = npt.NDArray[np.float64]
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "rmse_log", "delta1", "delta2", "delta3", "scale")
@@ -23,7 +24,7 @@ MAP_METRICS = ("mae", "rmse", "max")
 SMALLEST_DISPARITY = 1e-6
 
 
-class DepthSettings(BaseModel):
+class DepthSettings(Settings):
     """How a map is compared with the truth.
 
     Args:
@@ -31,8 +32,6 @@ class DepthSettings(BaseModel):
         scaling: `median` where a model knows depth up to a factor only.
         prediction: `disparity` where a larger value means nearer: its inverse is taken first.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     min_depth: float = Field(default=1e-3, gt=0)
     max_depth: float = Field(default=80.0, gt=0)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
 
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.samples import ARRAY_SUFFIXES, open_image, read_arrays
 from perfharness.errors import UsageError
+from perfharness.model.base import Settings
 from perfharness.model.bench import TensorSpec
 
 CHANNELS = (1, 3)
@@ -21,7 +21,7 @@ CHANNELS = (1, 3)
 Shape = tuple[int, ...]
 
 
-class PreprocessSettings(BaseModel):
+class PreprocessSettings(Settings):
     """How a file becomes an input.
 
     Args:
@@ -31,8 +31,6 @@ class PreprocessSettings(BaseModel):
             (`.npy`, `.npz`) are taken as they are.
         input_name: of the input that the array is for; None: the model's only one.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     function: str | None = None
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`

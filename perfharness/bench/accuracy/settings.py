@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.preprocess import PreprocessSettings
 from perfharness.bench.accuracy.samples import SampleSet, find_samples
+from perfharness.model.base import Settings
 
 
-class AccuracySettings(BaseModel):
+class AccuracySettings(Settings):
     """What a case is compared on.
 
     Args:
@@ -25,8 +26,6 @@ class AccuracySettings(BaseModel):
         metrics: user metrics, `module:function`.
         limit: at most so many samples.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     inputs: Path
     labels: Path | None = None
@@ -45,7 +44,7 @@ class AccuracySettings(BaseModel):
         return find_samples(self.inputs, self.truth, self.labels, self.limit, self.class_names)
 
 
-class AccuracyPass(BaseModel):
+class AccuracyPass(Settings):
     """Accuracy settings for the process of a case.
 
     Args:
@@ -53,8 +52,6 @@ class AccuracyPass(BaseModel):
         baseline: the folder of outputs of the case that is the baseline; None: ground truth only.
         store: keep the outputs, in the case's folder.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     settings: AccuracySettings
     against: str

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.accuracy.preprocess import PreprocessSettings
 from perfharness.bench.spec import CaseSpec
+from perfharness.model.base import Settings
 from perfharness.model.bench import (
     AccuracyRecord,
     CaseResult,
@@ -34,11 +35,7 @@ PICTURES = ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png"
 Device = Literal["cpu", "cuda"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
-
-
-class CompareSettings(_Model):
+class CompareSettings(Settings):
     """Settings that apply to every engine.
 
     Args:
@@ -80,7 +77,7 @@ class EngineSpec(CaseSpec):
     settings: CompareSettings
 
 
-class GpuUse(_Model):
+class GpuUse(Settings):
     """GPU figures of the telemetry pass; None with a reason in the engine's `reasons`."""
 
     utilization_percent: float | None = None
@@ -111,7 +108,7 @@ class EngineCase(CaseResult):
     remarks: list[str] = Field(default_factory=list)
 
 
-class EngineResult(_Model):
+class EngineResult(Settings):
     """One engine in `compare_engines.json`, and its `result.json` at the end.
 
     Args:
@@ -144,7 +141,7 @@ class EngineResult(_Model):
     remarks: list[str] = Field(default_factory=list)
 
 
-class PairResult(_Model):
+class PairResult(Settings):
     """Difference of two engines' maps, each normalised separately. `images`: of the data set, or the one image."""
 
     first: str
@@ -157,7 +154,7 @@ class PairResult(_Model):
     reason: str | None = None
 
 
-class EngineComparison(_Model):
+class EngineComparison(Settings):
     """`compare_engines.json`. Speed-ups are against the first engine."""
 
     schema_version: int = COMPARISON_VERSION

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from perfharness.backends import Backend, Device, DeviceChoice, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
@@ -16,6 +16,7 @@ from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.bench.worker.equality import Tolerance, tolerance_of
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
+from perfharness.model.base import Settings
 from perfharness.model.bench import NO_CASE, BenchCase, Direction, Precision
 from perfharness.model.bench_suite import Constraints
 from perfharness_launcher.options import DEFAULT_COOL_DOWN_LIMIT_S
@@ -74,11 +75,7 @@ Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 ALL_MODES = ("all",)
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
-
-
-class SuiteModel(_Table):
+class SuiteModel(Settings):
     """`[[model]]`.
 
     Args:
@@ -99,7 +96,7 @@ class SuiteModel(_Table):
     batch_sizes: BatchSizes = ()
 
 
-class SuiteBackend(_Table):
+class SuiteBackend(Settings):
     """`[[backend]]`.
 
     Args:
@@ -117,7 +114,7 @@ class SuiteBackend(_Table):
     extra: dict[str, str] = Field(default_factory=dict)
 
 
-class MeasureTable(_Table):
+class MeasureTable(Settings):
     """`[measure]`: what is measured in each case in addition to start-up.
 
     Args:
@@ -132,7 +129,7 @@ class MeasureTable(_Table):
     cache_dir: Path | None = None
 
 
-class RunTable(_Table):
+class RunTable(Settings):
     """`[run]`: how the cases are run.
 
     Args:
@@ -148,7 +145,7 @@ class RunTable(_Table):
     gpu: str | None = None
 
 
-class EqualityTable(_Table):
+class EqualityTable(Settings):
     """`[equality]`: outputs of all cells on the same inputs are compared before any speed is measured.
 
     Args:
@@ -181,7 +178,7 @@ class AccuracyTable(AccuracySettings):
     batch_size: int | None = Field(default=None, ge=1)
 
 
-class ConstraintsTable(_Table):
+class ConstraintsTable(Settings):
     """`[constraints]`; sizes as people write them."""
 
     max_latency_ms: float | None = Field(default=None, gt=0)
@@ -197,7 +194,7 @@ class ConstraintsTable(_Table):
         return Constraints(memory_limit_bytes=self.memory_limit, **self.model_dump(exclude={"memory_limit"}))
 
 
-class Suite(_Table):
+class Suite(Settings):
     """A suite, validated by type; `check.problems` finds conflicts.
 
     Args:

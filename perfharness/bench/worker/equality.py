@@ -7,17 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Settings
 from perfharness.model.bench import EqualityRecord, Precision
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 
 
-class Tolerance(BaseModel):
+class Tolerance(Settings):
     """An output is equal where |difference| <= absolute + relative * |reference|, as `numpy.allclose` has it."""
-
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
     absolute: float = Field(default=1e-3, ge=0)
     relative: float = Field(default=1e-3, ge=0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from perfharness.backends import Device, DeviceChoice
 from perfharness.backends.models import model_source, shapes_of
 from perfharness.errors import UsageError
+from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.settings import Option
 
@@ -34,12 +35,10 @@ LAUNCH_SETTINGS = (
 """Settings of `perfharness launch` that a test of LoadGen takes; it is one process, on one GPU or none."""
 
 
-class MlperfSettings(BaseModel):
+class MlperfSettings(Settings):
     """Settings of LoadGen, of the system under test and of its data. What is None is LoadGen's own default, or that of
     the configuration files; what is set overrides these.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     model: str
     """A model file, or `module:function`, as of `perfharness bench`."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from time import perf_counter_ns
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from perfharness.backends import BackendOptions, Device, DeviceChoice, Session, backend, device_for, model_source
 from perfharness.backends.base import Backend
@@ -15,13 +15,14 @@ from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile
 from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.recorder import PerfRecorder
 
 STEPS = ("copy_in", "execute", "copy_out", "synchronize")
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Settings):
     """How a model is run.
 
     Args:
@@ -29,13 +30,11 @@ class ModelSpec(BaseModel):
         shapes: of inputs, as in `CaseSpec.inputs`.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
-
     backend: str
     mode: str = ""
     device: DeviceChoice = "auto"
     precision: Precision = "fp32"
-    shapes: dict[str, tuple[int | str, ...]] = {}
+    shapes: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
 
     def device_of(self, *, has_gpu: bool) -> Device:
         """Of a process that has a GPU, or none."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from perfharness.analysis.comparison.compare import geometric_mean
 from perfharness.errors import UsageError
+from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
 from perfharness.model.load import PERCENTILES
 from perfharness.model.result import Path as StagePath
@@ -131,10 +131,8 @@ class Limit:
     is_accuracy: bool = False
 
 
-class LimitResult(BaseModel):
+class LimitResult(Record, use_attribute_docstrings=True):
     """What became of a limit."""
-
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     limit: PrintableText
     version: PrintableText

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
 from perfharness.model.notebook import notebook_html
 from perfharness.model.secrets import mask_arguments
@@ -20,8 +21,8 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
+class _Model(Record, use_attribute_docstrings=True):
+    """Its fields are described in schemas."""
 
 
 class CompareRule(_Model):

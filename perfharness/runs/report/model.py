@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import Field, field_serializer
 
 from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
@@ -16,6 +16,7 @@ from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.charts import BatchSeries, BatchTimeline, Histogram
 from perfharness.analysis.suites.cost import Cost
+from perfharness.model.base import Settings
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
@@ -36,8 +37,8 @@ from perfharness.runs.series.scaling import Scaling
 REPORT_VERSION = 1
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, arbitrary_types_allowed=True)
+class _Model(Settings, arbitrary_types_allowed=True):
+    """Data of the report; nothing may be lost on the way."""
 
 
 class StageLine(_Model):

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from perfharness.analysis.comparison.compare import Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.comparison.launches import mean_of_launches
 from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import UsageError
 from perfharness.files import write_model
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, TracerRecord
@@ -52,11 +53,7 @@ RANK: tuple[Grade, ...] = ("distrust", "warn", "undecided", "fine")
 """The worst first."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class OverheadRow(_Model):
+class OverheadRow(Record):
     """One number with and without tracing. What is not known is None; `reason` has the reason."""
 
     untraced: OverLaunches | None
@@ -74,7 +71,7 @@ class OverheadRow(_Model):
     """Of each kind, with which it is probably decided whether the overhead is more or less than 10 %."""
 
 
-class Overhead(_Model):
+class Overhead(Record):
     """The file; times in milliseconds unless they are called otherwise."""
 
     schema_version: int = OVERHEAD_VERSION

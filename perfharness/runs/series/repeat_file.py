@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.manifest import FindingRecord
@@ -37,11 +38,7 @@ def _launch_folder(name: str) -> str:
     return name
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class RepeatRequest(_Model):
+class RepeatRequest(Record):
     """What was asked for."""
 
     count: int
@@ -51,7 +48,7 @@ class RepeatRequest(_Model):
     """Of the order."""
 
 
-class RepeatRow(_Model):
+class RepeatRow(Record):
     """One launch."""
 
     folder: Annotated[str, AfterValidator(_launch_folder)]
@@ -78,7 +75,7 @@ class RepeatRow(_Model):
     """Codes of the warnings and errors of its run."""
 
 
-class OverLaunches(_Model):
+class OverLaunches(Record):
     """One number over launches. What is not known is None; `reason` has the reason."""
 
     values: list[float | None]
@@ -98,7 +95,7 @@ class OverLaunches(_Model):
     reason: str | None = None
 
 
-class Repeat(_Model):
+class Repeat(Record):
     """The file; times in milliseconds."""
 
     schema_version: int = REPEAT_VERSION

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 
 SCALING_NAME = "scaling.json"
@@ -23,11 +24,7 @@ At 1 processes scale ideally, at 0 nothing is gained; half is where one costs mo
 METHOD = "first point after which a further one brings less than half of what the first one brought"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class GpuPoint(_Model):
+class GpuPoint(Record):
     """One GPU during one launch of the sweep, over its measured window."""
 
     uuid: str
@@ -38,7 +35,7 @@ class GpuPoint(_Model):
     """Mean."""
 
 
-class ScalingRow(_Model):
+class ScalingRow(Record):
     """One launch of the sweep. What was not measured is None; `reason` has the reason."""
 
     num_processes: int
@@ -67,7 +64,7 @@ class ScalingRow(_Model):
     """Codes of the warnings and errors of its run."""
 
 
-class ScalingPoint(_Model):
+class ScalingPoint(Record):
     """A row, and what it is against the smallest number of processes that was measured."""
 
     row: ScalingRow
@@ -82,7 +79,7 @@ class ScalingPoint(_Model):
     """Median latency of a batch against that of the base."""
 
 
-class Knee(_Model):
+class Knee(Record):
     """Where a further process stops being worth it."""
 
     num_processes: int | None
@@ -93,7 +90,7 @@ class Knee(_Model):
     reason: str
 
 
-class Scaling(_Model):
+class Scaling(Record):
     """The file."""
 
     schema_version: int = SCALING_VERSION

@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from perfharness.analysis.comparison.launches import alike_p_value
 from perfharness.analysis.statistics import ALPHA
+from perfharness.model.base import Record
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.runs.files.json_files import read_results
@@ -23,11 +22,7 @@ NAMED = 3
 """Other processes that are named."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
-
-
-class Movement(_Model):
+class Movement(Record):
     """One measure over launches."""
 
     measure: str
@@ -53,7 +48,7 @@ class Movement(_Model):
     """A sentence: what moved, from where to where."""
 
 
-class Unsteadiness(_Model):
+class Unsteadiness(Record):
     """What moved on the machine between launches, the largest movement first."""
 
     movements: list[Movement]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
+from perfharness.model.base import Settings
 from perfharness.model.checks import refuse_booleans
 from perfharness.model.distribution import install_command
 from perfharness.model.secrets import is_secret
@@ -26,13 +27,9 @@ OPENAI_PATHS = ("/chat/completions", "/completions")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(
-        defer_build=True,
-        frozen=True, extra="forbid", alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"),
-        populate_by_name=True,
-    )  # fmt: skip
-
+class _Settings(
+    Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"), populate_by_name=True
+):
     @model_validator(mode="before")
     @classmethod
     def _checked(cls, values: Any) -> Any:
