@@ -17,7 +17,7 @@ import psutil
 from perfharness.model.machine_load import MACHINE_LOAD, LoopTime, MachineLoad
 from perfharness_launcher.conditions import Run
 
-TURNS, STEPS = 12, 20_000
+TURNS, STEPS = 40, 20_000
 """A turn takes 1 to 5 ms."""
 
 TRIM = 0.1
