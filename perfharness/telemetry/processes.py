@@ -92,6 +92,8 @@ class ProcessTree:
             self._search()
             self._search_at_ns = now_ns + max(SEARCH_NS, SEARCH_SHARE * (time.thread_time_ns() - began_ns))
         running = {pid: used for pid, member in self._members.items() if (used := _used(member)) is not None}
+        for pid, used in running.items():  # the kernel counts pages per CPU: its maximum can fall by some
+            used["peak_rss_bytes"] = max(used["peak_rss_bytes"] or 0, self._used.get(pid, used)["peak_rss_bytes"] or 0)
         self._members = {pid: self._members[pid] for pid in running}
         self._process.pids = frozenset(running)
         if not running:

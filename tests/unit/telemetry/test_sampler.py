@@ -112,7 +112,7 @@ def test_a_run_is_covered_from_before_its_first_process_to_its_end(sampled: Samp
 def test_a_process_is_read_with_what_it_started_and_each_alone(sampled: Sampled) -> None:
     times = sampled.values("cpu_time_ns")
     assert times[-1] >= 290 * MS
-    for metric in ("cpu_time_ns", "thread_run_ns", "thread_ready_ns", "context_switches"):
+    for metric in ("cpu_time_ns", "thread_run_ns", "thread_ready_ns", "context_switches", "peak_rss_bytes"):
         assert (np.diff(sampled.values(metric)) >= 0).all(), metric
     assert sampled.values("thread_run_ns")[-1] == pytest.approx(times[-1], abs=40 * MS)
     assert sampled.values("peak_rss_bytes")[-1] > 90 << 20  # of the child, which held it too shortly to be seen
