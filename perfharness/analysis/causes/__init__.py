@@ -10,4 +10,3 @@ from perfharness.analysis.causes.ranks import with_rank_delays as with_rank_dela
 from perfharness.analysis.causes.results import Causes as Causes
 from perfharness.analysis.causes.results import Code as Code
 from perfharness.analysis.causes.results import StageCauses as StageCauses
-from perfharness.analysis.causes.warmup import drift_findings as drift_findings

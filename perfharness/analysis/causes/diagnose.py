@@ -13,7 +13,6 @@ from perfharness.analysis.causes.cpu_supply import CpuSupply
 from perfharness.analysis.causes.gpu import GpuTime, gpu_time
 from perfharness.analysis.causes.host import HostTimes
 from perfharness.analysis.causes.results import Causes, StageCauses
-from perfharness.analysis.causes.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     OtherProcesses,
     StageRows,
@@ -22,6 +21,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_events,
     stage_rows,
 )
+from perfharness.analysis.stages.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import Path
 from perfharness.model.trace import Bool, Int64

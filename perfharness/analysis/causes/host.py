@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes.cpu_supply import own_contention
 from perfharness.analysis.causes.results import Place
 from perfharness.analysis.causes.stacks import Library, Stacks, place_of
 from perfharness.analysis.diagnosis.host.cpu_time import thread_times
+from perfharness.analysis.host_samples.compilers import Compiler
+from perfharness.analysis.host_samples.contention import own_contention
 from perfharness.analysis.segments import SampleTimes, paint, sample_times
-from perfharness.analysis.segments.compilers import Compiler
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity

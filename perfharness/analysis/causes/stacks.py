@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.causes.results import Place
+from perfharness.analysis.host_samples.compilers import COMPILERS, Compiler, Names, compilers_of_stacks, frames_named
 from perfharness.analysis.host_samples.frames import (
     frames_of,
     is_instrument,
@@ -19,7 +20,6 @@ from perfharness.analysis.host_samples.frames import (
 )
 from perfharness.analysis.host_samples.host_profile import nearest_samples
 from perfharness.analysis.segments import SampleTimes
-from perfharness.analysis.segments.compilers import COMPILERS, Compiler, Names, compilers_of_stacks, frames_named
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool

@@ -13,9 +13,9 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.host_samples.awaits import with_awaits
+from perfharness.analysis.host_samples.compilers import compilers_of_stacks
 from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.host_samples.host_profile import without_suffixes
-from perfharness.analysis.segments.compilers import compilers_of_stacks
 from perfharness.analysis.segments.events import activities
 from perfharness.analysis.segments.paint import Segments, Sums
 from perfharness.analysis.stages.roles import StageTable

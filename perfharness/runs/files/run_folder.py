@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.causes import drift_findings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.passes import Pass
@@ -28,6 +27,7 @@ from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
 from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
+from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of

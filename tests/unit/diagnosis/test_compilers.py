@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.segments.compilers import COMPILERS, compilers_of_stacks
+from perfharness.analysis.host_samples.compilers import COMPILERS, compilers_of_stacks
 from perfharness.model.host_samples import Frame, HostState
 from tests.support.made_batches import BATCH, US, diagnosed, nothing, stage_of
 from tests.support.probe_builder import ProbeBuilder

@@ -13,13 +13,19 @@ from perfharness.analysis.diagnosis.host.issuing import stretches
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.host_samples.awaits import SELECTS
+from perfharness.analysis.host_samples.compilers import (
+    COMPILERS,
+    Names,
+    compilers_of_stacks,
+    frames_named,
+)
+from perfharness.analysis.host_samples.contention import own_contention
 from perfharness.analysis.host_samples.frames import is_library
 from perfharness.analysis.host_samples.host_profile import (
     BOUNDARY_NS,
     COMPUTING,
     NEAR_NS,
     NS_PER_MS,
-    NS_PER_US,
     Spans,
     collections_of_stage,
     functions_called,
@@ -29,16 +35,9 @@ from perfharness.analysis.host_samples.host_profile import (
     lines_during,
     own_functions,
 )
-from perfharness.analysis.segments.compilers import (
-    COMPILERS,
-    Names,
-    compilers_of_stacks,
-    frames_named,
-)
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import FunctionTime
-from perfharness.model.host_samples import HostEventKind, HostEvents, HostProbe, HostSamples, HostState
-from perfharness.model.result import Float64
+from perfharness.model.host_samples import HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Bool, Int64
 
 MIN_SAMPLES = 5
@@ -221,7 +220,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         unworked_share=meanwhile.unworked,
         workers_crowded_share=meanwhile.crowded,
         cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
-        crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
+        crowded_ms=(profile.state_ms.get("runnable") or 0.0) * own_contention(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
     )
 
@@ -425,40 +424,9 @@ def _meanwhile(probe: HostProbe, spans: Spans, waits: Int64) -> Meanwhile:
     ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
     if not queued:
         return Meanwhile(unworked=unworked)
-    crowded = _crowded_share(probe.events, samples, at)
+    crowded = own_contention(probe.events, samples, at)
     share = queued / (ran + queued)
     return Meanwhile(worked * (1 - crowded) * share, worked * crowded * share, unworked)
-
-
-def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
-    """Of the time in which the threads were ready without a CPU: what is due to the process's own other threads.
-
-    That is while it has more threads ready than CPUs, and of a CPU as much as it got: one thread would have got that.
-    """
-    crowded = np.flatnonzero(events.kind == HostEventKind.CROWDED)
-    start, end = events.start_ns[crowded], events.end_ns[crowded]
-    waited = np.maximum(samples.runnable_ns[rows], 0)
-    if not len(crowded) or not waited.any():
-        return 0.0
-    time_ns = samples.time_ns[rows]
-    at = np.maximum(np.searchsorted(start, time_ns, side="right") - 1, 0)
-    is_inside = (start[at] <= time_ns) & (time_ns < end[at])
-    got = np.minimum(_cpus_used(events, start, end), 1.0)
-    return float((waited * got[at] * is_inside).sum() / waited.sum())
-
-
-def _cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64:
-    """How many CPUs the process, with its forked children, used in each of these times; 1: not known."""
-    of_cpu = np.flatnonzero(events.kind == HostEventKind.CPU_TIME)
-    if not len(of_cpu):
-        return np.ones(len(start))
-    used = np.zeros(len(start))
-    for process in np.unique(events.thread[of_cpu]).tolist():
-        mine = of_cpu[events.thread[of_cpu] == process]
-        times = np.r_[events.start_ns[mine[0]], events.end_ns[mine]]
-        so_far = np.r_[0, np.cumsum(events.detail[mine], dtype=np.int64)] * NS_PER_US
-        used += np.interp(end, times, so_far) - np.interp(start, times, so_far)
-    return np.asarray(used / np.maximum(end - start, 1))
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:
