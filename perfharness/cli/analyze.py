@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 from pydantic import BaseModel, Field
 
-from perfharness.analysis.diagnosis import pool
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput, Output
@@ -20,7 +19,7 @@ from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.settings import Option
 from perfharness.render.terminal.console import say, styled
-from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
+from perfharness.render.terminal.diagnosis import matching_stages, print_agreement, print_diagnosis
 from perfharness.render.terminal.results import print_result
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
@@ -176,14 +175,12 @@ def show_traces(
 def show_diagnosis(results: Mapping[str, ProcessResult], output: Output, stage: str | None = None) -> None:
     """Print what limits each stage, or one of them: of one process all, of several what they have in common."""
     diagnoses = _diagnoses(results)
-    if len(diagnoses) == 1 or stage is not None:
+    if len(diagnoses) < 2 or stage is not None:
         for name, diagnosis in diagnoses.items():
             say(output.results, styled(name, "bold"))
             print_diagnosis(output.results, diagnosis, stage)
-    if len(diagnoses) > 1:
-        print_pooled(output.results, pool(diagnoses), stage)
-        if stage is None:
-            print_example(output.results, diagnoses)
+    else:
+        print_agreement(output.results, diagnoses)
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:

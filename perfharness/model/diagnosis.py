@@ -1,15 +1,16 @@
-"""Why a stage takes the time it takes: what diagnosis finds, before it is written or printed.
+"""What limits a stage: the fourteen causes, and what is reported of one.
 
-Times are milliseconds and, like counts and bytes, means over one batch without the warm-up, unless a name states
-otherwise. None was not measured; `missing` has the reason.
+Times are milliseconds per batch without the warm-up, shares 0 to 1. None was not measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
+from perfharness.model.activity import Activity
 from perfharness.model.findings import Finding
 from perfharness.model.rounding import figure
 from perfharness.model.trace import GpuDevice
@@ -19,34 +20,23 @@ Path = tuple[str, ...]
 WarmupState = Literal["enough", "too-short", "never-steady", "cannot-tell"]
 
 
-class Verdict(str, Enum):
+class Code(str, Enum):
     """What limits a stage."""
 
+    COMPILATION = "compilation"
     GPU_BOUND = "gpu-bound"
-    COPY_BOUND = "copy-bound"
-    PAGEABLE_COPIES = "pageable-copies"
     SMALL_COPIES = "small-copies"
-    LAUNCH_BOUND = "launch-bound"
-    DISPATCH_BOUND = "dispatch-bound"
-    SYNCHRONIZATION_BOUND = "synchronization-bound"
-    IMPLICIT_SYNCHRONIZATION = "implicit-synchronization"
-    ALLOCATOR_CHURN = "allocator-churn"
-    CPU_BOUND = "cpu-bound"
+    COPY_BOUND = "copy-bound"
     GARBAGE_COLLECTION = "garbage-collection"
     GIL_CONTENTION = "gil-contention"
     CPU_CONTENTION = "cpu-contention"
-    CPU_QUOTA = "cpu-quota"
-    CPU_STEAL = "cpu-steal"
-    RECOMPILATION = "recompilation"
-    DATA_LOADER_STARVATION = "data-loader-starvation"
-    FILE_WAIT = "file-wait"
-    NETWORK_WAIT = "network-wait"
-    WAITING_ON_STAGE = "waiting-on-stage"
-    WAITING_ON_PROCESS = "waiting-on-process"
-    WAITING_ON_RANK = "waiting-on-rank"
-    WAITING_ON_SYSTEM = "waiting-on-system"
-    FIRST_USE = "first-use"
-    CANNOT_TELL = "cannot-tell"
+    DATA_LOADER = "data-loader"
+    WAITING = "waiting"
+    ALLOCATOR_CHURN = "allocator-churn"
+    SYNCHRONIZATION = "synchronization"
+    LAUNCH_BOUND = "launch-bound"
+    CPU_BOUND = "cpu-bound"
+    UNKNOWN = "unknown"
 
 
 class HostActivity(str, Enum):
@@ -190,141 +180,6 @@ class GpuLimits:
 
 
 @dataclass(frozen=True)
-class GpuWork:
-    """The GPU operations that the stage started. `share` is kernel time of all its operations' time."""
-
-    kernel_count: float
-    kernel_time_ms: float
-    kernel_share: float | None
-    top_kernels: list[KernelGroup]
-    copies: list[CopyGroup]
-    memset_count: float
-    memset_time_ms: float
-    memset_bytes: float | None
-    graph_launch_count: float
-    graph_time_ms: float
-    busy_ms: float
-    projected_ms: float
-    operation_time_ms: float
-    streams: int
-    stream_overlap_ms: float
-    """Time by which its operations together exceed their union: how much ran concurrently."""
-    copy_with_compute_ms: float
-    """Time of its copies during which kernels ran."""
-    shared_with_processes_ms: float | None
-    """Time of its operations during which other processes of the run were at work on the same GPU."""
-    limits: GpuLimits
-
-
-@dataclass(frozen=True)
-class GpuDuringStage:
-    """One GPU that the stage uses while the host was in the stage, whichever thread started the work.
-
-    `gpu` is its index in `gpus`, None where nothing ran on any GPU; `own_busy_ms` is of the stage's own operations on
-    it, also after the stage's end.
-    """
-
-    gpu: int | None
-    busy_ms: float
-    own_busy_ms: float
-    idle_ms: float
-    gaps: float
-    gap_p50_us: float | None
-    longest_gap_ms: float | None
-    host_meanwhile_ms: dict[str, float | None]
-    """What the host did while the GPU was idle, by `HostActivity`."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """One long synchronisation, and the operation that ended last before it returned."""
-
-    call: str
-    time_ms: float
-    batch: int | None
-    waited_for: str | None
-    waited_for_stage: str | None
-    operation_ms: float | None
-
-
-@dataclass(frozen=True)
-class HostWork:
-    """The host's side of the stage. `activity_ms` by `HostActivity`, calls inside calls counted once."""
-
-    activity_ms: dict[str, float | None]
-    calls: dict[str, float | None]
-    blocking_calls: float
-    """Synchronising calls, and copies that returned only when they were done."""
-    blocking_ms: float
-    blocked_ms: dict[str, float | None]
-    """Of the time outside of CUDA calls: blocked in the operating system, by `OsWaitKind` (lock, sleep, process, file,
-    socket); None where its calls were not recorded."""
-    launch_latency_us: float | None
-    """Median from the begin of the call to the begin of its operation."""
-    queueing_us: float | None
-    """Mean part of that during which the stream was still at work on earlier operations."""
-    longest_waits: list[Wait]
-
-
-@dataclass(frozen=True)
-class FunctionTime:
-    """A function of the stage's threads. `line` is the one that most of its own time was spent at.
-
-    Times are host time of the measured pass, shared out as the profiling pass's samples are; `error_ms` is half the
-    95 % interval of `self_ms` from the number of samples.
-    """
-
-    function: str
-    file: str
-    line: int
-    self_ms: float
-    cumulative_ms: float
-    error_ms: float
-    callee: str | None = None
-    """Of `gil_holders`: the library's function in which most of its own time passed; None: none."""
-
-    def scaled(self, by: float) -> FunctionTime:
-        """With all times multiplied."""
-        times = self.self_ms * by, self.cumulative_ms * by, self.error_ms * by
-        return replace(self, self_ms=times[0], cumulative_ms=times[1], error_ms=times[2])
-
-
-@dataclass(frozen=True)
-class HostProfile:
-    """Where the stage's time went, by sampled stacks.
-
-    `state_ms` by the lower-case name of `HostState`; None where the system does not show it.
-    """
-
-    samples: int
-    on_cpu_ms: float | None
-    state_ms: dict[str, float | None]
-    top_functions: list[FunctionTime]
-    collections: float | None
-    """Runs of the garbage collector a batch."""
-    collection_ms: float | None
-    gil_holders: list[FunctionTime]
-    """What other threads did while this stage's threads waited for the interpreter lock: their innermost functions
-    outside of libraries, whose time holds that of the libraries below them; `cumulative_ms` is 0.
-    """
-    missing: list[str]
-    minor_faults: float | None = None
-    major_faults: float | None = None
-    """Page faults a batch that read from a disk, and those that did not (`minor_faults`)."""
-    voluntary_switches: float | None = None
-    involuntary_switches: float | None = None
-    """Times a batch that its threads lost the CPU, and gave it up to wait (`voluntary_switches`)."""
-    recorder_ms: float | None = None
-    """Of the stage's time, what perfharness itself took to open and close ranges: no function's own time."""
-    cpus_used: float | None = None
-    """CPUs that the process and its forked children had meanwhile, threads of native libraries and other stages too."""
-    cpus: int | None = None
-    """Cores that it may run on in the stage."""
-    longest: FunctionTime | None = None
-    """The function outside of libraries in which most of the host time passed, whatever the thread did there."""
-
-
-@dataclass(frozen=True)
 class GpuCounters:
     """nsys's counters of one GPU over exactly the time in which the stage's kernels ran; shares of the peak, 0 to 1.
 
@@ -349,89 +204,81 @@ class GpuCounters:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A function of the user's own code, and its line that takes most of its time.
+
+    Shares are of the stage's time; both hold the time of the libraries that are called there.
+    """
+
+    function: str
+    file: str
+    line: int
+    function_share: float
+    line_share: float
+
+
+@dataclass(frozen=True)
 class Cause:
-    """Why, in a form that a person can act on: what it is, where in the code, what to try, what that would save.
+    """A cause of a stage's time.
 
-    `code` is that of the verdict it would be (docs/guides/causes.md). `share` is of the stage's host time or span.
-    `where` is the line that does it, None with the reason in `where_reason`. `saves_ms` a batch at most, None where
-    nothing bounds it. Texts are of the pass that counted it: of the measured one, where that records all of it.
+    `share` is of the stage's time, `saves_ms` what mending it saves per batch at most (None: not known). `detail` is
+    the GPU's limit of `gpu-bound`, and what `waiting` is for. `place` is where in the code, None: not known.
     """
 
-    code: str
-    what: str
+    code: Code
     share: float
-    where: FunctionTime | None
-    where_reason: str | None
-    try_this: str
     saves_ms: float | None
-    share_at_most: float | None = None
-    """Where a profiling pass shows the cause that is not trusted in its proportions: `share` is the least, this the
-    most that it can be. None: `share` is a measured figure."""
+    what: str
+    step: str
+    least: float
+    """The share that makes it the verdict."""
+    place: Place | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True)
-class Explained:
-    """How the profiling pass relates to the measured one, for a stage.
+class FunctionShare:
+    """A function on the sampled stacks of a stage. `line`: where most of its own time passed.
 
-    `slowdown`: its host time by that of the measured pass. `trusted`: whether its proportions may be laid onto the
-    measured pass; else `reason`.
+    Shares are of the samples' time: `self_share` at the top of the stack, `total_share` anywhere on it.
     """
 
-    slowdown: float | None
-    trusted: bool
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class StageVerdict:
-    """What limits the stage, the figures it rests on, one next step, and what was missing to be sure."""
-
-    verdict: Verdict
-    evidence: list[str]
-    next_step: str
-    missing: list[str] = field(default_factory=list)
-    limit: GpuLimit | None = None
-    """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
-    steady: Verdict | None = None
-    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`): what limits the
-    stage otherwise, one of its causes; None where nothing with a name does, and with every other verdict."""
-
-
-@dataclass(frozen=True)
-class StageCost:
-    """What the stage costs the whole, by a replay of the trace (docs/guides/diagnosis.md). Null, with the reason."""
-
-    pipeline_ms: float | None
-    without_stage_ms: float | None
-    saving_share: float | None
-    reason: str | None = None
+    function: str
+    file: str
+    line: int
+    self_share: float
+    total_share: float
 
 
 @dataclass(frozen=True)
 class StageDiagnosis:
-    """One stage. `items` is None where batches counted none; `host` and `gpu` are None where nothing is left."""
+    """Why a stage takes its time. `causes[0]` is the verdict; there is always one.
+
+    `wall_ms` is per batch and of the measured pass, over all batches. `activities` are shares of the stage's time in
+    the profiling pass, or with one pass in that one, `samples` how many they rest on; `functions` are of these samples.
+    `slowdown`: the stage's time in the profiling pass by that in the measured pass, None with one pass. `is_changed`:
+    its part of the batch is another one there. `limits`, `kernels`, `copies` and `counters` are of its GPU work.
+    """
 
     path: Path
     batches: int
-    items: int | None
-    cpu_ms: float | None
-    cpu_ms_per_item: float | None
-    gpu_busy_ms_per_item: float | None
-    kernels_per_item: float | None
-    gpu: GpuWork | None
-    gpu_during: list[GpuDuringStage]
-    host: HostWork | None
-    verdict: StageVerdict
-    cost: StageCost
-    causes: list[Cause] = field(default_factory=list)
-    """The most valuable first; the verdict is that of the first, where there is one."""
-    profile: HostProfile | None = None
+    wall_ms: float
+    gpu_busy_ms: float | None
+    activities: Mapping[Activity, float]
+    samples: int
+    causes: list[Cause]
+    slowdown: float | None = None
+    is_changed: bool = False
+    functions: list[FunctionShare] = field(default_factory=list)
+    limits: GpuLimits | None = None
+    kernels: list[KernelGroup] = field(default_factory=list)
+    copies: list[CopyGroup] = field(default_factory=list)
     counters: list[GpuCounters] = field(default_factory=list)
-    explained: Explained | None = None
-    """None without a profiling pass."""
-    queued_ms: float | None = None
-    """Of `cpu_ms`, waiting for a free CPU, as if that were spread evenly between two readings of a thread; null where
-    they were not read."""
+
+    @property
+    def verdict(self) -> Cause:
+        """What limits it."""
+        return self.causes[0]
 
 
 @dataclass(frozen=True)
@@ -454,15 +301,12 @@ class WarmupDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis of one process."""
+    """The diagnosis of one process. `gpus`: those that its operations ran on, as the trace describes them."""
 
     stages: list[StageDiagnosis]
     warmup: list[WarmupDiagnosis]
-    missing: list[str]
-    """What the trace does not hold, so that some numbers are null."""
-    findings: list[Finding]
+    findings: list[Finding] = field(default_factory=list)
     gpus: list[GpuDevice] = field(default_factory=list)
-    """The GPUs that operations ran on, with what the trace records of them."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""
@@ -476,7 +320,7 @@ def rounded(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: rounded(below) for key, below in value.items()}
+        return {rounded(key): rounded(below) for key, below in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(below) for below in value]
     return figure(value) if isinstance(value, float) else value

@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 
 from perfharness.analysis.host_samples.frames import inside_library
-from perfharness.model.diagnosis import FunctionTime
+from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame
 from perfharness.model.text import safe_line
 
 
-def place_text(place: FunctionTime | Frame) -> str:
+def place_text(place: FunctionShare | Place | Frame) -> str:
     """A function and where it stands: `resize (pipeline.py:42)`."""
     return safe_line(f"{place.function} ({file_and_line(place)})" if place.file else place.function)
 
 
-def file_and_line(place: FunctionTime | Frame) -> str:
+def file_and_line(place: FunctionShare | Place | Frame) -> str:
     """Only where it stands: `pipeline.py:42`."""
     line = f":{place.line}" if place.line else ""
     return safe_line(short_file(place.file) + line)

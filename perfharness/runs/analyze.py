@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
@@ -184,19 +183,19 @@ def analyze_traces(
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     options = read_as.options()
-    others = None if output_dir is None and not with_diagnosis else ALONE
-    analysed = [analyze_trace(path, options, others=others) for path in paths]
+    with_diagnosis |= output_dir is not None
+    analysed = [analyze_trace(path, options, with_diagnosis=with_diagnosis) for path in paths]
     results = {
-        str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)
+        str(path.parent / one.name): opened.result for path, one, opened in zip(paths, traces, analysed, strict=True)
     }
     mean: Tree = combine(results, with_data=with_data or output_dir is not None)
-    analyzed = AnalyzedTraces(mean, results, has_gpu=any(meta.device_names for _, meta in analysed))
+    analyzed = AnalyzedTraces(mean, results, has_gpu=any(one.trace_meta.device_names for one in analysed))
     if output_dir is not None:
-        for one, (result, trace_meta) in zip(traces, analysed, strict=True):
-            meta = trace_only_meta(trace_meta, result, str(one.trace), options.warmup_batches)
+        for one, opened in zip(traces, analysed, strict=True):
+            meta = trace_only_meta(opened.trace_meta, opened.result, str(one.trace), options.warmup_batches)
             folder = output_dir / one.name
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(result), "meta": meta})
+            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(opened.result), "meta": meta})
         meta = {"findings": [finding.to_json() for finding in analyzed.findings]}
         write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
     return analyzed

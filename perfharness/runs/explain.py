@@ -5,25 +5,20 @@ It is a run folder of its own, analysed as any other; its results explain those 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfharness.files import is_plain, is_plain_folder
+from perfharness.model.activity import Activity
+from perfharness.model.diagnosis import Code, Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
-
-if TYPE_CHECKING:
-    from perfharness.analysis.diagnosis.passes import Pass
-    from perfharness.model.diagnosis import Diagnosis
-    from perfharness.model.result import ProcessResult
+from perfharness.model.result import path_text
 
 FAILED = "explaining-pass-failed"
 SHARED_CPUS = 0.5
 """Of a loop's host time, ready without a CPU: what was measured is less than half of what the program does."""
-OWN_DOING = frozenset({"cpu-contention", "cpu-quota", "cpu-steal"})
-"""Causes of waiting for a CPU that are not other processes of this machine."""
 
 
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
@@ -87,71 +82,29 @@ def explaining_pass_failed(reason: str) -> Finding:
     return Finding(FAILED, Severity.ERROR, message, "Launch again with --explain")
 
 
-def pass_of(result: ProcessResult) -> Pass | None:
-    """What laying passes onto each other takes of a result; None where it was not diagnosed."""
-    from perfharness.analysis.diagnosis.passes import COMPARED, Pass
-
-    if result.diagnosis is None:
-        return None
-    values = {
-        path: {key: column for key, column in columns.items() if key in COMPARED}
-        for path, columns in result.values_minus_warmup.items()
-    }
-    return Pass(result.diagnosis, values)
-
-
-def with_explained(folder: str, result: ProcessResult, explaining: Pass) -> tuple[ProcessResult, list[Finding]]:
-    """The result of a process's measured pass with what the profiling pass adds; and findings of the comparison."""
-    from perfharness.analysis.diagnosis.passes import lay_onto
-
-    measured = pass_of(result)
-    if measured is None:
-        return result, []
-    diagnosis = lay_onto(measured, explaining)
-    return replace(result, diagnosis=diagnosis), [*changed_stages(folder, diagnosis), *shared_cpus(folder, diagnosis)]
-
-
-def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
-    """Which stages of a process the profiling pass does not explain, for they were others in it."""
-    from perfharness.model.result import path_text
-
-    doubted = [
-        (stage, stage.explained.reason) for stage in diagnosis.stages if stage.explained and not stage.explained.trusted
-    ]
-    if not doubted:
-        return []
-    first, reason = doubted[0]
-    more = f", and {len(doubted) - 1} more" if len(doubted) > 1 else ""
-    message = (
-        f"The profiling pass is not used for {path_text(first.path)} ({reason}){more}: shares there are those of "
-        "the measured pass, or bounds."
-    )
-    hint = "Have the script do the same work in every run, leave it free CPUs, and launch again with --explain"
-    return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
-
-
-def shared_cpus(folder: str, diagnosis: Diagnosis) -> list[Finding]:
-    """Whether other processes had the CPUs for much of a loop of the profiling pass: a finding about the worst."""
-    from perfharness.model.result import path_text
-
+def diagnosis_findings(folder: str, diagnosis: Diagnosis) -> Iterator[Finding]:
+    """What makes the profiling pass of a process another run than the measured one."""
+    changed = [stage for stage in diagnosis.stages if stage.is_changed]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        message = f"In the profiling pass {path_text(changed[0].path)}{more} took another part of the batch."
+        hint = "Read the shares of these stages as those of the profiling pass"
+        yield Finding("explaining-pass-differs", Severity.NOTE, message, hint, folder)
     loops = {loop.loop for loop in diagnosis.warmup}
-    worst, share = None, SHARED_CPUS
-    for stage in diagnosis.stages:
-        waited = None if stage.profile is None else stage.profile.state_ms.get("runnable")
-        is_own = OWN_DOING & {cause.code for cause in stage.causes}
-        if stage.path in loops and stage.cpu_ms and waited is not None and not is_own and waited / stage.cpu_ms > share:
-            worst, share = stage.path, waited / stage.cpu_ms
-    if worst is None:
-        return []
+    waits = {
+        stage.path: stage.activities.get(Activity.NO_CPU, 0.0)
+        for stage in diagnosis.stages
+        if stage.path in loops and all(cause.code is not Code.CPU_CONTENTION for cause in stage.causes)
+    }
+    worst = max(waits, key=lambda path: waits[path], default=None)
+    if worst is None or waits[worst] <= SHARED_CPUS:
+        return
     message = (
-        f"In the profiling pass other processes had the CPUs for {share:.0%} of the host time of {path_text(worst)}: "
+        f"In the profiling pass other processes had the CPUs for {waits[worst]:.0%} of the time of {path_text(worst)}: "
         "times and savings are those of a busy machine."
     )
-    hint = (
-        "Measure while nothing else runs on the machine; where that cannot be, fewer threads (OMP_NUM_THREADS) wait "
-        "less for one another"
-    )
-    return [Finding("cpu-shared", Severity.WARNING, message, hint, folder)]
+    hint = "Measure while nothing else runs on the machine"
+    yield Finding("cpu-shared", Severity.WARNING, message, hint, folder)
 
 
 def _reason(process: ProcessRecord | None) -> str:

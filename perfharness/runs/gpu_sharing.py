@@ -8,10 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from perfharness.analysis.diagnosis import OtherProcesses
-from perfharness.analysis.diagnosis.gpu.gpus import find_gpus
-from perfharness.analysis.diagnosis.workload import busy_line
+from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace

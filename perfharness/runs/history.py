@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from perfharness.analysis.diagnosis.advice import advise
+from perfharness.analysis.diagnosis import advise
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
 from perfharness.model.diagnosis import Diagnosis
@@ -197,9 +197,9 @@ def _diagnoses(folder: Path, manifest: RunManifest) -> dict[str, Diagnosis]:
 
 def _promises(diagnoses: Mapping[str, Diagnosis]) -> list[Row]:
     return [
-        {"stage": path_text(one.paths[0]), "cause": one.cause.code, "saves_ms": one.saves_ms}
+        {"stage": path_text(one.path), "cause": one.cause.code.value, "saves_ms": one.cause.saves_ms}
         for one in advise(diagnoses)
-        if one.saves_ms is not None
+        if one.cause.saves_ms is not None
     ]
 
 

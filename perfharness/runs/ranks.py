@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.diagnosis import with_rank_delays
 from perfharness.analysis.ranks import (
     Parallel,
     RankCalls,
@@ -20,7 +21,6 @@ from perfharness.analysis.ranks import (
     rank_work,
 )
 from perfharness.analysis.ranks.findings import rank_findings
-from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.analysis.stages.throughput import Sharing
 from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.model.findings import Finding
@@ -125,9 +125,9 @@ def with_ranks(results: Mapping[str, ProcessResult], ranks: RunRanks) -> tuple[d
     """The results with what their processes wait for other ranks; and what there is to say of the groups."""
     changed = dict(results)
     for group in ranks.groups:
-        mine = {process: result for process in group.processes if (result := results.get(process)) is not None}
-        of_ranks = {process: result.diagnosis for process, result in mine.items() if result.diagnosis is not None}
-        for process, diagnosis in of_ranks.items():
-            judged = with_rank_delays(diagnosis, group, process, of_ranks)
-            changed[process] = replace(mine[process], diagnosis=judged)
+        for process in group.processes:
+            result = results.get(process)
+            if result is not None and result.diagnosis is not None:
+                judged = with_rank_delays(result.diagnosis, group.delays, process)
+                changed[process] = replace(result, diagnosis=judged)
     return changed, [finding for group in ranks.groups for finding in rank_findings(group)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
+from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, cpu_quota
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu, union_window
@@ -90,19 +90,9 @@ class RunTelemetry:
     def _sensor_uuids(self, process: ProcessRecord) -> list[str]:
         return list(dict.fromkeys(self._sensor_uuid(uuid) for uuid in process.used_gpus))
 
-    def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
-        """CPU time of a process that was launched with all that it started, or where several of these were measured, of
-        one of them alone. None where it was not sampled, as one that began and ended between two readings.
-        """
-        if self.log is None:
-            return None
-        tree = process_subject(process.launched_folder)
-        together = [one for one in self._manifest.measured_processes if one.launched_folder == process.launched_folder]
-        if len(together) < 2 or process.pid is None:
-            return cpu_time(self.log, tree)
-        is_launched = process.folder == process.launched_folder
-        subject = member_subject(process.folder, process.pid) if is_launched else process_subject(process.folder)
-        return cpu_time(self.log, subject, tree)
+    def cpu_quota(self, process: ProcessRecord) -> CpuQuota | None:
+        """The quota of the CPU time of a process, with all that was launched with it, on UTC; None: it has none."""
+        return None if self.log is None else cpu_quota(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of any of the process's GPUs were throttled; None where one does not report it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.causes import Pass, diagnose
+from perfharness.analysis.diagnosis import Pass, diagnose
 from perfharness.cli.main import run
 from perfharness.runs.causes import causes_of_run
 from perfharness.trace import open_trace

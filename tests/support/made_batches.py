@@ -15,8 +15,8 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.diagnosis.host.cpu_supply import CpuSupply
-from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
+from perfharness.analysis.diagnosis.cpu_readings import CpuSupply
+from perfharness.analysis.diagnosis.thread_readings import CpuTime
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, GpuWork, HostWork, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState

@@ -1,7 +1,18 @@
-"""Why a stage takes the time it takes. `diagnose` is the whole; the numbers: docs/guides/diagnosis.md."""
+"""What limits each stage of a process: fourteen causes.
 
-from perfharness.analysis.diagnosis.diagnose import ALONE, diagnose
-from perfharness.analysis.diagnosis.pool import pool
-from perfharness.analysis.diagnosis.workload import OtherProcesses
+`find_evidence` reads one pass of a process, `diagnose` is of one or two of them, `advise` says what to do first.
+"""
 
-__all__ = ["ALONE", "OtherProcesses", "diagnose", "pool"]
+from perfharness.analysis.diagnosis.advice import Advice as Advice
+from perfharness.analysis.diagnosis.advice import advise as advise
+from perfharness.analysis.diagnosis.advice import unexplained as unexplained
+from perfharness.analysis.diagnosis.agreement import StageAgreement as StageAgreement
+from perfharness.analysis.diagnosis.agreement import agreement as agreement
+from perfharness.analysis.diagnosis.cpu_supply import CpuSupply as CpuSupply
+from perfharness.analysis.diagnosis.diagnose import ALONE as ALONE
+from perfharness.analysis.diagnosis.diagnose import Pass as Pass
+from perfharness.analysis.diagnosis.diagnose import PassEvidence as PassEvidence
+from perfharness.analysis.diagnosis.diagnose import diagnose as diagnose
+from perfharness.analysis.diagnosis.diagnose import find_evidence as find_evidence
+from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses as OtherProcesses
+from perfharness.analysis.diagnosis.ranks import with_rank_delays as with_rank_delays

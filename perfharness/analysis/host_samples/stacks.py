@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.workload import stage_rows
+from perfharness.analysis.diagnosis.gpu.workload import stage_rows
 from perfharness.analysis.host_samples.frames import shown_stack
 from perfharness.analysis.host_samples.host_profile import Spans, rows_of_stage, without_suffixes
 from perfharness.model.diagnosis import Path

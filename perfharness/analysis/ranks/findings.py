@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.analysis.ranks.results import RankDelay, RankGroup
-from perfharness.analysis.ranks.verdict import origin
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
 
@@ -29,10 +28,21 @@ def delay_finding(delay: RankDelay) -> Finding:
         "waiting-on-rank",
         Severity.NOTE,
         f"The other ranks wait {delay.waiting_ms:.3f} ms per batch ({100 * delay.batch_share:.0f} % of it) for rank "
-        f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {origin(delay)}. It comes "
+        f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {_origin(delay)}. It comes "
         f"{delay.lag_ms:.3f} ms later than they do, in {100 * delay.late_share:.0f} % of {delay.batches} batches.",
         "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
     )
+
+
+def _origin(delay: RankDelay) -> str:
+    """In which stage a rank lost the time, in a part of a sentence."""
+    if delay.stage is None:
+        return f"where rank {delay.rank} loses the time is not known ({delay.reason})"
+    if not delay.stage:
+        return f"rank {delay.rank} loses the time outside of all ranges, between batches"
+    where = "between batches, in" if delay.between_batches else "in"
+    work = "work that the GPU does for" if delay.basis == "gpu" else "host time of"
+    return f"rank {delay.rank} comes last: it loses the time {where} '{path_text(delay.stage[1:])}' ({work} that stage)"
 
 
 def _parallel(group: RankGroup) -> Iterator[Finding]:

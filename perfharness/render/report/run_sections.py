@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfharness.analysis.energy.results import GpuEnergy, RunEnergy
 from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.model.bench import Estimate
-from perfharness.model.diagnosis import FunctionTime, KernelGroup, StageDiagnosis
+from perfharness.model.diagnosis import FunctionShare, KernelGroup, StageDiagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.result import last_key, path_text
 from perfharness.model.text import short_function
@@ -39,7 +39,7 @@ from perfharness.render.report.load_sections import load_figures, load_sections,
 from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.report.slowest_section import HINT, slowest_section
-from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
+from perfharness.render.terminal.advice import advice_text, cause_name, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
 from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.machine import gpu_name
@@ -125,21 +125,15 @@ def _main_batch(run: RunReport) -> StageLine | None:
 
 def limiting_sentences(run: RunReport, most: int = SENTENCES) -> list[str]:
     """What limits the run, the most valuable step first."""
-    names = stage_names([one.diagnosis.path for one in run.causes] or [])
-    return [
-        advice_text(
-            advice, [names.get(path, path_text(path)) for path in advice.paths], len(run.measured.processes)
-        ).plain
-        for advice in run.advice[:most]
-    ]
+    names = stage_names(one.diagnosis.path for one in run.causes)
+    return [advice_text(advice, names[advice.path], len(run.measured.processes)) for advice in run.advice[:most]]
 
 
 def _no_limit(run: RunReport) -> str:
     undecided = next((one.diagnosis.verdict for one in run.causes), None)
     if undecided is None:
         return "What limits it is not known: nothing was traced in batches."
-    reason = " ".join([*undecided.evidence[:1], *undecided.missing[:1]])
-    return f"What limits it is not known. {reason} {undecided.next_step}".strip()
+    return f"What limits it is not known. {undecided.what} {undecided.step}"
 
 
 def _has_gpu(run: RunReport) -> bool:
@@ -346,34 +340,30 @@ def _diagnosis(run: RunReport, *, has_gpu: bool) -> Section | None:
     if not run.causes:
         return None
     paths = [one.diagnosis.path for one in run.causes]
-    columns = [
-        Column("stage"), Column("limited by"), Column("processes"), Column("CPU", "ms"),
-        *([Column("GPU busy", "ms")] if has_gpu else []),
-        Column("costs", "share", "what a batch of the pipeline would save without it", has_bar=True),
-    ]  # fmt: skip
+    several = any(one.agreement.processes > 1 for one in run.causes)
+    columns = [Column("stage"), Column("limited by"), *([Column("processes")] if several else []), Column("CPU", "ms")]
+    columns += [Column("GPU busy", "ms")] if has_gpu else []
+    columns.append(Column("saves", "ms", "what the first step saves at most"))
     rows = []
     for name, one in zip(row_names(paths), run.causes, strict=True):
         stage = one.diagnosis
-        counts = "" if one.processes == 1 else ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
-        gpu = [stage.gpu.busy_ms if stage.gpu else None] if has_gpu else []
-        rows.append([name, stage.verdict.verdict.value, counts, stage.cpu_ms, *gpu, stage.cost.saving_share])
-    if all(not row[2] for row in rows):
-        columns = [column for column in columns if column.heading != "processes"]
-        rows = [[*row[:2], *row[3:]] for row in rows]
-    blocks: list[Block] = [Table("diagnosis", columns, rows, "ms a batch, without warm-up.")]
+        counts = ", ".join(f"{count} {code.value}" for code, count in one.agreement.verdicts.items())
+        gpu = [stage.gpu_busy_ms] if has_gpu else []
+        texts = [name, cause_name(stage.verdict), *([counts] if several else [])]
+        rows.append([*texts, stage.wall_ms, *gpu, stage.verdict.saves_ms])
+    blocks: list[Block] = [Table("diagnosis", columns, rows, "ms per batch, without warm-up.")]
     if len(run.advice) > SENTENCES:
         blocks.append(Items(limiting_sentences(run, len(run.advice)), numbered=True))
-    if not run.is_explained:
+    if not run.measured.explained:
         text = "A launch with --explain finds functions, lines and what threads wait for, in a second pass."
         blocks.append(Paragraph(text, "note"))
-    several = any(one.processes > 1 for one in run.causes)
-    largest = sorted(range(len(run.causes)), key=lambda place: -(run.causes[place].diagnosis.cpu_ms or 0.0))
+    largest = sorted(range(len(run.causes)), key=lambda place: -run.causes[place].diagnosis.wall_ms)
     shown = [run.causes[place] for place in sorted(largest[:MAX_EVIDENCE])]
     blocks += [
         Details(
-            f"{path_text(one.diagnosis.path)}: {one.diagnosis.verdict.verdict.value}"
-            + (f" (figures of {one.process})" if several else ""),
-            list(_evidence(one.diagnosis, has_gpu=has_gpu)),
+            f"{path_text(one.diagnosis.path)}: {cause_name(one.diagnosis.verdict)}"
+            + (f" (figures of {one.agreement.process})" if several else ""),
+            list(_evidence(one.diagnosis)),
         )
         for one in shown
     ]
@@ -384,16 +374,13 @@ def _diagnosis(run: RunReport, *, has_gpu: bool) -> Section | None:
     return Section("Diagnosis and evidence", blocks)
 
 
-def _evidence(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[Block]:
+def _evidence(stage: StageDiagnosis) -> Iterator[Block]:
     yield Items([line.strip() for line in reason_lines(stage)])
-    if stage.gpu is not None and stage.gpu.top_kernels:
-        yield _kernels(stage.gpu.top_kernels, path_text(stage.path))
-    profile = stage.profile
-    if profile is not None and profile.top_functions:
-        yield _functions(profile.top_functions, path_text(stage.path))
-    lines = [line.strip() for line in figure_lines(stage, has_gpu=has_gpu)]
-    if lines:
-        yield Items(lines)
+    if stage.kernels:
+        yield _kernels(stage.kernels, path_text(stage.path))
+    if stage.functions:
+        yield _functions(stage.functions, path_text(stage.path))
+    yield Items([line.strip() for line in figure_lines(stage)])
 
 
 def _kernels(kernels: Sequence[KernelGroup], stage: str) -> Table:
@@ -408,14 +395,10 @@ def _kernels(kernels: Sequence[KernelGroup], stage: str) -> Table:
     return Table(f"kernels of {stage}", columns, rows, "Launches and time a batch; share of the stage's kernel time.")
 
 
-def _functions(functions: Sequence[FunctionTime], stage: str) -> Table:
-    columns = [
-        Column("function"), Column("where"), Column("own time", "ms"), Column("±", "ms"), Column("with callees", "ms"),
-    ]  # fmt: skip
-    rows: list[list[Cell]] = [
-        [one.function, file_and_line(one), one.self_ms, one.error_ms, one.cumulative_ms] for one in functions
-    ]
-    return Table(f"functions of {stage}", columns, rows, "Time, ms per batch, by samples.")
+def _functions(functions: Sequence[FunctionShare], stage: str) -> Table:
+    columns = [Column("function"), Column("where"), Column("own", "share", has_bar=True), Column("total", "share")]
+    rows: list[list[Cell]] = [[one.function, file_and_line(one), one.self_share, one.total_share] for one in functions]
+    return Table(f"functions of {stage}", columns, rows, "Share of the stage's sampled time, alone and with callees.")
 
 
 # ---- machine ----

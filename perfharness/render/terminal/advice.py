@@ -1,82 +1,82 @@
-"""What limits each stage, in a column, and what is most worth doing, in sentences."""
+"""What limits each stage, in a column, and what to do first, as a list."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfharness.analysis.diagnosis.advice import Advice, advise, is_explained
-from perfharness.model.diagnosis import Cause, Diagnosis, GpuLimit, Path, StageDiagnosis, Verdict
+from perfharness.analysis.diagnosis import Advice, advise, agreement, unexplained
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, Path
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
-from perfharness.render.places import place_text, short_file
+from perfharness.render.places import place_text
 from perfharness.render.terminal.console import markdown_text, say, styled
 
 MOST_VALUABLE = 3
-"""Sentences of a launch; `analyze -v` has them all."""
+"""Pieces of advice after a launch; `analyze -v` has them all."""
 LISTED_STAGES = 3
-FILE_AND_LINE = re.compile(r"\((/[^():]+):(\d+)\)")
-"""In the sentence of a cause, which has whole paths."""
-
-VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
+STYLES = {Code.GPU_BOUND.value: "green", Code.UNKNOWN.value: "dim"}
 DEFAULT_STYLE = "yellow"
 
 
-def verdict_name(stage: StageDiagnosis) -> str:
-    """The verdict, with the limit of the GPU's work where it is known."""
-    verdict, limit = stage.verdict.verdict.value, stage.verdict.limit
-    return verdict if limit is None or limit is GpuLimit.CANNOT_TELL else f"{verdict} ({limit.value})"
+def cause_name(cause: Cause) -> str:
+    """The code, with the limit of the GPU, or with what a wait is for: `waiting (file)`."""
+    has_detail = cause.detail not in (None, "unknown")
+    return f"{cause.code.value} ({cause.detail})" if has_detail else cause.code.value
 
 
-def verdict_text(name: str) -> Text:
-    """A verdict's name, in its colour."""
-    return styled(name, VERDICT_STYLE.get(name.partition(" ")[0], DEFAULT_STYLE))
+def cause_text(name: str) -> Text:
+    """A cause's name, in its colour."""
+    return styled(name, STYLES.get(name.partition(" ")[0], DEFAULT_STYLE))
 
 
-def limited_by(diagnoses: Iterable[Diagnosis]) -> dict[Path, Text]:
+def limited_by(diagnoses: Mapping[str, Diagnosis]) -> dict[Path, Text]:
     """What limits each stage; where processes differ, what limits most of them, and how many."""
-    names: dict[Path, list[str]] = {}
-    for diagnosis in diagnoses:
-        for stage in diagnosis.stages:
-            names.setdefault(stage.path, []).append(verdict_name(stage))
-    return {path: _most_frequent(given) for path, given in names.items()}
-
-
-def _most_frequent(names: Sequence[str]) -> Text:
-    name, count = Counter(names).most_common(1)[0]
-    return verdict_text(name) if count == len(names) else verdict_text(name) + Text(f" {count}/{len(names)}")
+    names = {
+        (process, stage.path): cause_name(stage.verdict)
+        for process, diagnosis in diagnoses.items()
+        for stage in diagnosis.stages
+    }
+    found = {}
+    for one in agreement(diagnoses):
+        text = cause_text(names[one.process, one.path])
+        most = next(iter(one.verdicts.values()))
+        found[one.path] = text if most == one.processes else text + Text(f" {most}/{one.processes}")
+    return found
 
 
 def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int | None = MOST_VALUABLE) -> None:
-    """The most valuable advice, a numbered sentence or two each: what it is, where, what to try, what that saves.
+    """What to do first, then the stages of which nothing is known.
 
     Args:
         diagnoses: by process.
-        most: how many at most; None: all, for a reader who gets the evidence as well.
+        most: pieces of advice; None: all.
     """
     every = advise(diagnoses)
     shown = every[:most]
-    if not shown:
-        return
-    left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
-    _print_blank_in_markdown(console)
-    say(console, styled("What to do first", "bold"), left_out)
-    _print_blank_in_markdown(console)
     names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
-    for place, advice in enumerate(shown, 1):
-        shown_advice = advice if most is not None else replace(advice, doubt=None)
-        stages = [names[path] for path in advice.paths]
-        _print_numbered(console, place, advice_text(shown_advice, stages, len(diagnoses)))
-    _print_blank_in_markdown(console)
-    if not is_explained(diagnoses.values()):
-        counters = ", GPU counters" if any(one.gpus for one in diagnoses.values()) else ""
-        say(console, f"For more functions, waits{counters}: add --explain (runs the script twice).")
+    if shown:
+        left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
+        _print_blank_in_markdown(console)
+        say(console, styled("What to do first", "bold"), left_out)
+        _print_blank_in_markdown(console)
+        for number, advice in enumerate(shown, 1):
+            _print_numbered(console, number, advice_lines(advice, names[advice.path], len(diagnoses)))
+        _print_blank_in_markdown(console)
+    if unknown := [names[path] for path in unexplained(diagnoses)]:
+        listed = ", ".join(map(safe_line, unknown[:LISTED_STAGES]))
+        more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
+        step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
+        say(console, f"Not known what limits {listed}{more}.{step}")
+
+
+def has_profile(diagnoses: Iterable[Diagnosis]) -> bool:
+    """Whether a profiling pass was used."""
+    return any(stage.slowdown is not None for one in diagnoses for stage in one.stages)
 
 
 def _print_blank_in_markdown(console: Console) -> None:
@@ -97,58 +97,37 @@ def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
     return {path: name(path) for path in distinct}
 
 
-def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Text:
-    """One piece of advice.
+def advice_lines(advice: Advice, name: str, processes: int = 1) -> list[Text]:
+    """One piece of advice: stage, cause and saving; what it is and where; what to do.
 
     Args:
-        stages: their names; of several, the sentence is about the first.
+        name: of the stage.
         processes: of the run; of several, it says whose figures these are.
     """
-    cause, names = advice.cause, [safe_line(name) for name in stages]
-    what = _sentence(safe_line(_with_short_files(cause)))
-    parts = [
-        Text.assemble(styled(_listed(names), "bold"), f" ({_times(advice)}), "),
-        verdict_text(safe_line(cause.code)),
-        Text(f": {what}" if len(names) == 1 else f": in {names[0]}: {what}"),
-    ]
-    if cause.where is not None and (place := place_text(cause.where)) not in what:
-        parts.append(Text(f" Where: {place}."))
-    parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
-    if advice.saves_ms is not None and advice.tells_saving:
-        share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"
-        parts.append(Text.assemble(" ", (f"Saves up to {milliseconds(advice.saves_ms)}{share}.", "green")))
-    if advice.doubt is not None:
-        parts.append(Text(f" (The second pass was not used: {safe_line(advice.doubt)}.)", "dim"))
+    cause = advice.cause
+    head = Text.assemble(styled(safe_line(name), "bold"), "  ", cause_text(cause_name(cause)))
+    if cause.saves_ms is not None:
+        share = "" if advice.share is None else f" ({100 * advice.share:.0f} %)"
+        of = "" if advice.batch_ms is None else f" of {milliseconds(advice.batch_ms)}"
+        head.append(f"  saves up to {milliseconds(cause.saves_ms)}{of} per batch{share}", "green")
     if processes > 1:
-        parts.append(Text(f" ({advice.processes} of {processes} processes; {safe_line(advice.process)})", "dim"))
-    return Text.assemble(*parts)
+        head.append(f"  {advice.processes} of {processes} processes; {safe_line(advice.process)}", "dim")
+    return [head, *cause_lines(cause)]
 
 
-def _with_short_files(cause: Cause) -> str:
-    """What the cause is, the files of its lines as in `place_text`."""
-    what = cause.what if cause.where is None else cause.what.replace(cause.where.file, short_file(cause.where.file))
-    return FILE_AND_LINE.sub(lambda found: f"({short_file(found[1])}:{found[2]})", what)
+def cause_lines(cause: Cause) -> list[Text]:
+    """What a cause is and where; what to do."""
+    what = safe_line(cause.what)
+    if cause.place is not None:
+        what += f" {place_text(cause.place)} takes {100 * cause.place.function_share:.0f} % of the stage"
+        what += f", its line {100 * cause.place.line_share:.0f} %."
+    return [Text(what), Text(f"→ {safe_line(cause.step)}")]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - LISTED_STAGES
-    if more <= 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:LISTED_STAGES])} and {more} more"
-
-
-def _times(advice: Advice) -> str:
-    """What the stage takes of the batch; of one that takes longer on the GPU, there too."""
-    own = milliseconds(advice.stage_ms)
-    if advice.gpu_ms is not None and advice.gpu_ms > advice.stage_ms:
-        own = f"{own}, on the GPU {milliseconds(advice.gpu_ms)},"
-    if advice.batch_ms is None or advice.batch_ms == advice.stage_ms:
-        return f"{own.rstrip(',')} {'a batch' if advice.is_in_batches else 'each'}"
-    return f"{own} of {milliseconds(advice.batch_ms)} a batch"
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+def advice_text(advice: Advice, name: str, processes: int = 1) -> str:
+    """One piece of advice on one line."""
+    head, *rest = (line.plain for line in advice_lines(advice, name, processes))
+    return f"{head}. {' '.join(rest)}"
 
 
 def milliseconds(value: float) -> str:
@@ -157,13 +136,14 @@ def milliseconds(value: float) -> str:
     return f"{value:.{digits}f} ms"
 
 
-def _print_numbered(console: Console, number: int, text: Text) -> None:
+def _print_numbered(console: Console, number: int, lines: list[Text]) -> None:
     """An entry of a list: wrapped and indented on a terminal, one line elsewhere."""
     if getattr(console, "markdown", False):
-        say(console, f"{number}. {markdown_text(text.plain)}")
+        say(console, f"{number}. {markdown_text(Text('  ').join(lines).plain)}")
     elif console.is_terminal:
         entry = Table.grid(padding=(0, 1))
-        entry.add_row(f" {number}.", text)
+        for place, line in enumerate(lines):
+            entry.add_row(f" {number}." if place == 0 else "", line)
         console.print(entry)
     else:
-        say(console, f" {number}. ", text)
+        say(console, f" {number}. ", Text("  ").join(lines))

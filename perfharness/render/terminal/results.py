@@ -98,7 +98,7 @@ def print_result(
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
     diagnoses = {name: one.diagnosis for name, one in results.items() if one.diagnosis is not None}
     if rows:
-        _print_stages(console, rows[:MAX_ROWS], limited_by(diagnoses.values()), has_gpu=has_gpu)
+        _print_stages(console, rows[:MAX_ROWS], limited_by(diagnoses), has_gpu=has_gpu)
         if len(rows) > MAX_ROWS:
             say(console, f"{len(rows) - MAX_ROWS} more stages are in the JSON files")
     else:

@@ -153,7 +153,8 @@ def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[Launc
 def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
     options = read_as.options()
-    result, meta = analyze_trace(path, options, others=None)
+    opened = analyze_trace(path, options, with_diagnosis=False)
+    result, meta = opened.result, opened.trace_meta
     stages = orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]
     figures = dict(_stage_figures(stages))
     errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 
+from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.startup import Startup
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
-from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import Statistics
 
 Number = float | None
@@ -280,7 +280,7 @@ class BenchmarkMean(_Results):
     """items finished while all processes were in their steady state"""
 
     meta: RunMeta
-    diagnosis: Annotated[PooledDiagnosis, InUnit("milliseconds")] = LEFT_OUT
+    diagnosis: list[StageAgreement] = LEFT_OUT
     gpu_metrics: RunMetrics = LEFT_OUT
     energy: Annotated[RunEnergy, InUnit("joules")] = LEFT_OUT
     ranks: Annotated[RunRanks, InUnit("milliseconds")] = LEFT_OUT

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
-from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
-from perfharness.analysis.diagnosis.passes import Pass
+from perfharness.analysis.diagnosis import (
+    CpuSupply,
+    OtherProcesses,
+    Pass,
+    PassEvidence,
+    agreement,
+    diagnose,
+    find_evidence,
+)
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
@@ -31,6 +37,7 @@ from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
+from perfharness.model.diagnosis import rounded
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
@@ -42,13 +49,12 @@ from perfharness.model.trace import Trace, TraceMeta
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import (
     FAILED,
+    diagnosis_findings,
     explaining_findings,
     explaining_folder,
     explaining_pass_failed,
     explaining_pass_missing,
-    pass_of,
     usable_processes,
-    with_explained,
 )
 from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.journals import Journals, host_probe_of, journals_of
@@ -105,6 +111,9 @@ class RunSummary:
     helpers: frozenset[str] = frozenset()
     """What the mean was made with, as of `combine`."""
 
+    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)
+    """What the diagnosis of each process rests on."""
+
     def mean_of(self, process: str) -> Tree:
         """The mean of a part of the run: of one process, or of a launched one with all that it started. Empty where
         nothing of it was measured.
@@ -127,6 +136,7 @@ class Analysed:
     result: ProcessResult
     trace_meta: TraceMeta
     journals: Journals
+    evidence: PassEvidence | None
     trace_bytes: int
 
 
@@ -247,7 +257,7 @@ def analyze_run(
         visit: sees each process of the measured pass.
     """
     findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
-    explaining: dict[str, Pass] = {}
+    explaining: dict[str, PassEvidence] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
         findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
         explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as, write=write)
@@ -257,10 +267,10 @@ def analyze_run(
     for process in manifest.measured_processes:
         analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
-        if analysed is not None and process.folder in explaining:
-            result, found = with_explained(process.folder, analysed.result, explaining[process.folder])
-            analysed = replace(analysed, result=result)
-            findings.extend(found)
+        if analysed is not None and analysed.evidence is not None and process.folder in explaining:
+            diagnosis = diagnose(analysed.evidence, explaining[process.folder])
+            analysed = replace(analysed, result=replace(analysed.result, diagnosis=diagnosis))
+            findings.extend(diagnosis_findings(process.folder, diagnosis))
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
@@ -305,7 +315,8 @@ def analyze_run(
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
-    summary = RunSummary(run_dir, mean, results, findings, failed=failed, sharing=sharing, helpers=helpers)
+    evidence = {name: one.evidence for name, one in all_analysed.items() if one.evidence is not None}
+    summary = RunSummary(run_dir, mean, results, findings, None, failed, sharing, helpers, evidence)
     if files is None:
         return summary
     files.write(BENCHMARK_MEAN_NAME, mean)
@@ -314,16 +325,15 @@ def analyze_run(
 
 def _analyze_explaining(
     folder: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
-) -> tuple[dict[str, Pass], list[Finding]]:
+) -> tuple[dict[str, PassEvidence], list[Finding]]:
     """Analyse the profiling pass of a run: what it adds to each process, and what of it is missing."""
     try:
         manifest = read_manifest(folder)
         with alone_in(folder) if write else contextlib.nullcontext():
-            results = analyze_run(folder, manifest, read_as, write=write).results
+            found = analyze_run(folder, manifest, read_as, write=write).evidence
     except ResultError as error:
         return {}, [explaining_pass_failed(str(error))]
-    usable = usable_processes(measured, manifest)
-    passes = {name: one for name in usable if name in results and (one := pass_of(results[name])) is not None}
+    passes = {name: found[name] for name in usable_processes(measured, manifest) if name in found}
     return passes, explaining_findings(measured, manifest, passes)
 
 
@@ -352,7 +362,7 @@ def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
 
 def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
     diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
-    return {"diagnosis": pool(diagnoses).to_json()} if diagnoses else {}
+    return {"diagnosis": rounded([asdict(one) for one in agreement(diagnoses)])} if diagnoses else {}
 
 
 class ProcessAnalyzer:
@@ -388,31 +398,50 @@ class ProcessAnalyzer:
         journals, host_probe = traces.journals(process), traces.host_probe(process)
         try:
             others = self._sharing.others_of(process)
-            result, trace_meta = analyze_opened(
+            opened = analyze_opened(
                 traces.open(process),
                 self.options,
                 journals,
-                others=others,
+                evidence_of=partial(self._evidence, process, others),
                 host_probe=host_probe,
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
                 gpu_work_on=None if telemetry.log is None else process.used_gpus,
-                used_cpu=telemetry.cpu_time(process),
                 visit=partial(self._see, process),
             )
         except TraceError as error:
             unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
             return None, [unreadable]
+        result = opened.result
         self._helpers.note(process, runs_batches=bool(result.loops))
         own = without_consequences(result.findings, ended_well=process.ended == "ok")
         own = [*self._helpers.expected(process, own), *not_sampled(host_probe)]
         findings = [replace(finding, process=process.folder) for finding in own]
-        return Analysed(result, trace_meta, journals, size_of(path)), findings
+        return Analysed(result, opened.trace_meta, journals, opened.evidence, size_of(path)), findings
 
     def helpers_of(self, results: Collection[str]) -> frozenset[str]:
         """Of the processes that were analysed, by their folders, those that work for others."""
         processes = (one for one in self._manifest.measured_processes if one.folder in results)
         return frozenset(one.folder for one in processes if self._helpers.is_helper(one))
+
+    def _evidence(
+        self, process: ProcessRecord, others: Callable[[Trace], OtherProcesses], analysis: Analysis
+    ) -> PassEvidence:
+        quota, meta = self.telemetry.cpu_quota(process), analysis.trace.meta
+        if quota is not None:
+            start = meta.session_start_unix_ns
+            quota = None if start is None else quota.moved(-start)
+        return find_evidence(Pass(analysis, others(analysis.trace), self._supply(process), quota))
+
+    def _supply(self, process: ProcessRecord) -> CpuSupply:
+        """The CPUs of a process, and the launched processes that were given the same ones."""
+        every = {one.folder: one for one in self._manifest.processes}
+        launched = every.get(process.launched_folder)
+        if launched is None:
+            return CpuSupply()
+        mine = [one for one in every.values() if _cpus(one) == _cpus(launched)]
+        threads = [one.runnable_threads for one in mine if one.runnable_threads is not None]
+        return CpuSupply(launched.cpus_allowed, len(mine), sum(threads) if len(threads) == len(mine) else None)
 
     def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
         if self._ranks is not None:
@@ -439,18 +468,41 @@ def not_sampled(recorded: RecordedProbe | None) -> list[Finding]:
     return [Finding("not-sampled", Severity.NOTE, message)]
 
 
+def _cpus(process: ProcessRecord) -> str | None:
+    return None if process.placement is None else process.placement.cpus
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The result of a trace; `evidence`: what its diagnosis rests on, None where it was not asked for."""
+
+    result: ProcessResult
+    trace_meta: TraceMeta
+    evidence: PassEvidence | None
+
+
 def analyze_trace(
     path: Path,
     options: AnalysisOptions,
-    others: OtherProcesses | None = ALONE,
     *,
+    with_diagnosis: bool = True,
     visit: Callable[[Analysis], None] | None = None,
-) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, all of its processes together; the arguments are those of `analyze_opened`."""
+) -> Opened:
+    """The result of one trace file, all of its processes together.
+
+    Args:
+        with_diagnosis: diagnose it, which takes time of its own.
+        visit: sees the analysis before it is released.
+    """
     journals = journals_of(path)
-    trace = open_trace(path, parents=journals.parents, with_details=others is not None)
+    trace = open_trace(path, parents=journals.parents, with_details=with_diagnosis)
     return analyze_opened(
-        trace, options, journals, others, host_probe=None if others is None else host_probe_of(path), visit=visit
+        trace,
+        options,
+        journals,
+        evidence_of=(lambda analysis: find_evidence(Pass(analysis))) if with_diagnosis else None,
+        host_probe=host_probe_of(path) if with_diagnosis else None,
+        visit=visit,
     )
 
 
@@ -458,45 +510,41 @@ def analyze_opened(
     trace: Trace,
     options: AnalysisOptions,
     journals: Journals,
-    others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
     *,
+    evidence_of: Callable[[Analysis], PassEvidence] | None,
     host_probe: RecordedProbe | None = None,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
     gpu_work_on: Sequence[str] | None = None,
-    used_cpu: CpuTime | None = None,
     visit: Callable[[Analysis], None] | None = None,
-) -> tuple[ProcessResult, TraceMeta]:
+) -> Opened:
     """The result of one trace, checked against the recorders' counts where these exist.
 
     Args:
         trace, options: the trace and how to read it.
         journals: what the recorders counted.
-        others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
-            diagnosis out, which takes time of its own.
+        evidence_of: what the diagnosis rests on; None: leave it out, which takes time of its own.
         host_probe: what was sampled of the process.
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
-        used_cpu: CPU time of the process, UTC; None: not sampled.
         visit: sees the analysis before it is released.
     """
     trace = on_utc(trace, machine)
     analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
-    sharing = others(trace) if callable(others) else others
-    diagnosis = None if sharing is None else diagnose(analysis, sharing, used_cpu)  # first: it takes the most memory
+    evidence = None if evidence_of is None else evidence_of(analysis)  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     checked = with_checks(result.findings, journals.findings(trace))
     result = replace(
         result,
         findings=[*checked, *drift_findings(analysis), *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
-        diagnosis=diagnosis,
+        diagnosis=None if evidence is None else diagnose(evidence),
         gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
     )
     if visit is not None:
         visit(analysis)
-    return result, trace.meta
+    return Opened(result, trace.meta, evidence)
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -13,8 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis import ALONE
-from perfharness.analysis.diagnosis.advice import advise, is_explained
+from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
@@ -37,7 +35,7 @@ from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
-from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.manifest import RunManifest, TracerRecord
 from perfharness.model.measured import is_part_of
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
@@ -285,9 +283,8 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
 def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunReport:
     assert one.trace is not None
     seen, options = _Seen(one.trace.parent), read_as.options()
-    result, meta = analyze_trace(
-        one.trace, options, others=ALONE, visit=lambda analysis: seen.visit(one.name, analysis)
-    )
+    opened = analyze_trace(one.trace, options, visit=lambda analysis: seen.visit(one.name, analysis))
+    result, meta = opened.result, opened.trace_meta
     results = {one.name: result}
     mean = combine(results, with_data=False)
     made = Throughput.model_validate(mean["throughput"])
@@ -328,7 +325,6 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "ranges": [] if stages else list(_range_sums(results)),
         "advice": advise(diagnoses),
         "causes": list(_causes(diagnoses)),
-        "is_explained": is_explained(diagnoses.values()),
         "series": _series(results),
         "distributions": list(_distributions(stages, list(results.values()))),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
@@ -488,28 +484,17 @@ def _rest_line(
 
 def _limits(diagnoses: Mapping[str, Diagnosis]) -> dict[StagePath, tuple[str, str | None]]:
     """What limits each stage in most processes, and in how many where not in all."""
-    names: dict[StagePath, list[str]] = {}
-    for diagnosis in diagnoses.values():
-        for stage in diagnosis.stages:
-            names.setdefault(stage.path, []).append(stage.verdict.verdict.value)
     found = {}
-    for path, given in names.items():
-        name, count = Counter(given).most_common(1)[0]
-        found[path] = (name, None if count == len(given) else f"{count}/{len(given)}")
+    for one in agreement(diagnoses):
+        code, count = next(iter(one.verdicts.items()))
+        found[one.path] = (code.value, None if count == one.processes else f"{count}/{one.processes}")
     return found
 
 
 def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
-    by_path: dict[StagePath, list[tuple[str, StageDiagnosis]]] = {}
-    for process, diagnosis in diagnoses.items():
-        for stage in diagnosis.stages:
-            by_path.setdefault(stage.path, []).append((process, stage))
-    for found in by_path.values():
-        verdicts = Counter(stage.verdict.verdict.value for _, stage in found)
-        usual = verdicts.most_common(1)[0][0]
-        having = [one for one in found if one[1].verdict.verdict.value == usual]
-        process, stage = max(having, key=lambda one: one[1].cpu_ms or 0.0)
-        yield StageCauses(process=process, processes=len(found), verdicts=dict(verdicts), diagnosis=stage)
+    stages = {(of, stage.path): stage for of, diagnosis in diagnoses.items() for stage in diagnosis.stages}
+    for one in agreement(diagnoses):
+        yield StageCauses(agreement=one, diagnosis=stages[one.process, one.path])
 
 
 def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_serializer
 
-from perfharness.analysis.diagnosis.advice import Advice
+from perfharness.analysis.diagnosis import Advice, StageAgreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
@@ -74,13 +74,9 @@ class StageLine(_Model):
 
 
 class StageCauses(_Model):
-    """The diagnosis of a stage, of the process that it takes most host time in among those with the usual verdict."""
+    """A stage of all processes, and the diagnosis of the process that shows it best."""
 
-    process: str
-    processes: int
-    verdicts: dict[str, int]
-    """How many processes give each verdict."""
-
+    agreement: StageAgreement
     diagnosis: StageDiagnosis
 
 
@@ -240,7 +236,6 @@ class RunReport(_Model):
     """The most valuable first."""
 
     causes: list[StageCauses]
-    is_explained: bool
     series: list[LoopSeries]
     distributions: list[StageDistribution]
     timelines: list[BatchTimeline]

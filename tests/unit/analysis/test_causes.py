@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes import (
+from perfharness.analysis.diagnosis import (
     Causes,
     Code,
     CpuSupply,

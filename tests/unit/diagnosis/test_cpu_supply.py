@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.diagnosis.host.cpu_supply import CpuSupply, Steps, cpu_supply
+from perfharness.analysis.diagnosis.cpu_readings import CpuSupply, Steps, cpu_supply
 from perfharness.model.telemetry import HOST, process_subject
 from tests.support.sample_builder import SampleBuilder
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, ThreadReadings, thread_times
+from perfharness.analysis.diagnosis.thread_readings import CpuTime, ThreadReadings, thread_times
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import (
     MISSING_OS,

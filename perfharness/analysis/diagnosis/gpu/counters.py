@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.host.calls import stays_inside
-from perfharness.analysis.diagnosis.workload import StageEvents, Workload, busy_line
+from perfharness.analysis.diagnosis.gpu.calls import stays_inside
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import GpuCounters, RooflinePoint
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics

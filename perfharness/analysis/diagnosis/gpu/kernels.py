@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.gpu.gpus import Gpus
+from perfharness.analysis.timeline.gpus import Gpus
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
 from perfharness.model.result import Float64

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.causes.results import Place
 from perfharness.analysis.host_samples.compilers import COMPILERS, Compiler, Names, compilers_of_stacks, frames_named
 from perfharness.analysis.host_samples.frames import (
     frames_of,
@@ -21,6 +20,7 @@ from perfharness.analysis.host_samples.frames import (
 from perfharness.analysis.host_samples.host_profile import nearest_samples
 from perfharness.analysis.segments import SampleTimes
 from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.diagnosis import Place
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.rules.evidence import Recompiling
-from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.result import Float64
@@ -21,67 +20,62 @@ LOADING_SHARE = 0.02
 """Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
 
 
-def find_recompiling(events: StageEvents) -> Recompiling | None:
+def recompiling_ns(events: StageEvents) -> float:
     """What loading modules costs, or what batches with kernels that never ran before take more than the others do."""
     workload, rows = events.workload, events.stage.rows
     outer = workload.stage_times.outer_batch[rows]
     batches, of_row = np.unique(outer, return_inverse=True)
     count = len(batches)
     if count < MIN_BATCHES or batches[0] < 0:
-        return None
+        return 0.0
     spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
     is_load = events.call_kind == ACTIVITIES.index(HostActivity.LOAD)
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
     )
-    candidates = []
+    lost = []
     loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
     if _recurs(loads):
-        candidates.append(Recompiling(float(loading.sum()), int(loads.sum()), "Modules and kernels are loaded"))
-    candidates += [*_compiling(events, batches), *_tuning(events, of_row, spent)]
+        lost.append(float(loading.sum()))
+    lost += [_compiling(events, batches), _tuning(events, of_row, spent)]
     is_new = np.zeros(count, dtype=np.bool_)
     is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
     if _recurs(is_new) and not is_new.all():
-        more = _more_than_others(spent, is_new)
-        candidates.append(Recompiling(more, int(is_new.sum()), "Kernels that had not run before appear"))
-    return max(candidates, key=lambda one: one.lost_ns, default=None)
+        lost.append(_more_than_others(spent, is_new))
+    return max(lost)
 
 
-def _compiling(events: StageEvents, batches: Int64) -> list[Recompiling]:
+def _compiling(events: StageEvents, batches: Int64) -> float:
     """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
     readings, stages = events.workload.thread_times.compiling, events.workload.stages
     share = events.least_share(readings)
     if not share:
-        return []
+        return 0.0
     begin, end = stages.start_ns[batches], stages.end_ns[batches]
     grown = np.r_[False, (np.diff(readings.spent_ns) > 0) & (np.diff(readings.thread) == 0)]
     at = np.sort(readings.time_ns[grown])
     compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
     if not _recurs(compiles):
-        return []
-    lost = share * events.wall
-    sign = "torch.compile or JAX compiles"
-    return [Recompiling(lost, int(compiles.sum()), sign, min(lost, events.wall - float(events.time_in_calls.sum())))]
+        return 0.0
+    return share * events.wall
 
 
-def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> list[Recompiling]:
+def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> float:
     """Searches for the fastest kernel (cudnn.benchmark, Triton's autotuner): candidates are run and timed."""
     timing = events.workload.roles.reads_time[events.call]
     if not timing.any():
-        return []
+        return 0.0
     of_batch, calls = of_row[events.call_of[timing]], events.workload.calls
     tunes = np.bincount(of_batch, minlength=len(spent)) >= MANY_TIMINGS
     if not _recurs(tunes):
-        return []
+        return 0.0
     if tunes.all():  # what lies between the first and the last timing of a batch is the search
         end = calls.end_ns[events.call[timing]]
         first, last = np.full(len(spent), np.iinfo(np.int64).max), np.zeros(len(spent), dtype=np.int64)
         np.minimum.at(first, of_batch, end)
         np.maximum.at(last, of_batch, end)
-        lost = float(np.minimum(last - first, spent).sum())
-    else:
-        lost = _more_than_others(spent, tunes)
-    return [Recompiling(lost, int(tunes.sum()), "Candidates for the fastest kernel are run and timed")]
+        return float(np.minimum(last - first, spent).sum())
+    return _more_than_others(spent, tunes)
 
 
 def _more_than_others(spent: Float64, which: Bool) -> float:

@@ -9,15 +9,16 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes.results import Place
-from perfharness.analysis.causes.stacks import Library, Stacks, place_of
-from perfharness.analysis.diagnosis.host.cpu_time import thread_times
+from perfharness.analysis.diagnosis.functions import functions
+from perfharness.analysis.diagnosis.stacks import Library, Stacks, place_of
+from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
 from perfharness.analysis.host_samples.contention import own_contention
 from perfharness.analysis.segments import SampleTimes, paint, sample_times
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
+from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import HostState
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64, Integers
@@ -111,6 +112,12 @@ class HostTimes:
         spent = recorded + recorded[UNKNOWN] * share
         spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
         return replace(self._described(path, mine, spent / whole), samples=round(count), other_calls=other_calls)
+
+    def functions(self, path: int) -> list[FunctionShare]:
+        """Of the stage with this path."""
+        if self._samples is None:
+            return []
+        return functions(self._stacks, self._samples.where(self._is_inside(path)[self._samples.stage]))
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.diagnosis.gpu.gpus import Gpus
-from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, order_within
+from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.gpus import Gpus
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.diagnosis import HostActivity
@@ -19,7 +19,6 @@ from perfharness.model.trace import (
     Bool,
     CopyKind,
     GpuOperationKind,
-    GpuOperations,
     Int64,
     Integers,
     MemoryKind,
@@ -197,27 +196,3 @@ def _scopes(trace: Trace, order: Int64, scope: Integers, gpu: Integers, gpus: Gp
     matches = (known[at] == wanted) & (waits.start_ns[row] >= trace.api.start_ns[order])
     matches &= (waits.end_ns[row] <= trace.api.end_ns[order]) & (gpu < 0)
     return np.where(matches, stream[row], scope), np.where(matches, position[row], gpu)
-
-
-def previous_end_on_stream(operations: GpuOperations, stream: Integers) -> Int64:
-    """When the operations before each one on its stream had all ended; the smallest int64 for the first.
-
-    Args:
-        operations: in any order.
-        stream: number of the stream of each.
-    """
-    count = len(operations)
-    lowest = np.iinfo(np.int64).min
-    if not count:
-        return np.empty(0, dtype=np.int64)
-    order = order_within(stream, operations.start_ns, lambda: operations.end_ns)
-    in_order = stream[order].astype(np.int64)
-    origin = int(operations.start_ns.min())
-    span = int(operations.end_ns.max()) - origin + 1
-    shift = in_order * span - origin
-    reached = np.maximum.accumulate(operations.end_ns[order] + shift)
-    found = np.empty(count, dtype=np.int64)
-    found[order[0]] = lowest
-    is_first = in_order[1:] != in_order[:-1]
-    found[order[1:]] = np.where(is_first, lowest, reached[:-1] - shift[1:])
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfharness.analysis.causes.stacks import Library
+from perfharness.analysis.diagnosis.stacks import Library
 
 STEPS = {
     "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",

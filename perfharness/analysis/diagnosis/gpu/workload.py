@@ -9,27 +9,22 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.gpu.gpus import Gpus, find_gpus
+from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
+from perfharness.analysis.diagnosis.gpu.calls import CallTable, call_table
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
-from perfharness.analysis.diagnosis.host.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.host.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
-from perfharness.analysis.diagnosis.host.cpu_time import (
-    CpuTime,
+from perfharness.analysis.diagnosis.thread_readings import (
     ThreadReadings,
     ThreadTimes,
     thread_times,
 )
-from perfharness.analysis.diagnosis.host.host_waits import HostWaits, find_host_waits
-from perfharness.analysis.host_samples.awaits import with_awaits
-from perfharness.analysis.host_samples.host_profile import Spans, host_profile, rows_of_stage
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
+from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import group_rows, unique
 from perfharness.analysis.timeline.projection import Launches, RangeTable
-from perfharness.model.diagnosis import HostProfile, Path
-from perfharness.model.host_samples import HostProbe
+from perfharness.model.diagnosis import Path
 from perfharness.model.result import Float64
 from perfharness.model.trace import (
     Bool,
@@ -38,7 +33,6 @@ from perfharness.model.trace import (
     Int64,
     Integers,
     OperationDetails,
-    OsWaitKind,
     Trace,
     TraceMeta,
 )
@@ -64,9 +58,9 @@ class OtherProcesses:
 class Workload:
     """A trace, and what all stages share.
 
-    `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `queued_ns` and `latency_ns`
-    are aligned with them; `busy` and `compute` are of all GPUs, `busy_of` of each; `overlapped_ns` is how long each
-    kernel ran concurrently with another (or a graph) on its GPU.
+    `launches` are ordered by thread and start of the call (`launch_lines` finds slices); `busy` and `compute` are of
+    all GPUs, `busy_of` of each; `overlapped_ns` is how long each kernel ran concurrently with another (or a graph) on
+    its GPU.
     """
 
     trace: Trace
@@ -77,8 +71,6 @@ class Workload:
     paths: Int64
     launches: Launches
     launch_lines: ThreadOrder
-    latency_ns: Integers
-    queued_ns: Integers
     calls: CallTable
     roles: CallRoles
     is_new_kernel: Bool
@@ -89,11 +81,7 @@ class Workload:
     gpus: Gpus
     kernels: KernelGroups
     overlapped_ns: Integers
-    host_waits: HostWaits | None
     others: OtherProcesses
-    host_probe: HostProbe | None = None
-    cpu_time: CpuTime | None = None
-    """Of the process, on the trace's clock; None: not sampled."""
     thread_times: ThreadTimes = field(kw_only=True)
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
 
@@ -101,23 +89,6 @@ class Workload:
     def api_is_complete(self) -> bool:
         """Whether calls that start no GPU work are in the trace."""
         return api_is_complete(self.trace.meta)
-
-    @cached_property
-    def helpers_reads_ns(self) -> Int64:
-        """When threads without any stage began copies to the host, in order."""
-        launch = np.flatnonzero(np.isin(self.details.copy_kind[self.launches.operation], TO_HOST))
-        call = self.launches.call[launch]
-        own = np.isin(self.trace.api.thread[call], np.unique(self.stages.thread))
-        return np.sort(self.trace.api.start_ns[call[~own]]).astype(np.int64)
-
-    @cached_property
-    def is_without_calls(self) -> Bool:
-        """Which ranges of the stage table lie on one thread, and have no CUDA call of the trace in them."""
-        stages = self.stages
-        first, last = self.calls.lines.slices(
-            stages.thread, stages.start_ns, np.maximum(stages.end_ns - 1, stages.start_ns)
-        )
-        return np.asarray((first == last) & ~self.trace.ranges.crosses_threads[stages.index], dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -138,16 +109,12 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     gpus = find_gpus(operations, trace.meta)
     busy = BusyLine(operations.start_ns, operations.end_ns)
     is_compute = operations.kind != GpuOperationKind.MEMCPY
-    call_start = trace.api.start_ns[launches.call]
-    latency = np.maximum(operations.start_ns[launches.operation] - call_start, 0)
     with ThreadPoolExecutor(max_workers=1) as pool:
         ranges = pool.submit(lambda: analysis.stage_times)  # and what it is made of; all else here needs none of it
         calls, kernels = call_table(trace, launches, busy, gpus), group_kernels(trace, gpus)
         roles = call_roles(trace, calls, launches, api_is_complete=api_is_complete(trace.meta))
-        previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
-        queued = narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency))
-        launch_lines = ThreadOrder(trace.api.thread[launches.call], call_start)
-        overlapped, host_waits = _overlapped(operations, is_compute, gpus), find_host_waits(trace, calls)
+        launch_lines = ThreadOrder(trace.api.thread[launches.call], trace.api.start_ns[launches.call])
+        overlapped = _overlapped(operations, is_compute, gpus)
         compute = busy
         if not is_compute.all():
             compute = busy_line(operations, is_compute)
@@ -159,15 +126,10 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         thread_times=thread_times(trace),
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
-        launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
+        launch_lines=launch_lines, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
-        roles=roles, is_new_kernel=_first_of_name(trace), host_waits=host_waits, others=others,
-        host_probe=_with_awaits(analysis.host_probe),
+        roles=roles, is_new_kernel=_first_of_name(trace), others=others,
     )  # fmt: skip
-
-
-def _with_awaits(probe: HostProbe | None) -> HostProbe | None:
-    return None if probe is None else replace(probe, samples=with_awaits(probe.samples))
 
 
 def api_is_complete(meta: TraceMeta) -> bool:
@@ -351,24 +313,6 @@ class StageEvents:
         used = np.flatnonzero(np.bincount(gpus.of[self.operation], minlength=len(gpus)))
         return tuple(used.tolist()) or tuple(range(len(gpus)))
 
-    @cached_property
-    def profile(self) -> HostProfile | None:
-        """What its threads did, by sampled stacks; None: they were not sampled."""
-        probe = self.workload.host_probe
-        return None if probe is None else host_profile(probe, self.spans, self.sample_rows)
-
-    @cached_property
-    def sample_rows(self) -> Int64:
-        """The samples of its threads in its ranges; none where these were not sampled."""
-        probe = self.workload.host_probe
-        return np.empty(0, np.int64) if probe is None else rows_of_stage(probe.samples, self.spans)
-
-    @cached_property
-    def spans(self) -> Spans:
-        """Its ranges."""
-        thread = self.workload.stages.thread[self.stage.rows]
-        return Spans(self.stage.path, thread, self.start_ns, self.end_ns, self.stage.batches)
-
     def own_line(self, gpu: int | None = None) -> BusyLine:
         """When the GPU (None: any) was at work on what the stage started."""
         operations, own = self.workload.trace.operations, self.operation
@@ -393,13 +337,6 @@ class StageEvents:
                 return None
             own = self.own_line(uuids.index(others.gpu_uuid))
         return float(others.busy.within(own.start, own.end).sum())
-
-    @cached_property
-    def blocked(self) -> dict[OsWaitKind, int] | None:
-        """Time that its threads were blocked in the operating system outside of CUDA calls, ns; None: not known."""
-        if self.workload.host_waits is None:
-            return None
-        return self.workload.host_waits.within(self.workload.stages.thread[self.stage.rows], self.start_ns, self.end_ns)
 
 
 def stage_events(workload: Workload, stage: StageRows) -> StageEvents:

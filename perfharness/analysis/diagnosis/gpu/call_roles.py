@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.host.calls import FROM_HOST, TO_HOST, CallTable
+from perfharness.analysis.diagnosis.gpu.calls import FROM_HOST, TO_HOST, CallTable
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, READS_TIMES, CudaCalls
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.diagnosis import HostActivity

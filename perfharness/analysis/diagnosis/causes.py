@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from perfharness.analysis.causes.cpu_supply import CpuSupply
-from perfharness.analysis.causes.gpu import GpuTime
-from perfharness.analysis.causes.host import WAITS, WAITS_FOR_THREADS, HostTime
-from perfharness.analysis.causes.results import Cause, Code, Place
-from perfharness.analysis.causes.steps import STEPS, WAIT_STEPS, cheaper
+from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
+from perfharness.analysis.diagnosis.gpu.time import GpuTime
+from perfharness.analysis.diagnosis.host import WAITS, WAITS_FOR_THREADS, HostTime
+from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.model.activity import Activity
-from perfharness.model.diagnosis import GpuLimit
+from perfharness.model.diagnosis import Cause, Code, GpuLimit, Place
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
+from perfharness.analysis.diagnosis.gpu.issuing import issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
-from perfharness.analysis.diagnosis.host.calls import stays_inside
-from perfharness.analysis.diagnosis.host.host_side import working_stage
-from perfharness.analysis.diagnosis.host.issuing import issuing
-from perfharness.analysis.diagnosis.host.recompiling import find_recompiling
-from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.diagnosis import GpuLimits
-from perfharness.model.trace import GpuOperationKind
+from perfharness.model.diagnosis import GpuCounters, GpuLimits
+from perfharness.model.trace import GpuOperationKind, Int64
+
+MOST_OPERATIONS = 100
+"""The longest of a wait, of which it is looked up who started them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class GpuTime:
     """
 
     limits: GpuLimits
+    counters: list[GpuCounters] = field(default_factory=list)
     busy: float = 0.0
     copy_only: float = 0.0
     idle: float = 1.0
@@ -76,10 +79,10 @@ def gpu_time(events: StageEvents) -> GpuTime:
     counters = trace_counters(events) if len(events.operation) else []
     limits = gpu_limits(events, counters)
     for_stages, other = _for_other_stages(events)
-    recompiling = find_recompiling(events)
     blocking = events.call[events.blocking]
     return GpuTime(
         limits=limits,
+        counters=counters,
         busy=float(events.own.length) / wall,
         copy_only=min(alone, float(events.own.length)) / wall,
         idle=float(events.gaps_ns.sum()) / wall,
@@ -87,7 +90,7 @@ def gpu_time(events: StageEvents) -> GpuTime:
         for_stages=for_stages / wall,
         other_stage=other,
         shared=_shared(events) / wall,
-        recompiling=0.0 if recompiling is None else recompiling.lost_ns / wall,
+        recompiling=recompiling_ns(events) / wall,
         headroom=_headroom(limits),
         made=_issued(events, wall),
         has_all_calls=workload.api_is_complete,
@@ -141,5 +144,33 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
     if not len(waits) or not waits.sum():
         return 0.0, None
     longest = int(np.argmax(waits))
-    whose = working_stage(workload, int(start[longest]), int(end[longest]), events.operation)
+    whose = _working_stage(workload, int(start[longest]), int(end[longest]), events.operation)
     return float(waits.sum()), whose
+
+
+def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:
+    """The stage that started most of what the GPUs do in that time, without some operations; None: it was in none."""
+    operations = workload.trace.operations
+    at = np.flatnonzero((operations.start_ns < end_ns) & (operations.end_ns > start_ns))
+    at = at[~np.isin(at, but)]
+    time = np.minimum(operations.end_ns[at], end_ns) - np.maximum(operations.start_ns[at], start_ns)
+    found: dict[str | None, int] = {}
+    for place in np.argsort(-time, kind="stable")[:MOST_OPERATIONS].tolist():
+        stage = _launching_stage(workload, int(at[place]))
+        found[stage] = found.get(stage, 0) + int(time[place])
+    return max(found, key=lambda stage: found[stage], default=None)
+
+
+def _launching_stage(workload: Workload, operation: int) -> str | None:
+    """Name of the innermost stage in which an operation was started; None where it was in none."""
+    at = np.flatnonzero(workload.launches.operation == operation)
+    if not len(at):
+        return None
+    call = int(workload.launches.call[at[0]])
+    moment, thread = int(workload.trace.api.start_ns[call]), int(workload.trace.api.thread[call])
+    stages = workload.stages
+    around = np.flatnonzero((stages.thread == thread) & (stages.start_ns <= moment) & (stages.end_ns >= moment))
+    if not len(around):
+        return None
+    name: str = stages.names[stages.name[around[np.argmax(stages.level[around])]]]
+    return name

@@ -1,62 +1,22 @@
-"""The GPU's side of a stage: what it started there, and what the GPU did while the host was in it."""
+"""The kernels and copies that a stage started."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from perfharness.analysis.diagnosis.gpu.calls import host_memory
 from perfharness.analysis.diagnosis.gpu.counters import operation_counters, roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, LIMITERS
-from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
-from perfharness.analysis.diagnosis.host.calls import host_memory
-from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.grouping import group_rows
-from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuDuringStage, GpuWork, HostActivity, KernelGroup
+from perfharness.model.diagnosis import CopyGroup, GpuCounters, KernelGroup
 from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
 
 TOP_KERNELS = 5
 
 
-def gpu_work(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuWork:
-    """The operations that the stage started, per batch. `counters`: of its kernels, by GPU."""
-    workload, at = events.workload, events.operation
-    operations = workload.trace.operations
-    duration, kind = events.operation_ns, events.operation_kind
-    time = np.bincount(kind, weights=duration, minlength=len(GpuOperationKind)) / NS_PER_MS * events.per_batch
-    count = np.bincount(kind, minlength=len(GpuOperationKind)) * events.per_batch
-    total, busy = events.ms(duration.sum()), events.ms(events.own.length)
-    projection, rows = workload.table.projection, workload.stages.index[events.stage.rows]
-    has_work = projection.operation_count[rows] > 0
-    copies = events.of_kind(GpuOperationKind.MEMCPY)
-    memset_bytes = workload.details.bytes[events.of_kind(GpuOperationKind.MEMSET)]
-    shared = events.shared_ns
-    return GpuWork(
-        kernel_count=float(count[GpuOperationKind.KERNEL]),
-        kernel_time_ms=float(time[GpuOperationKind.KERNEL]),
-        kernel_share=float(time[GpuOperationKind.KERNEL]) / total if total else None,
-        top_kernels=_top_kernels(events),
-        copies=_copies(events, copies),
-        memset_count=float(count[GpuOperationKind.MEMSET]),
-        memset_time_ms=float(time[GpuOperationKind.MEMSET]),
-        memset_bytes=None if (memset_bytes < 0).any() else float(memset_bytes.sum()) * events.per_batch,
-        graph_launch_count=float(count[GpuOperationKind.GRAPH]),
-        graph_time_ms=float(time[GpuOperationKind.GRAPH]),
-        busy_ms=busy,
-        projected_ms=events.ms((projection.end_ns[rows] - projection.start_ns[rows])[has_work].sum()),
-        operation_time_ms=total,
-        streams=int(np.count_nonzero(np.bincount(workload.gpus.stream_of[at]))),
-        stream_overlap_ms=max(total - busy, 0.0),
-        copy_with_compute_ms=events.ms(
-            workload.compute.within(operations.start_ns[copies], operations.end_ns[copies]).sum()
-        ),
-        shared_with_processes_ms=None if shared is None else events.ms(shared),
-        limits=gpu_limits(events, counters),
-    )
-
-
-def _top_kernels(events: StageEvents) -> list[KernelGroup]:
+def top_kernels(events: StageEvents) -> list[KernelGroup]:
+    """Groups of the stage's kernels, those that take longest first."""
     workload, kernels = events.workload, events.kernels
     details, groups, times = workload.details, workload.kernels, kernels.time_by_group
     counts = np.bincount(kernels.group, minlength=len(groups))
@@ -113,8 +73,9 @@ def _shape(values: Int64) -> tuple[int, int, int] | None:
     return (x, y, z) if x >= 0 else None
 
 
-def _copies(events: StageEvents, at: Int64) -> list[CopyGroup]:
-    workload, per_batch = events.workload, events.per_batch
+def copies(events: StageEvents) -> list[CopyGroup]:
+    """The stage's copies, those that take longest first."""
+    workload, per_batch, at = events.workload, events.per_batch, events.of_kind(GpuOperationKind.MEMCPY)
     operations, details = workload.trace.operations, workload.details
     duration = operations.end_ns[at] - operations.start_ns[at]
     memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
@@ -160,38 +121,3 @@ def _label(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
         return kinds(value).name.lower().replace("_", "-")
     except ValueError:
         return "unknown"
-
-
-def gpu_during(events: StageEvents) -> list[GpuDuringStage]:
-    """Each GPU that the stage uses while the host was in the stage, and what the host did while that GPU was idle."""
-    return [_during(events, position) for position in events.gpus_used or (None,)]
-
-
-def _during(events: StageEvents, gpu: int | None) -> GpuDuringStage:
-    workload = events.workload
-    line = workload.busy if gpu is None else workload.busy_of[gpu]
-    gaps = events.gaps_ns if line is workload.busy else line.gaps_within(events.start_ns, events.end_ns)
-    busy = events.wall - float(gaps.sum())
-    calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.with_busy(line)
-    idle = np.bincount(events.call_kind, weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
-    meanwhile: dict[str, float | None] = {kind.value: events.ms(idle[at]) for at, kind in enumerate(ACTIVITIES)}
-    meanwhile[HostActivity.OUTSIDE.value] = events.ms(max(events.wall - busy - float(idle.sum()), 0.0))
-    if not workload.api_is_complete:
-        meanwhile |= dict.fromkeys(NOT_RECORDED, None)
-    return GpuDuringStage(
-        gpu=gpu,
-        busy_ms=events.ms(busy),
-        own_busy_ms=events.ms((events.own if len(workload.gpus) <= 1 else events.own_line(gpu)).length),
-        idle_ms=events.ms(events.wall - busy),
-        gaps=len(gaps) * events.per_batch,
-        gap_p50_us=float(np.median(gaps)) / 1e3 if len(gaps) else None,
-        longest_gap_ms=float(gaps.max()) / NS_PER_MS if len(gaps) else None,
-        host_meanwhile_ms=meanwhile,
-    )
-
-
-NOT_RECORDED = (
-    HostActivity.SYNCHRONIZE.value, HostActivity.ALLOCATE.value, HostActivity.LOAD.value, HostActivity.OTHER.value,
-    HostActivity.OUTSIDE.value,
-)  # fmt: skip
-"""What a tracer misses that records only calls which start work: the others count as time outside of CUDA."""

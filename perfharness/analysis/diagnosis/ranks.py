@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfharness.analysis.causes.causes import THRESHOLDS, WORTH
-from perfharness.analysis.causes.results import Cause, Causes, Code, StageCauses
-from perfharness.analysis.causes.steps import WAIT_STEPS
-from perfharness.model.diagnosis import Path
+from perfharness.analysis.diagnosis.causes import THRESHOLDS, WORTH
+from perfharness.analysis.diagnosis.steps import WAIT_STEPS
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, Path, StageDiagnosis
 from perfharness.model.result import path_text
 
 if TYPE_CHECKING:
@@ -19,13 +18,13 @@ SAME_WAIT = (Code.WAITING, Code.SYNCHRONIZATION, Code.GPU_BOUND, Code.CPU_BOUND,
 """What waiting for a rank looks like from inside a process: a socket, a kernel that runs, a thread that spins."""
 
 
-def with_rank_delays(causes: Causes, delays: Sequence[RankDelay], process: str) -> Causes:
+def with_rank_delays(causes: Diagnosis, delays: Sequence[RankDelay], process: str) -> Diagnosis:
     """The causes of one rank's process, with its waits for ranks that come late."""
     mine = [delay for delay in delays if delay.waiting_by_process.get(process)]
     return replace(causes, stages=[_with_waits(stage, mine, process) for stage in causes.stages])
 
 
-def _with_waits(stage: StageCauses, delays: Sequence[RankDelay], process: str) -> StageCauses:
+def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str) -> StageDiagnosis:
     here = [delay for delay in delays if _is_at(stage.path, delay)]
     waits = [delay.waiting_by_process[process] for delay in here]
     whole_ms = max(stage.wall_ms, stage.gpu_busy_ms or 0.0)

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from perfharness.analysis.diagnosis.host.call_roles import ALLOCATE, COPY, LAUNCH, READ_BACK, ROLES, WAIT, steps
-from perfharness.analysis.diagnosis.host.calls import host_memory
-from perfharness.analysis.diagnosis.rules.evidence import Issuing
-from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.diagnosis.gpu.call_roles import ALLOCATE, COPY, LAUNCH, READ_BACK, ROLES, WAIT, steps
+from perfharness.analysis.diagnosis.gpu.calls import host_memory
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents
 from perfharness.model.trace import Int64, MemoryKind
+
+
+@dataclass(frozen=True)
+class Issuing:
+    """How the stage's host time is spent on giving the GPU work; a moment counts under one of these only. ns, sums.
+
+    `launching_ns` and `copying_ns` are the time in the calls and in what leads to them (`issuing.py`), the others that
+    in the calls; counts are of all batches. `copies`: from the host to a GPU, with the waits that follow them.
+    `read_backs`: from a GPU to the host, with the waits that follow; where the stage has only these, they are among
+    the `waits`. `synchronizing_ns`: other waits. `turning_ns`: what leads to read-backs and waits. `issued_gpu_ns`:
+    time on the GPU of what `launches` started.
+    """
+
+    launches: int = 0
+    launching_ns: float = 0.0
+    launch_calls_ns: float = 0.0
+    """Of `launching_ns`: inside of the calls themselves."""
+    issued_gpu_ns: float = 0.0
+    copies: int = 0
+    copying_ns: float = 0.0
+    copies_gpu_ns: float = 0.0
+    pageable_ns: float = 0.0
+    """Of `copies_gpu_ns`: from pageable memory."""
+    read_backs: int = 0
+    reading_ns: float = 0.0
+    waits: int = 0
+    synchronizing_ns: float = 0.0
+    turning_ns: float = 0.0
+    allocations: int = 0
+    """Calls that allocate or free memory of a GPU, or pinned memory."""
+    allocating_ns: float = 0.0
 
 
 def issuing(events: StageEvents) -> Issuing:
@@ -26,7 +58,7 @@ def issuing(events: StageEvents) -> Issuing:
     started = np.bincount(role[roles.starts[call]], minlength=ROLES)
     of_operation = roles.of_launch[events.launch]
     gpu_ns = np.bincount(of_operation, weights=events.operation_ns, minlength=ROLES)
-    copied, read = (events.operation[of_operation == each] for each in (COPY, READ_BACK))
+    copied = events.operation[of_operation == COPY]
     # Waits for copies that other stages started are waits of this one.
     waits = (WAIT,) if started[READ_BACK] else (WAIT, READ_BACK)
     reading_ns = float(spent_ns[READ_BACK]) if started[READ_BACK] else 0.0
@@ -39,10 +71,8 @@ def issuing(events: StageEvents) -> Issuing:
         copying_ns=float(both[COPY]),
         copies_gpu_ns=float(gpu_ns[COPY]),
         pageable_ns=_pageable_ns(events, copied),
-        copied_bytes=_bytes(events, copied),
         read_backs=int(started[READ_BACK]),
         reading_ns=reading_ns,
-        read_back_bytes=_bytes(events, read),
         waits=int(sum(count[each] for each in waits)),
         synchronizing_ns=float(sum(spent_ns[each] for each in waits)),
         turning_ns=float(both[READ_BACK] + both[WAIT] - spent_ns[READ_BACK] - spent_ns[WAIT]),
@@ -51,20 +81,8 @@ def issuing(events: StageEvents) -> Issuing:
     )
 
 
-def stretches(events: StageEvents, role: int) -> tuple[Int64, Int64, Int64]:
-    """Thread, start and end of the stage's outermost calls of one role."""
-    calls = events.workload.calls
-    mine = events.call[events.workload.roles.role[events.call] == role]
-    return calls.thread[mine], calls.start_ns[mine], calls.end_ns[mine]
-
-
 def _pageable_ns(events: StageEvents, copies: Int64) -> float:
     operations, details = events.workload.trace.operations, events.workload.details
     memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
     mine = copies[memory == MemoryKind.PAGEABLE]
     return float((operations.end_ns[mine] - operations.start_ns[mine]).sum())
-
-
-def _bytes(events: StageEvents, copies: Int64) -> float | None:
-    size = events.workload.details.bytes[copies]
-    return None if (size < 0).any() else float(size.sum())

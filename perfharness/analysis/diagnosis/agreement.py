@@ -1,0 +1,48 @@
+"""The diagnoses of several processes side by side: how far they agree, and which shows a stage best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfharness.model.diagnosis import Code, Diagnosis, Path, StageDiagnosis
+
+
+@dataclass(frozen=True)
+class StageAgreement:
+    """A stage of several processes. `verdicts`: how many have each, the most common first; `processes`: of how many.
+
+    `process` is that in which it takes longest among those with the most common verdict.
+    """
+
+    path: Path
+    verdicts: Mapping[Code, int]
+    process: str
+    wall_ms: float
+
+    @property
+    def processes(self) -> int:
+        """In how many it is."""
+        return sum(self.verdicts.values())
+
+
+def agreement(diagnoses: Mapping[str, Diagnosis]) -> list[StageAgreement]:
+    """Every stage, in the order of the diagnoses.
+
+    Args:
+        diagnoses: by process.
+    """
+    by_path: dict[Path, dict[str, StageDiagnosis]] = {}
+    for process, diagnosis in diagnoses.items():
+        for stage in diagnosis.stages:
+            by_path.setdefault(stage.path, {})[process] = stage
+    found = []
+    for path, stages in by_path.items():
+        verdicts = dict(Counter(stage.verdict.code for stage in stages.values()).most_common())
+        usual = next(iter(verdicts))
+        process = max(
+            (one for one, stage in stages.items() if stage.verdict.code is usual), key=lambda one: stages[one].wall_ms
+        )
+        found.append(StageAgreement(path, verdicts, process, stages[process].wall_ms))
+    return found
