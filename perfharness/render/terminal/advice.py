@@ -25,7 +25,7 @@ DEFAULT_STYLE = "yellow"
 
 def cause_name(cause: Cause) -> str:
     """The code, with the limit of the GPU, or with what a wait is for: `waiting (file)`."""
-    has_detail = cause.detail not in (None, "unknown")
+    has_detail = cause.detail not in (None, "other", "unknown")
     return f"{cause.code.value} ({cause.detail})" if has_detail else cause.code.value
 
 
