@@ -147,13 +147,14 @@ def find_residency(
     of_warp = _round_up(np.where(registers >= 0, registers, np.nan) * WARP, REGISTER_UNIT)
     reserved = fact(lambda each: SHARED_RESERVED_BYTES if (each.compute_capability or (0, 0)) >= (8, 0) else 0)
     of_block = _round_up(np.where(shared_bytes >= 0, shared_bytes, np.nan) + reserved, SHARED_UNIT_BYTES)
+    shared = fact(lambda each: each.max_shared_bytes_per_sm)
     of_partition = np.floor(fact(lambda each: each.max_registers_per_sm) / SUB_PARTITIONS / np.maximum(of_warp, 1))
     limits = np.stack(
         [
             np.floor(max_warps / warps),
             fact(lambda each: each.max_blocks_per_sm),
             np.where(of_warp == 0, np.inf, np.floor(of_partition * SUB_PARTITIONS / warps)),
-            np.where(of_block == 0, np.inf, np.floor(fact(lambda each: each.max_shared_bytes_per_sm) / of_block)),
+            np.where(of_block == 0, np.inf, np.floor(shared / np.maximum(of_block, 1))),
         ]
     )
     per_sm = np.where(limits.min(axis=0) >= 1, limits.min(axis=0), np.nan)
