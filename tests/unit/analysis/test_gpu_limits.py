@@ -1,31 +1,25 @@
-"""Compute, memory, or a GPU that is not filled: what shapes, bytes and names say, reckoned by hand."""
+"""What limits the GPU's own work, by shapes, bytes, names and counters; kernels and copies of a stage, by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis.gpu.kernels import LIMITERS, find_residency, kind_of_name
-from perfharness.analysis.diagnosis.gpu.limits import MISSING_COUNTERS
-from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model import nsys_schema as schema
-from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
-from perfharness.model.trace import CopyKind, GpuDevice
-from tests.support.made_batches import Batch, Content, diagnosed, gpu_of, stage_of
+from perfharness.model.diagnosis import Code, GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis
+from perfharness.model.trace import CopyKind
+from tests.support.made_batches import Batch, Content, diagnosed, stage_of
+from tests.support.trace_builder import H200
 
-SMS = 132
-PEAK = 4_814_304_000_000
+PEAK = H200["memoryBandwidth"]
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_NNT"
+SGEMM = "ampere_sgemm_128x64_tn"
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-DEVICE = GpuDevice(
-    pid=None, number=0, compute_capability=(9, 0), sm_count=SMS, max_warps_per_sm=64, max_blocks_per_sm=32,
-    max_registers_per_sm=65_536, max_shared_bytes_per_sm=233_472,
-)  # fmt: skip
-
-NAMES = {
+KINDS = {
     ELEMENTWISE: KernelKind.MEMORY,
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(T3)": KernelKind.MEMORY,
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>": KernelKind.MEMORY,
@@ -41,69 +35,69 @@ NAMES = {
     "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn": KernelKind.TENSOR_CORE,
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4>": KernelKind.TENSOR_CORE,
     "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>": KernelKind.TENSOR_CORE,
-    "ampere_sgemm_128x64_tn": KernelKind.MATRIX,
+    SGEMM: KernelKind.MATRIX,
     "void implicit_convolve_sgemm<float, float, 1024, 5, 5>": KernelKind.MATRIX,
     "triton_tem_fused_mm_3": KernelKind.MATRIX,
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL": KernelKind.COMMUNICATION,
+    NCCL: KernelKind.COMMUNICATION,
     "my_own_kernel(float*)": KernelKind.UNKNOWN,
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_well_known_kernels(name: str) -> None:
-    assert kind_of_name(name) is NAMES[name]
+def test_kinds_of_well_known_kernels(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        for number, name in enumerate(KINDS):
+            batch.range(name, 40 * number, 40 * number + 39)
+            batch.kernel(40 * number + 1, 40 * number + 6, 40 * number + 30, name=name, grid=132)
+
+    found = diagnosed(tmp_path, content, {}, batches=1, gpus=1)
+    assert {stage.path[-1]: stage.kernels[0].kind for stage in found.stages if stage.path[-1] in KINDS} == KINDS
 
 
-# grid, threads, registers, shared bytes -> blocks on one multiprocessor, limiter, waves, occupancy
-RESIDENCY = {
+RESIDENCY: dict[str, tuple[dict[str, int], OccupancyLimiter | None, float | None, float | None]] = {
     # 8 warps a block; 64 registers x 32 lanes = 2048 a warp, 16384 / 2048 = 8 warps a partition, 32 in all: 4 blocks.
-    "registers": ((528, 256, 64, 0), (4, OccupancyLimiter.REGISTERS, 1.0, 0.5)),
+    "registers": ({"grid": 528, "block": 256, "registers": 64}, OccupancyLimiter.REGISTERS, 1.0, 0.5),
     # 64 KiB and the system's 1 KiB: 233472 / 66560 = 3 blocks of 4 warps, of 64.
-    "shared memory": ((396, 128, 32, 65_536), (3, OccupancyLimiter.SHARED_MEMORY, 1.0, 12 / 64)),
+    "shared memory": ({"grid": 396, "shared_bytes": 65_536}, OccupancyLimiter.SHARED_MEMORY, 1.0, 12 / 64),
     # 1024 threads are 32 warps: 2 blocks, whatever else there is.
-    "warps": ((528, 1024, 16, 0), (2, OccupancyLimiter.WARPS, 2.0, 1.0)),
+    "warps": ({"grid": 528, "block": 1024, "registers": 16}, OccupancyLimiter.WARPS, 2.0, 1.0),
     # One warp a block: 32 blocks is all that a multiprocessor takes.
-    "blocks": ((132 * 32, 32, 16, 0), (32, OccupancyLimiter.BLOCKS, 1.0, 0.5)),
+    "blocks": ({"grid": 132 * 32, "block": 32, "registers": 16}, OccupancyLimiter.BLOCKS, 1.0, 0.5),
     # 66 blocks of 4 warps, of 132 x 64: the grid is what keeps it small.
-    "grid": ((66, 128, 32, 0), (16, OccupancyLimiter.GRID, 66 / (16 * 132), 66 * 4 / (64 * 132))),
+    "grid": ({"grid": 66}, OccupancyLimiter.GRID, 66 / (16 * 132), 66 * 4 / (64 * 132)),
+    "no registers": ({"grid": 66, "registers": -1}, None, None, None),
 }
 
 
-@pytest.mark.parametrize("case", RESIDENCY)
-def test_residency_by_hand(case: str) -> None:
-    (blocks, threads, registers, shared), (per_sm, limiter, waves, occupancy) = RESIDENCY[case]
-    found = find_residency(
-        [DEVICE], np.zeros(1, dtype=np.int64), blocks=np.asarray([float(blocks)]), threads=np.asarray([float(threads)]),
-        registers=np.asarray([registers]), shared_bytes=np.asarray([shared]),
+def test_occupancy_and_waves_by_hand(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        for number, (name, (shape, *_)) in enumerate(RESIDENCY.items()):
+            batch.range(name, 100 * number, 100 * number + 99)
+            batch.kernel(100 * number + 1, 100 * number + 6, 100 * number + 30, **shape)
+
+    found = diagnosed(tmp_path, content, {}, batches=2, gpus=1)
+    for name, (shape, *expected) in RESIDENCY.items():
+        (kernel,) = stage_of(found, name).kernels
+        assert [kernel.limiter, kernel.waves, kernel.occupancy] == [expected[0], *map(near, expected[1:])]
+        assert (kernel.grid, kernel.count) == ((shape["grid"], 1, 1), 1.0)
+        assert (kernel.time_ms, kernel.mean_us, kernel.share) == pytest.approx((0.024, 24.0, 1.0))
+
+
+def near(value: Any) -> Any:
+    return None if value is None else pytest.approx(value)
+
+
+def stage_with(content: Content, path: Path, **more: Any) -> StageDiagnosis:
+    return stage_of(diagnosed(path, content, **({"batches": 3, "gpus": 1} | more)))
+
+
+def limits_with(content: Content, path: Path, **more: Any) -> GpuLimits:
+    stage = stage_with(content, path, **more)
+    assert stage.limits is not None
+    limit = stage.limits.limit
+    assert (stage.verdict.code, stage.verdict.detail) == (
+        Code.GPU_BOUND, "unknown" if limit is GpuLimit.CANNOT_TELL else limit.value,
     )  # fmt: skip
-    assert found.blocks_per_sm[0] == per_sm
-    assert LIMITERS[found.limiter[0]] is limiter
-    assert found.waves[0] == pytest.approx(waves)
-    assert found.occupancy[0] == pytest.approx(occupancy)
-    assert found.fill[0] == min(1.0, blocks / SMS)
-
-
-def test_residency_is_not_guessed() -> None:
-    bare = GpuDevice(pid=None, number=0)
-    found = find_residency(
-        [bare, DEVICE], np.asarray([0, 1, 1]), blocks=np.asarray([66.0, np.nan, 66.0]),
-        threads=np.full(3, 128.0), registers=np.asarray([32, 32, -1]), shared_bytes=np.zeros(3, np.int64),
-    )  # fmt: skip
-    assert np.isnan(found.waves).all()
-    assert found.limiter.tolist() == [-1, -1, -1]
-    assert np.isnan(found.fill[:2]).all()
-    assert found.fill[2] == 0.5  # the number of multiprocessors and the grid are enough for that
-
-
-def stage_with(content: Content, path: Path, *, facts: bool = True) -> StageDiagnosis:
-    return stage_of(diagnosed(path, content, batches=3, gpus=int(facts)))
-
-
-def limits_with(content: Content, path: Path, *, facts: bool = True) -> GpuLimits:
-    stage = stage_with(content, path, facts=facts)
-    assert stage.verdict.verdict is Verdict.GPU_BOUND
-    assert stage.verdict.limit is gpu_of(stage).limits.limit
-    return gpu_of(stage).limits
+    return stage.limits
 
 
 def kernels(*each: tuple[float, float, str, int]) -> Content:
@@ -116,8 +110,15 @@ def kernels(*each: tuple[float, float, str, int]) -> Content:
     return content
 
 
-def moves(size: int, kind: int | None = CopyKind.DEVICE_TO_DEVICE) -> Content:
-    """A copy of this direction, or a memset (None), from 10 to 810."""
+def mixed(elementwise_us: int) -> Content:
+    """800 us of kernels: so many of an elementwise one, the rest of a product."""
+    middle = 10 + elementwise_us
+    return kernels((10, middle, ELEMENTWISE, 100_000), (middle + 10, 820, GEMM, 132))
+
+
+def moves(share: float, kind: int | None = CopyKind.DEVICE_TO_DEVICE) -> Content:
+    """A copy of this direction, or a memset (None), from 10 to 810 at this share of the memory's bandwidth."""
+    size = int(share * PEAK * 800e-6 / (1 if kind is None else 2))  # a memset only writes
 
     def content(batch: Batch) -> None:
         if kind is None:
@@ -129,115 +130,175 @@ def moves(size: int, kind: int | None = CopyKind.DEVICE_TO_DEVICE) -> Content:
     return content
 
 
-@pytest.mark.parametrize(
-    ("elementwise_us", "limit", "basis"),
-    [
-        (600, GpuLimit.MEMORY, "names"),
-        (200, GpuLimit.COMPUTE, "names"),
-        (400, GpuLimit.CANNOT_TELL, None),
-    ],
-)
-def test_large_kernels_are_judged_by_name(
-    elementwise_us: int, limit: GpuLimit, basis: str | None, tmp_path: Path
-) -> None:
-    middle = 10 + elementwise_us
-    content = kernels((10, middle, ELEMENTWISE, 100_000), (middle + 10, 820, GEMM, 132))
-    stage = stage_with(content, tmp_path)
-    limits = gpu_of(stage).limits
-    assert (limits.limit, limits.basis) == (limit, basis)
-    assert limits.work_ms == pytest.approx(0.8)
-    assert limits.by_name_ms["memory"] == pytest.approx(elementwise_us / 1e3)
-    assert limits.by_name_ms["tensor-core"] == pytest.approx(0.8 - elementwise_us / 1e3)
-    assert limits.missing == [MISSING_COUNTERS]
+def short_kernels(batch: Batch) -> None:
+    for at in range(10, 990, 5):
+        batch.kernel(at - 5, at, at + 4.5, name=ELEMENTWISE, grid=1000)
 
 
-@pytest.mark.parametrize(("grid", "limit"), [(66, GpuLimit.UNDERFILLED), (67, GpuLimit.COMPUTE)])
-def test_grids_for_half_of_the_gpu_leave_it_underfilled(grid: int, limit: GpuLimit, tmp_path: Path) -> None:
-    limits = limits_with(kernels((10, 900, GEMM, grid)), tmp_path)
-    assert limits.limit is limit
-    assert limits.underfilled_ms == pytest.approx(0.89 if limit is GpuLimit.UNDERFILLED else 0.0)
+def graph(batch: Batch) -> None:
+    batch.operation(schema.TABLE_GRAPH, "cudaGraphLaunch_v10000", (5, 6), (10, 810), graphExecId=1)
 
 
-def test_small_kernels_beside_each_other_are_not_underfilled(tmp_path: Path) -> None:
-    limits = limits_with(kernels((10, 810, GEMM, 40), (110, 910, GEMM, 40)), tmp_path)
-    assert limits.underfilled_ms == pytest.approx(0.2)  # 100 us before the second, and 100 us after the first
-    assert limits.by_name_ms["tensor-core"] == pytest.approx(1.4)
-    assert limits.limit is GpuLimit.COMPUTE
+def beside_a_copy(batch: Batch) -> None:
+    kernels((10, 810, GEMM, 132))(batch)
+    batch.copy((15, 16), (20, 300))
 
 
-def test_an_exchange_of_few_blocks_leaves_no_gpu_underfilled(tmp_path: Path) -> None:
-    """NCCL's all-reduce has 24 blocks on an H100, whatever it moves, and waits in them for the other ranks."""
-    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    stage = stage_with(kernels((10, 610, nccl, 24), (620, 820, GEMM, 132)), tmp_path)
-    limits = gpu_of(stage).limits
-    assert (limits.limit, limits.basis) == (GpuLimit.COMMUNICATION, "names")
-    assert (limits.underfilled_ms, limits.by_name_ms["communication"]) == pytest.approx((0.0, 0.6))
-    assert limits.missing == []
-    assert stage.verdict.next_step == GPU_STEPS[GpuLimit.COMMUNICATION]
+C, M, U, X, N = (
+    GpuLimit.COMPUTE, GpuLimit.MEMORY, GpuLimit.UNDERFILLED, GpuLimit.COMMUNICATION, GpuLimit.CANNOT_TELL,
+)  # fmt: skip
+LIMITS: dict[str, tuple[Content, GpuLimit, str | None, int, dict[str, Any]]] = {
+    # name: (content, limit, its basis, how much is missing, figures in ms per batch)
+    "elementwise": (mixed(600), M, "names", 1, {"work_ms": 0.8, "memory": 0.6, "tensor-core": 0.2}),
+    "products": (mixed(200), C, "names", 1, {"work_ms": 0.8, "memory": 0.2, "tensor-core": 0.6}),
+    "both": (mixed(400), N, None, 1, {"memory": 0.4, "tensor-core": 0.4}),
+    "half of the GPU": (kernels((10, 900, GEMM, 66)), U, "shape", 0, {"underfilled_ms": 0.89}),
+    "more than half": (kernels((10, 900, GEMM, 67)), C, "names", 1, {"underfilled_ms": 0.0}),
+    # alone for 100 us before the second, and 100 us after the first
+    "beside each other": (
+        kernels((10, 810, GEMM, 40), (110, 910, GEMM, 40)), C, "names", 1, {"underfilled_ms": 0.2, "tensor-core": 1.4},
+    ),
+    # NCCL's all-reduce has 24 blocks on an H100, whatever it moves, and waits in them for the other ranks
+    "exchange": (
+        kernels((10, 610, NCCL, 24), (620, 820, GEMM, 132)), X, "names", 0,
+        {"underfilled_ms": 0.0, "communication": 0.6},
+    ),
+    # 16 blocks on each of 132 multiprocessors; 1.25 waves take two, and lose 3/8
+    "last wave": (kernels((10, 810, "mine", 16 * 132 * 5 // 4)), N, None, 1, {"tail_ms": 0.3}),
+    "whole waves": (kernels((10, 810, "mine", 16 * 132 * 2)), N, None, 1, {"tail_ms": 0.0}),
+    "copies inside": (moves(0.75), M, "bandwidth", 0, {"at_peak_ms": 0.8, "moved_peak_share": 0.75}),
+    "slow copies": (moves(0.375), N, None, 1, {"at_peak_ms": 0.0, "moved_gb_per_s": 0.375 * PEAK / 1e9}),
+    "memset": (moves(0.9, None), M, "bandwidth", 0, {"at_peak_ms": 0.8, "moved_peak_share": 0.9}),
+    "copy from the host": (beside_a_copy, C, "names", 1, {"work_ms": 0.8, "moved_gb_per_s": None}),
+    "short": (short_kernels, N, None, 1, {"short_ms": 196 * 0.0045}),
+    "graph as a whole": (graph, N, None, 2, {"work_ms": 0.8}),
+}  # fmt: skip
 
 
-def test_last_waves_by_hand(tmp_path: Path) -> None:
-    # 128 threads, 32 registers: 16 blocks on each of 132 multiprocessors; 1.25 waves take two, and lose 3/8.
-    limits = limits_with(kernels((10, 810, "mine", 16 * 132 * 5 // 4)), tmp_path)
-    assert limits.tail_ms == pytest.approx(0.8 * 0.375)
-    assert "38 %" in limits.evidence[0]
-    assert limits_with(kernels((10, 810, "mine", 16 * 132 * 2)), tmp_path).tail_ms == 0.0
-
-
-@pytest.mark.parametrize(
-    ("kind", "share", "limit", "basis"),
-    [
-        (CopyKind.DEVICE_TO_DEVICE, 0.75, GpuLimit.MEMORY, "bandwidth"),  # work of the GPU's memory, and no transfer
-        (CopyKind.DEVICE_TO_DEVICE, 0.375, GpuLimit.CANNOT_TELL, None),
-        (None, 0.9, GpuLimit.MEMORY, "bandwidth"),  # a memset only writes
-    ],
-)
-def test_copies_inside_the_gpu_and_memsets_near_its_bandwidth_are_measured(
-    kind: CopyKind | None, share: float, limit: GpuLimit, basis: str | None, tmp_path: Path
-) -> None:
-    size = int(share * PEAK * 800e-6 / (1 if kind is None else 2))
-    found = limits_with(moves(size, kind), tmp_path)
-    assert (found.limit, found.basis) == (limit, basis)
-    assert found.moved_gb_per_s == pytest.approx(share * PEAK / 1e9)
-    assert found.moved_peak_share == pytest.approx(share)
-    assert found.at_peak_ms == pytest.approx(0.8 if basis else 0.0)
-    assert bool(found.missing) == (basis is None)
-
-
-def test_copies_from_the_host_are_no_work_of_the_gpu(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        kernels((10, 810, GEMM, 132))(batch)
-        batch.copy((15, 16), (20, 300))
-
-    assert limits_with(content, tmp_path).work_ms == pytest.approx(0.8)
-
-
-def test_short_kernels_are_not_judged_by_name(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        for at in range(10, 990, 5):
-            batch.kernel(at - 5, at, at + 4.5, name=ELEMENTWISE, grid=1000)
-
-    limits = limits_with(content, tmp_path)
-    assert limits.limit is GpuLimit.CANNOT_TELL
-    assert limits.short_ms == pytest.approx(196 * 0.0045)
-
-
-def test_a_graph_that_is_traced_as_a_whole_tells_nothing(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        batch.operation(schema.TABLE_GRAPH, "cudaGraphLaunch_v10000", (5, 6), (10, 810), graphExecId=1)
-
-    limits = limits_with(content, tmp_path)
-    assert limits.limit is GpuLimit.CANNOT_TELL
-    assert limits.missing
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_limit_by_shapes_bytes_and_names(name: str, tmp_path: Path) -> None:
+    content, limit, basis, missing, figures = LIMITS[name]
+    found = limits_with(content, tmp_path)
+    assert (found.limit, found.basis, len(found.missing)) == (limit, basis, missing)
+    values = {one: found.by_name_ms[one] if one in found.by_name_ms else getattr(found, one) for one in figures}
+    assert values == {one: near(value) for one, value in figures.items()}
 
 
 def test_a_trace_that_does_not_describe_the_gpu_says_so(tmp_path: Path) -> None:
-    limits = limits_with(kernels((10, 810, GEMM, 1)), tmp_path, facts=False)
+    limits = limits_with(kernels((10, 810, GEMM, 1)), tmp_path, gpus=0)
     assert (limits.underfilled_ms, limits.tail_ms, limits.limit) == (None, None, GpuLimit.COMPUTE)
     assert len(limits.missing) == 2
 
 
-def test_the_top_kernel_says_what_keeps_it_small(tmp_path: Path) -> None:
-    (group,) = gpu_of(stage_with(kernels((10, 810, GEMM, 66)), tmp_path)).top_kernels
-    assert (group.kind, group.limiter, group.registers) == (KernelKind.TENSOR_CORE, OccupancyLimiter.GRID, 32)
-    assert (group.waves, group.occupancy) == pytest.approx((66 / (16 * 132), 66 * 4 / (64 * 132)))
+COPIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pageable": ({}, {"direction": "host-to-device", "host_memory": "pageable", "gb_per_s": 1.25}),
+    "pinned": ({"pageable": False}, {"host_memory": "pinned", "bytes": 1e6, "count": 1.0}),
+    "to the host": ({"kind": CopyKind.DEVICE_TO_HOST}, {"direction": "device-to-host", "host_memory": "pageable"}),
+    "between GPUs": (
+        {"kind": CopyKind.PEER_TO_PEER, "size": 80_000_000, "srcDeviceId": 1, "dstDeviceId": 0},
+        {"direction": "peer-to-peer", "source_gpu": 1, "target_gpu": 0, "gb_per_s": 100.0, "host_memory": None},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_a_stage(name: str, tmp_path: Path) -> None:
+    how, expected = COPIES[name]
+
+    def content(batch: Batch) -> None:
+        for device in (0, 1):
+            batch.kernel(5, 20, 30, device=device)
+        batch.copy((50, 55), (60, 860), **how)
+
+    stage = stage_with(content, tmp_path, gpus=2)
+    (copy,) = stage.copies
+    assert copy.time_ms == pytest.approx(0.8)
+    assert {key: getattr(copy, key) for key in expected} == {
+        key: value if isinstance(value, str) else near(value) for key, value in expected.items()
+    }
+    assert stage.verdict.code is Code.COPY_BOUND
+    assert (stage.verdict.detail == "pageable") is (expected.get("host_memory") == "pageable" and not how)
+
+
+# ---- by nsys's counters ----
+
+COUNTERS = [
+    "SMs Active [Throughput %]", "Tensor Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]", "GPC Clock Frequency [MHz]",
+]  # fmt: skip
+
+
+def counted(kernel: str, *values: int, mhz: int = 1980) -> Content:
+    """A kernel that fills the stage; one reading every 10 us, in per cent."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(2, 5, 995, name=kernel, grid=100_000)
+        names = batch.builder.gpu_metric_names(COUNTERS)
+        for end in range(10, 1010, 10):
+            reading = values if end > 10 else (0,) * len(values)
+            batch.builder.gpu_metric_reading(batch.at(end - 10), (*reading, mhz * 1_000_000), type_id=names)
+
+    return content
+
+
+@pytest.mark.parametrize(
+    ("values", "kernel", "limit", "basis", "saves"),
+    [
+        ((100, 91, 10, 13), ELEMENTWISE, GpuLimit.COMPUTE, "counters", 0.09),
+        ((100, 5, 50, 35), SGEMM, GpuLimit.MEMORY, "counters", 0.15),
+        ((100, 70, 50, 35), SGEMM, GpuLimit.MEMORY, "counters", None),
+        ((30, 25, 3, 2), SGEMM, GpuLimit.UNDERFILLED, "counters", 0.75),
+        ((100, 0, 3, 1), SGEMM, GpuLimit.COMPUTE, "names", None),
+        ((100, 45, 35, 20), "unknown", GpuLimit.CANNOT_TELL, None, None),
+    ],
+)
+def test_the_limit_by_counters(
+    values: tuple[int, ...], kernel: str, limit: GpuLimit, basis: str | None, saves: float | None, tmp_path: Path
+) -> None:
+    """Names say the opposite. nsys does not count fp32: where nothing that it counts is near a peak, names are left."""
+    stage = stage_with(counted(kernel, *values), tmp_path)
+    found, (group,) = stage.limits, stage.kernels
+    assert found is not None
+    assert (found.limit, found.basis) == (limit, basis)
+    assert any("tensor cores and no other" in reason for reason in found.missing) == (basis != "counters")
+    assert group.counters is not None
+    assert group.counters.tensor == pytest.approx(values[1] / 100, abs=0.02)
+    assert [group.roofline] == found.roofline
+    if saves is not None:  # what its bytes and operations do not need at the peak
+        assert stage.verdict.saves_ms == pytest.approx(0.99 * saves, abs=0.03)
+
+
+def test_the_roofline_by_hand(tmp_path: Path) -> None:
+    """132 multiprocessors at 1980 MHz: 1070.5 TFLOP/s on tensor cores; memory 4.814 TB/s."""
+    [product] = limits_with(counted(ELEMENTWISE, 100, 91, 10, 13), tmp_path).roofline
+    assert product.peak_flop_per_s == pytest.approx(1070.53e12, rel=1e-3)
+    assert product.flop_per_s == pytest.approx(974.2e12, rel=0.02)
+    assert product.bytes_per_s == pytest.approx(0.23 * PEAK, rel=0.03)
+    assert product.flop_per_byte == pytest.approx(879.8, rel=0.04)
+    assert product.ceiling_flop_per_s == product.peak_flop_per_s
+    [add] = limits_with(counted(SGEMM, 100, 5, 50, 37), tmp_path).roofline
+    assert add.flop_per_byte is not None
+    assert add.ceiling_flop_per_s == pytest.approx(add.flop_per_byte * PEAK)
+    assert add.flop_per_s / add.ceiling_flop_per_s == pytest.approx(0.87, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("sms", "mhz", "capability", "tflops"),
+    [
+        (132, 1830, (9, 0), 989.4),
+        (114, 1620, (9, 0), 756.4),
+        (108, 1410, (8, 0), 312.0),
+        (142, 2520, (8, 9), 366.0),
+        (40, 1590, (7, 5), 65.0),
+        (80, 1530, (7, 0), 125.0),
+        (132, 1830, (1, 0), None),
+        (None, 1830, (9, 0), None),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets(
+    sms: int | None, mhz: int, capability: tuple[int, int], tflops: float | None, tmp_path: Path
+) -> None:
+    gpu = H200 | {"smCount": sms, "computeMajor": capability[0], "computeMinor": capability[1]}
+    points = limits_with(counted(ELEMENTWISE, 100, 91, 10, 13, mhz=mhz), tmp_path, gpu=gpu).roofline
+    peaks = [point.peak_flop_per_s for point in points]
+    assert peaks == ([] if tflops is None else [pytest.approx(tflops * 1e12, rel=0.015)])
