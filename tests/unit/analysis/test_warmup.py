@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis.warmup import MIN_BATCHES, judge_warmup, warmup_findings
+from perfharness.analysis.stages.warmup import MIN_BATCHES, judge_warmup, warmup_findings
 from perfharness.model.result import Float64
 
 
