@@ -102,12 +102,3 @@ def test_fields_that_the_reference_names_are_in_the_schemas() -> None:
             known |= set(model.get("properties", {}))
     assert names_in_rows("results.md") <= known
     assert len(names_in_rows("results.md")) > 50
-
-
-@pytest.mark.parametrize("page", sorted((CHECKOUT / "docs/guides/causes").glob("*.md")), ids=lambda page: page.stem)
-def test_an_example_prints_what_its_page_shows(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = page.read_text("utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    exec(compile(example, str(page), "exec"), {})
-    assert capsys.readouterr().out == shown

@@ -27,6 +27,13 @@ class StageAgreement:
         return sum(self.verdicts.values())
 
 
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """What benchmark_mean.json has of the diagnoses."""
+
+    stages: list[StageAgreement]
+
+
 def agreement(diagnoses: Mapping[str, Diagnosis]) -> list[StageAgreement]:
     """Every stage, in the order of the diagnoses.
 

@@ -25,7 +25,7 @@ DEFAULT_STYLE = "yellow"
 
 def cause_name(cause: Cause) -> str:
     """The code, with the limit of the GPU, or with what a wait is for: `waiting (file)`."""
-    has_detail = cause.detail not in (None, "unknown")
+    has_detail = cause.detail not in (None, "other", "unknown")
     return f"{cause.code.value} ({cause.detail})" if has_detail else cause.code.value
 
 
@@ -137,13 +137,14 @@ def milliseconds(value: float) -> str:
 
 
 def _print_numbered(console: Console, number: int, lines: list[Text]) -> None:
-    """An entry of a list: wrapped and indented on a terminal, one line elsewhere."""
+    """An entry of a list: its lines below each other, wrapped and indented on a terminal."""
     if getattr(console, "markdown", False):
-        say(console, f"{number}. {markdown_text(Text('  ').join(lines).plain)}")
+        say(console, f"{number}. {'  '.join(markdown_text(line.plain) for line in lines)}")
     elif console.is_terminal:
         entry = Table.grid(padding=(0, 1))
         for place, line in enumerate(lines):
             entry.add_row(f" {number}." if place == 0 else "", line)
         console.print(entry)
     else:
-        say(console, f" {number}. ", Text("  ").join(lines))
+        for place, line in enumerate(lines):
+            say(console, f" {number}. " if place == 0 else "    ", line)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.annotated_handlers import GetJsonSchemaHandler
 
-from perfharness.analysis.diagnosis import StageAgreement
+from perfharness.analysis.diagnosis import RunDiagnosis
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
 from perfharness.analysis.ranks import RunRanks
@@ -280,7 +280,7 @@ class BenchmarkMean(_Results):
     """items finished while all processes were in their steady state"""
 
     meta: RunMeta
-    diagnosis: list[StageAgreement] = LEFT_OUT
+    diagnosis: Annotated[RunDiagnosis, InUnit("milliseconds")] = LEFT_OUT
     gpu_metrics: RunMetrics = LEFT_OUT
     energy: Annotated[RunEnergy, InUnit("joules")] = LEFT_OUT
     ranks: Annotated[RunRanks, InUnit("milliseconds")] = LEFT_OUT

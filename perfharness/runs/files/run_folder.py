@@ -21,6 +21,7 @@ from perfharness.analysis.diagnosis import (
     OtherProcesses,
     Pass,
     PassEvidence,
+    RunDiagnosis,
     agreement,
     diagnose,
     find_evidence,
@@ -362,7 +363,10 @@ def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
 
 def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
     diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
-    return {"diagnosis": rounded([asdict(one) for one in agreement(diagnoses)])} if diagnoses else {}
+    if not diagnoses:
+        return {}
+    found = RunDiagnosis(agreement(diagnoses))
+    return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
 
 
 class ProcessAnalyzer:

@@ -170,7 +170,11 @@ def find_knee(points: Sequence[ScalingPoint]) -> Knee:
     per_process = (base.items_per_second or 0) / base.num_processes
     for here, further in itertools.pairwise(known):
         added = further.row.num_processes - here.row.num_processes
-        gain = (further.row.items_per_second or 0) - (here.row.items_per_second or 0)
+        before, after = here.row.items_per_second or 0.0, further.row.items_per_second or 0.0
+        if after < before:
+            counts = here.row.num_processes, further.row.num_processes
+            return _knee(counts[0], f"{counts[1]} processes are slower than {counts[0]}, {after / before:.2f} times")
+        gain = after - before
         marginal = gain / added / per_process
         if marginal < MARGINAL_EFFICIENCY:
             return _knee(

@@ -75,6 +75,13 @@ def test_figures_against_the_smallest_that_was_measured_and_the_knee(
     assert knee(rates) == bend
 
 
+def test_more_processes_that_are_slower_are_named() -> None:
+    found = find_knee(scaling_points(rows({1: 10.0, 2: 7.0, 4: 6.0})))
+    assert found.num_processes == 1
+    assert "slower" in found.reason
+    assert "0.70" in found.reason
+
+
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=6, unique=True), st.floats(0.51, 1.5))
 def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slope: float) -> None:
     first = min(numbers)
