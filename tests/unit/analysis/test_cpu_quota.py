@@ -11,8 +11,9 @@ import pytest
 from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, cpu_quota
 from perfharness.model.diagnosis import Code
+from perfharness.model.host_samples import HostState
 from perfharness.model.telemetry import process_subject
-from tests.support.made_batches import BATCH, US, made_analysis, stage_of
+from tests.support.made_batches import BATCH, US, Batch, made_analysis, stage_of
 from tests.support.sample_builder import SampleBuilder
 
 MS = 1_000_000
@@ -89,11 +90,17 @@ def test_without_a_quota_nothing_is_known_of_one(metrics: Sequence[str]) -> None
     assert cpu_quota(builder.build(), SUBJECT) is None
 
 
-@pytest.mark.parametrize(("lost_us", "is_verdict"), [(200, True), (199, False)])
+@pytest.mark.parametrize(("lost_us", "is_verdict"), [(300, True), (250, False)])
 def test_a_stage_that_a_quota_stops(lost_us: int, is_verdict: bool, tmp_path: Path) -> None:
+    """Ready without a CPU meanwhile; the rest computes, which takes 0.5 to be the verdict, and the quota 0.2."""
+
+    def content(batch: Batch) -> None:
+        batch.sampled(0, lost_us, "work@user.py:7", state=HostState.RUNNABLE)
+        batch.sampled(lost_us, 1000, "work@user.py:7")
+
     begins = np.arange(1, 13) * BATCH
     quota = CpuQuota(2.0, begins, begins + lost_us * US)
-    analysis = made_analysis(tmp_path, lambda batch: batch.sampled(0, 1000, "work@/app/main.py:7"))
+    analysis = made_analysis(tmp_path, content)
     stage = stage_of(diagnose(find_evidence(Pass(analysis, quota=quota))))
     (cause,) = (one for one in stage.causes if one.code is Code.CPU_CONTENTION)
     assert (cause.detail, cause.share) == ("quota", pytest.approx(lost_us / 1000))
