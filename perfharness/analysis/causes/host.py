@@ -14,7 +14,7 @@ from perfharness.analysis.causes.stacks import Library, Stacks, place_of
 from perfharness.analysis.diagnosis.host.cpu_time import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
 from perfharness.analysis.host_samples.contention import own_contention
-from perfharness.analysis.segments import SampleTimes, paint, sample_times
+from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
@@ -92,6 +92,7 @@ class HostTimes:
         self._samples = None if samples is None else samples.where(kept[samples.row])
         length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
+        self._beside_gpu = self._with_inner(segments.stage, segments.activity, _beside_gpu(analysis, segments, length))
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
@@ -102,15 +103,16 @@ class HostTimes:
         other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
         mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
         count = 0.0 if mine is None else float(mine.count.sum())
+        hidden = float(self._beside_gpu[path, UNKNOWN]) / whole
         if mine is None or count < MIN_SAMPLES:
-            shares = self._with_readings(path, recorded / whole)
+            shares = _less(self._with_readings(path, recorded / whole), hidden)
             return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
         shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
         is_seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
         share = np.where(is_seen, shown, 0.0) / max(float(shown.sum()), 1.0)
         spent = recorded + recorded[UNKNOWN] * share
         spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
-        return replace(self._described(path, mine, spent / whole), samples=round(count), other_calls=other_calls)
+        return replace(self._described(path, mine, _less(spent / whole, hidden)), samples=round(count), other_calls=other_calls)
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""
@@ -221,6 +223,28 @@ class HostTimes:
             if around[one] >= 0:
                 table[around[one]] += table[one]
         return table
+
+
+def _beside_gpu(analysis: Analysis, segments: Segments, length: Int64) -> Int64:
+    """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by segment, ns."""
+    trace, found = analysis.trace, np.zeros_like(length)
+    is_lost = any(finding.code == "trace-missing-calls" for finding in analysis.table.findings)
+    if trace.meta.has_all_calls and not is_lost:
+        return found
+    is_open = (segments.activity == UNKNOWN) & (length > 0)
+    at = np.flatnonzero(is_open & (is_lost | np.isin(segments.thread, distinct(trace.api.thread))))
+    busy = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
+    found[at] = busy.within(segments.start_ns[at], segments.end_ns[at])
+    return found
+
+
+def _less(shares: Float64, hidden: float) -> Float64:
+    """Computing without what may be waits: it stays unknown."""
+    found: Float64 = shares.copy()
+    compute = CODES[Activity.COMPUTE]
+    found[compute] = min(shares[compute], max(1 - hidden, 0.0))
+    found[UNKNOWN] += shares[compute] - found[compute]
+    return found
 
 
 def _sums(activity: Int64, ns: Float64) -> Float64:
