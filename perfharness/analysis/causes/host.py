@@ -92,7 +92,9 @@ class HostTimes:
         self._samples = None if samples is None else samples.where(kept[samples.row])
         length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
-        self._beside_gpu = self._with_inner(segments.stage, segments.activity, _beside_gpu(analysis, segments, length))
+        self._has_lost_calls = any(one.code == "trace-missing-calls" for one in analysis.table.findings)
+        hidden = self._beside_gpu(analysis, segments, length)
+        self._hidden = self._with_inner(segments.stage, segments.activity, hidden)[:, UNKNOWN]
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
@@ -103,8 +105,9 @@ class HostTimes:
         other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
         mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
         count = 0.0 if mine is None else float(mine.count.sum())
-        hidden = float(self._beside_gpu[path, UNKNOWN]) / whole
+        hidden = float(self._hidden[path]) / whole
         if mine is None or count < MIN_SAMPLES:
+            hidden = 1.0 if self._has_lost_calls else hidden
             shares = _less(self._with_readings(path, recorded / whole), hidden)
             return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
         shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
@@ -202,6 +205,17 @@ class HostTimes:
         assert self._probe is not None, "there are samples"
         return self._stacks if self._probe.together is None else Stacks(self._probe.together)
 
+    def _beside_gpu(self, analysis: Analysis, segments: Segments, length: Int64) -> Int64:
+        """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by segment."""
+        trace, found = analysis.trace, np.zeros_like(length)
+        if trace.meta.has_all_calls and not self._has_lost_calls:
+            return found
+        calls = np.isin(segments.thread, distinct(trace.api.thread)) | self._has_lost_calls
+        at = np.flatnonzero((segments.activity == UNKNOWN) & (length > 0) & calls)
+        busy = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
+        found[at] = busy.within(segments.start_ns[at], segments.end_ns[at])
+        return found
+
     def _rows(self, path: int) -> Bool:
         return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)
 
@@ -223,19 +237,6 @@ class HostTimes:
             if around[one] >= 0:
                 table[around[one]] += table[one]
         return table
-
-
-def _beside_gpu(analysis: Analysis, segments: Segments, length: Int64) -> Int64:
-    """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by segment, ns."""
-    trace, found = analysis.trace, np.zeros_like(length)
-    is_lost = any(finding.code == "trace-missing-calls" for finding in analysis.table.findings)
-    if trace.meta.has_all_calls and not is_lost:
-        return found
-    is_open = (segments.activity == UNKNOWN) & (length > 0)
-    at = np.flatnonzero(is_open & (is_lost | np.isin(segments.thread, distinct(trace.api.thread))))
-    busy = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
-    found[at] = busy.within(segments.start_ns[at], segments.end_ns[at])
-    return found
 
 
 def _less(shares: Float64, hidden: float) -> Float64:
