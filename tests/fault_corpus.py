@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Fault:
     program: str
     """Its file in the corpus, without `.py`."""
     codes: tuple[str, ...]
-    """Codes of causes, or verdicts (`gpu-bound:LIMIT` with what limits the GPU), of which each counts as right."""
+    """Causes of which each counts as right; `CODE:DETAIL` with what limits the GPU, or what is waited for."""
     stage: str
     """Last name of the path of the stage that has the fault."""
     report: str
@@ -78,27 +78,8 @@ def is_fault_line(program: Path, file: str, line: int) -> bool:
     return any(first <= line <= last for first, last in fault_lines(program.read_text(encoding="utf-8")))
 
 
-FOURTEEN = {
-    "recompilation": "compilation",
-    "first-use": "compilation",
-    "pageable-copies": "copy-bound",
-    "dispatch-bound": "launch-bound",
-    "synchronization-bound": "synchronization",
-    "implicit-synchronization": "synchronization",
-    "cpu-quota": "cpu-contention",
-    "cpu-steal": "cpu-contention",
-    "data-loader-starvation": "data-loader",
-    "file-wait": "waiting:file",
-    "network-wait": "waiting:network",
-    "waiting-on-stage": "waiting:stage",
-    "waiting-on-process": "waiting:process",
-    "waiting-on-rank": "waiting:rank",
-    "waiting-on-system": "waiting:system",
-    "cannot-tell": "unknown",
-}
-"""The code among the fourteen causes of each verdict of the first engine, with what is waited for."""
-OF_SYSTEM = ("lock", "sleep", "other")
-"""What `waiting-on-system` is in the fourteen causes."""
+SYSTEM = ("waiting:lock", "waiting:sleep", "waiting:other")
+"""Waits for the system or another thread."""
 
 DESCRIPTIONS = ("cpu-bound", "gpu-bound", "waiting:stage", "unknown", "none")
 """What a sound program may be said to be: no accusation, unless it says of the fault's line what is right of the fault
@@ -113,11 +94,11 @@ WORTH_MENTIONING = 0.05
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that a diagnosis says of a stage. `ms` a batch; `file` and `line` where it points at one."""
+    """One cause of a stage. `ms` per batch; `file` and `line` where it points at one."""
 
     stage: tuple[str, ...]
-    codes: tuple[str, ...]
-    """The cause's code; of a stage's first cause also its verdict."""
+    code: str
+    """The cause's, with its detail."""
     ms: float
     file: str | None
     line: int | None
@@ -142,57 +123,46 @@ class Score:
 
 
 def statements(diagnosis: Mapping[str, Any]) -> list[Statement]:
-    """Everything that a diagnosis says of stages, in the fourteen codes: the `diagnosis` of a benchmark.json, or the
-    causes of the new engine as JSON.
-    """
-    return [statement for stage in diagnosis["stages"] for statement in _of_stage(stage)]
+    """Every cause that a diagnosis, as in benchmark.json, names of a stage."""
+    found = []
+    for stage in diagnosis["stages"]:
+        for position, cause in enumerate(stage["causes"]):
+            place = cause["place"] or {"file": None, "line": None}
+            code = f"{cause['code']}:{cause['detail']}" if cause["detail"] else cause["code"]
+            ms = cause["share"] * stage["wall_ms"]
+            found.append(Statement((*stage["path"],), code, ms, place["file"], place["line"], is_first=position == 0))
+    return found
 
 
-def _of_stage(stage: Mapping[str, Any]) -> Iterator[Statement]:
-    path, host_ms = tuple(stage["path"]), _host_ms(stage)
-    verdict = stage.get("verdict", {}).get("verdict")
-    causes = stage.get("causes") or [{"code": verdict, "share": 1.0, "where": None}]
-    for position, cause in enumerate(causes):
-        where = cause.get("where", cause.get("place")) or {"file": None, "line": None}
-        codes = _detailed(cause["code"], cause.get("detail"))
-        if verdict and position == 0:
-            codes += _detailed(verdict, stage["verdict"].get("limit"))
-        distinct = tuple(dict.fromkeys(FOURTEEN.get(code, code) for code in codes))
-        yield Statement(path, distinct, cause["share"] * host_ms, where["file"], where["line"], is_first=position == 0)
+def is_one_of(code: str, codes: Iterable[str]) -> bool:
+    """Whether a cause is among others, which may leave its detail open."""
+    return bool({code, without_detail(code)} & {*codes})
 
 
-def _detailed(code: str, detail: str | None) -> list[str]:
-    """With what a wait is for, or what limits the GPU."""
-    if code == "waiting":
-        return [f"waiting:{'system' if detail in OF_SYSTEM else detail}"]
-    return [code, f"{code}:{detail}"] if detail is not None and code == "gpu-bound" else [code]
+def is_right(code: str, fault: Fault) -> bool:
+    """Whether it is a cause of the fault; what a wait is for does not matter."""
+    return is_one_of(code, (one if one.startswith("gpu-bound") else without_detail(one) for one in fault.codes))
 
 
-def kind(code: str) -> str:
-    """One of the fourteen, of `gpu-bound` with its limit: what is right or wrong."""
-    mapped = FOURTEEN.get(code, code)
-    return "waiting" if mapped.startswith("waiting:") else mapped
-
-
-def _host_ms(stage: Mapping[str, Any]) -> float:
-    return stage.get("cpu_ms", stage.get("wall_ms")) or 0.0
+def without_detail(code: str) -> str:
+    """The cause alone."""
+    return code.partition(":")[0]
 
 
 def batch_ms(diagnosis: Mapping[str, Any]) -> float:
     """Host time of the longest stage, which holds the others."""
-    return max(map(_host_ms, diagnosis["stages"]), default=0.0)
+    return max((stage["wall_ms"] for stage in diagnosis["stages"]), default=0.0)
 
 
 def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Mapping[str, Any] | None) -> Score:
     """Score two diagnoses: that of the program and that of its mended twin."""
     said = statements(of_fault)
     about_stage = [one for one in said if one.stage[-1] == fault.stage and one.is_first]
-    expected = set(map(kind, fault.codes))
-    right = [one for one in about_stage if set(map(kind, one.codes)) & expected]
+    right = [one for one in about_stage if is_right(one.code, fault)]
     others = [
         one.ms
         for one in said
-        if one.codes[0] not in WAITS_FOR_GPU_WORK
+        if not is_one_of(one.code, WAITS_FOR_GPU_WORK)
         and not any(is_within(one.stage, of.stage) or is_within(of.stage, one.stage) for of in right)
     ]
     accusations = [] if of_twin is None else accusations_of_twin(fault, program, of_twin)
@@ -208,14 +178,15 @@ def judge(fault: Fault, program: Path, of_fault: Mapping[str, Any], of_twin: Map
 
 def accusations_of_twin(fault: Fault, program: Path, diagnosis: Mapping[str, Any]) -> list[Statement]:
     """What a diagnosis blames a sound program for."""
-    allowed = {*DESCRIPTIONS, *(FOURTEEN.get(code, code) for code in fault.mended_codes)}
     least_ms = WORTH_MENTIONING * batch_ms(diagnosis)
-    repeated = set(map(kind, fault.codes)) - {"gpu-bound"}
     return [
         one
         for one in statements(diagnosis)
         if one.ms >= least_ms
-        and (one.codes[0] not in allowed or (kind(one.codes[0]) in repeated and points_at_fault(program, one)))
+        and (
+            not is_one_of(one.code, (*DESCRIPTIONS, *fault.mended_codes))
+            or (not is_one_of(one.code, ["gpu-bound"]) and is_right(one.code, fault) and points_at_fault(program, one))
+        )
     ]
 
 
@@ -232,4 +203,4 @@ def is_within(path: tuple[str, ...], outer: tuple[str, ...]) -> bool:
 def in_short(statement: Statement) -> str:
     """`stage: code at file:line`."""
     where = f" at {Path(statement.file).name}:{statement.line}" if statement.file else ""
-    return f"{statement.stage[-1]}: {'/'.join(statement.codes)}{where}"
+    return f"{statement.stage[-1]}: {statement.code}{where}"

@@ -4,16 +4,16 @@ diagnosed, by somebody who knew the names of the verdicts and none of the rules.
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread is in a stage."""
-FILE = ("file-wait", "waiting-on-system")
-NETWORK = ("network-wait", "waiting-on-system")
-POOL = ("data-loader-starvation", "waiting-on-process", "waiting-on-system")
+FILE = ("waiting:file", *SYSTEM)
+NETWORK = ("waiting:network", *SYSTEM)
+POOL = ("data-loader", "waiting:process", *SYSTEM)
 """Waits for what another process of the program is to send."""
-COMPILED = ("recompilation", "cpu-bound")
+COMPILED = ("compilation", "cpu-bound")
 """Something is built again that could be kept; the time is the CPU's."""
 ONNX = ("onnx", "onnxruntime")
 
@@ -32,23 +32,23 @@ EXPECTED = (
     Fault("chat_template", COMPILED, "render", "home-assistant/core#175399", modules=("jinja2",)),
     # The first language is warm; the others are met later. "Loaded at its first use" and "the CPU is busy loading, in
     # this function" both lead to the mended program.
-    Fault("lazy_languages", ("first-use", *CPU), "detect", "pemistahl/lingua#79"),
+    Fault("lazy_languages", ("compilation", *CPU), "detect", "pemistahl/lingua#79"),
     Fault("collect_each_image", ("garbage-collection",), "postprocess", "Mikubill/sd-webui-controlnet#1462"),
     Fault("metrics_export", ("gil-contention",), "infer", "open-telemetry/opentelemetry-python-contrib#1142"),
     # Without spinning, a run still waits for the threads that it shares its work with.
     Fault(
         "spinning_pool", ("cpu-contention",), "crop", "roboflow/rf-detr#1456",
-        modules=ONNX, has_line=False, options=("-w", "2"), mended_codes=("waiting-on-system",),
+        modules=ONNX, has_line=False, options=("-w", "2"), mended_codes=SYSTEM,
     ),
     Fault("commit_each_row", FILE, "store", "OfflineIMAP/offlineimap#390"),
     Fault("mapped_vectors", FILE, "lookup", "Comfy-Org/ComfyUI#2288"),
     Fault("delayed_ack", NETWORK, "embed", "alibaba/rtp-llm#1080"),
     Fault("feature_round_trips", NETWORK, "features", "feast-dev/feast#1759", mended_codes=NETWORK),
     # The manager is a process behind a socket: either is what a user can act on.
-    Fault("manager_counts", (*NETWORK, "waiting-on-process"), "report", "flav-io/flavio#123"),
+    Fault("manager_counts", (*NETWORK, "waiting:process"), "report", "flav-io/flavio#123"),
     Fault("batch_window", THREAD, "predict", "ray-project/ray#13389"),
     Fault("writer_backpressure", THREAD, "output", "olibartfast/neuriplo-infer#49", modules=("cv2",)),
-    Fault("retry_sleep", ("waiting-on-system",), "embed", "HumanSignal/Adala#350"),
+    Fault("retry_sleep", SYSTEM, "embed", "HumanSignal/Adala#350"),
     Fault("frame_pipe", POOL, "read", "lstein/PhotoMapAI#366", modules=("PIL",)),
     Fault("straggler", POOL, "tokenize", "hvasbath/beat#86", mended_codes=POOL),
     # Starting workers is work of this process (`fork`) and waiting for theirs.

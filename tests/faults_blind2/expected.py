@@ -5,13 +5,13 @@ of other programs. None of them needs a GPU.
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread's work has a name."""
-NETWORK = ("network-wait", "waiting-on-system")
-POOL = ("data-loader-starvation", "waiting-on-process", "waiting-on-system")
+NETWORK = ("waiting:network", *SYSTEM)
+POOL = ("data-loader", "waiting:process", *SYSTEM)
 """Waits for what another process of the program is to send."""
 
 EXPECTED = (
@@ -22,16 +22,14 @@ EXPECTED = (
     Fault("serial_awaits", NETWORK, "embed", "ai-dynamo/dynamo#10117", mended_codes=NETWORK),
     Fault("log_post", NETWORK, "score", "logdna/python#61"),
     # Making threads is work of this thread, and waiting until they have started and ended.
-    Fault("threads_each_call", ("waiting-on-system", *CPU), "forward", "cvxgrp/diffcp#28"),
-    Fault(
-        "burst_window", ("data-loader-starvation", *THREAD), "next", "marin-community/marin#7474", options=("-w", "8")
-    ),
-    Fault("jax_lengths", ("recompilation",), "rate", "jax-ml/jax#817", modules=("jax",), options=("-w", "2")),
+    Fault("threads_each_call", (*SYSTEM, *CPU), "forward", "cvxgrp/diffcp#28"),
+    Fault("burst_window", ("data-loader", *THREAD), "next", "marin-community/marin#7474", options=("-w", "8")),
+    Fault("jax_lengths", ("compilation",), "rate", "jax-ml/jax#817", modules=("jax",), options=("-w", "2")),
     Fault("all_boxes", CPU, "suppress", "experiencor/keras-yolo3#177"),
     Fault("counter_lock", POOL, "tokenize", "sambanova/generative_data_prep#115", mended_codes=POOL),
     # The second one was added after the first score: without the collector, which goes through all tokens of all
     # candidates again and again, the stage takes less than half as long.
     Fault("beam_copies", (*CPU, "garbage-collection"), "expand", "vllm-project/vllm#19347"),
-    Fault("adapter_each_request", ("recompilation", *CPU), "parse", "PrefectHQ/prefect#15047", options=("-w", "5")),
-    Fault("cache_lock_poll", ("waiting-on-system",), "kernels", "inducer/pyopencl#504"),
+    Fault("adapter_each_request", ("compilation", *CPU), "parse", "PrefectHQ/prefect#15047", options=("-w", "5")),
+    Fault("cache_lock_poll", SYSTEM, "kernels", "inducer/pyopencl#504"),
 )

@@ -4,15 +4,15 @@ diagnosed, by somebody who had read the rules' code and their misses on the othe
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread's work has a name."""
-SLEEP = ("waiting-on-system",)
+SLEEP = SYSTEM
 """A timer, for which an event loop waits in a poll: "network" would be wrong."""
-FILE = ("file-wait", "waiting-on-system")
-OTHER = ("waiting-on-process", *FILE)
+FILE = ("waiting:file", *SYSTEM)
+OTHER = ("waiting:process", *FILE)
 """Waits for a lock of the file system, which another process holds."""
 
 EXPECTED = (

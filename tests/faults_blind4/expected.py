@@ -4,10 +4,10 @@ diagnosed, by somebody who had read the rules' code and their misses on the othe
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread's work has a name."""
 
 EXPECTED = (
@@ -18,5 +18,5 @@ EXPECTED = (
     Fault("one_worker", THREAD, "images", "sgl-project/sglang#35349", mended_codes=THREAD),
     # The pool is a queue; nobody loads anything.
     Fault("connection_pool", THREAD, "find", "epam/statgpt-backend#174"),
-    Fault("slow_reader", ("waiting-on-process",), "show", "opencog/ros-behavior-scripting#148"),
+    Fault("slow_reader", ("waiting:process",), "show", "opencog/ros-behavior-scripting#148"),
 )

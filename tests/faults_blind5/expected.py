@@ -5,10 +5,10 @@ None of them needs a GPU.
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread's work has a name."""
 
 EXPECTED = (
@@ -20,10 +20,10 @@ EXPECTED = (
     Fault("hash_pixels", CPU, "tower", "sgl-project/sglang#15724"),
     # All bytes are there: each call is short, and there are many.
     Fault("recv_each_byte", CPU, "fetch", "vertica/vertica-python#397"),
-    Fault("semaphore_of_one", ("network-wait",), "judge", "mjpieters/aiolimiter#69"),
+    Fault("semaphore_of_one", ("waiting:network",), "judge", "mjpieters/aiolimiter#69"),
     Fault("missed_notify", THREAD, "embedding", "open-telemetry/opentelemetry-python#949"),
     # The caller waits for the pool's threads, which pickle, and its processes, which do likewise. Nobody loads data.
-    Fault("frames_to_pool", (*THREAD, "waiting-on-process"), "preprocess", "joblib/joblib#1094"),
+    Fault("frames_to_pool", (*THREAD, "waiting:process"), "preprocess", "joblib/joblib#1094"),
     # A hop is work of the loop and of the executor, and waiting for the other thread. There is no network.
     Fault("thread_hop_each_token", (*CPU, *THREAD), "stream", "mlrun/storey#633"),
     Fault("shm_each_frame", CPU, "publish", "gloobsters/gloobie#48"),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
 CPU = ("cpu-bound",)
-THREAD = ("waiting-on-system", "waiting-on-stage")
+THREAD = (*SYSTEM, "waiting:stage")
 """Waits for another thread; the latter where that thread is in a stage."""
-FILE = ("file-wait", "waiting-on-system")
-NETWORK = ("network-wait", "waiting-on-system")
-RANK = ("waiting-on-rank",)
+FILE = ("waiting:file", *SYSTEM)
+NETWORK = ("waiting:network", *SYSTEM)
+RANK = ("waiting:rank",)
 """In the rank that waits: the process that is launched."""
-PROCESS = ("waiting-on-process", "waiting-on-system")
-POOL = ("data-loader-starvation", *PROCESS)
+PROCESS = ("waiting:process", *SYSTEM)
+POOL = ("data-loader", *PROCESS)
 """Of a mended twin that still waits for a pool's results."""
 
 EXPECTED = (
@@ -30,25 +30,25 @@ EXPECTED = (
         options=("-w", "1", "--annotate", "config_each_step.toml"),
     ),
     Fault("debug_log", CPU, "schedule", "vllm-project/vllm#4261"),
-    Fault("regex_each_request", ("recompilation", *CPU), "guide", "sgl-project/sglang#2168"),
+    Fault("regex_each_request", ("compilation", *CPU), "guide", "sgl-project/sglang#2168"),
     Fault(
-        "torch_recompiles", ("recompilation",), "infer", "GeeeekExplorer/nano-vllm#105",
+        "torch_recompiles", ("compilation",), "infer", "GeeeekExplorer/nano-vllm#105",
         modules=("torch",), options=("-w", "3"),
     ),
-    Fault("lazy_import", ("first-use",), "postprocess", "langgenius/dify#2423", options=("-w", "0")),
+    Fault("lazy_import", ("compilation",), "postprocess", "langgenius/dify#2423", options=("-w", "0")),
     Fault("page_faults", CPU, "cache", "numpy/numpy#27483"),
     Fault("gc_pauses", ("garbage-collection",), "parse", "sgl-project/sglang#30596"),
     Fault("gil_contention", ("gil-contention",), "infer", "pytorch/pytorch#77139"),
     Fault("oversubscription", ("cpu-contention",), "infer", "microsoft/onnxruntime#3099", has_line=False),
     Fault(
-        "cpu_quota", ("cpu-quota",), "infer", "kserve/kserve#1031", has_line=False, needs_control_group=True,
-        mended_codes=("waiting-on-system",),  # in the stage that sleeps
+        "cpu_quota", ("cpu-contention",), "infer", "kserve/kserve#1031", has_line=False, needs_control_group=True,
+        mended_codes=SYSTEM,  # in the stage that sleeps
     ),
     Fault("lock_handover", THREAD, "enqueue", "triton-inference-server/core#287"),
-    Fault("queue_starved", ("data-loader-starvation", *THREAD), "load", "mlcommons/inference#767"),
+    Fault("queue_starved", ("data-loader", *THREAD), "load", "mlcommons/inference#767"),
     Fault("loader_in_main", CPU, "load", "huggingface/transformers#34059", modules=("torch",)),
     Fault(
-        "loader_starved", ("data-loader-starvation",), "load", "jwyang/faster-rcnn.pytorch#574", modules=("torch",)
+        "loader_starved", ("data-loader",), "load", "jwyang/faster-rcnn.pytorch#574", modules=("torch",)
     ),
     Fault("fsync_records", FILE, "store", "SwanHubX/SwanLab#1664"),
     # Reads out of the page cache never wait for a disk: system calls, which are the CPU's time.
@@ -58,7 +58,7 @@ EXPECTED = (
     ),
     Fault("hub_round_trip", NETWORK, "load", "ml-explore/mlx-lm#1649"),
     Fault("asyncio_blocked", NETWORK, "fetch", "sgl-project/sglang#30770", mended_codes=NETWORK),
-    Fault("polling", ("waiting-on-system",), "generate", "eth-sri/lmql#127"),
+    Fault("polling", SYSTEM, "generate", "eth-sri/lmql#127"),
     Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
     Fault("pickle_pipe", (*PROCESS, *CPU), "exchange", "open-edge-platform/geti#4994"),
     # Ranks of equal work wait for each other, too, now one and now the other.

@@ -53,10 +53,7 @@ OTHER_RESULTS = {"perfharness.bench", "perfharness.load", "perfharness.model.ben
 COMMANDS = {
     "--version": RARE | OTHER_RESULTS | {"numpy", "perfharness.runs", "perfharness_launcher", "pyarrow"},
     "launch --dry-run script.py": RARE | OTHER_RESULTS | {"perfharness.analysis", "perfharness.runs.history"},
-    "analyze RUN": RARE
-    | OTHER_RESULTS
-    | {f"perfharness.analysis.{name}" for name in ("causes", "ranks", "segments")}
-    | {"perfharness.runs.series.repeat_file"},
+    "analyze RUN": RARE | OTHER_RESULTS | {"perfharness.analysis.ranks", "perfharness.runs.series.repeat_file"},
 }
 
 

@@ -4,16 +4,16 @@
 
 from __future__ import annotations
 
-from tests.fault_corpus import Fault
+from tests.fault_corpus import SYSTEM, Fault
 
-DISPATCH = ("dispatch-bound", "launch-bound")
-SYNCHRONIZES = ("implicit-synchronization", "synchronization-bound")
-COPIES = ("pageable-copies", "copy-bound")
+DISPATCH = ("launch-bound",)
+SYNCHRONIZES = ("synchronization",)
+COPIES = ("copy-bound",)
 ALLOCATES = ("allocator-churn",)
-COMPILES = ("recompilation",)
-WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
-WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "waiting-on-system")
-WAITS_FOR_RANK = ("waiting-on-rank", "waiting-on-process", "network-wait", "waiting-on-system")
+COMPILES = ("compilation",)
+WAITS_FOR_FILE = ("waiting:file", *SYSTEM)
+WAITS_FOR_THREAD = ("waiting:stage", "data-loader", *SYSTEM)
+WAITS_FOR_RANK = ("waiting:rank", "waiting:process", "waiting:network", *SYSTEM)
 
 WARM_UP = ("-w", "15")
 """Libraries load and clocks rise for some tens of milliseconds, which are few batches or many."""
@@ -59,7 +59,7 @@ EXPECTED = (
     torch_program("growing_lengths", ALLOCATES, "encode", "pytorch/pytorch#96995"),
     torch_program("unpinned_copy", COPIES, "upload", "pytorch/pytorch#39694"),
     torch_program("offload_each_step", COPIES, "denoise", "huggingface/diffusers#11872", options=FEW_BATCHES),
-    torch_program("copy_not_overlapped", ("copy-bound",), "upload", "KellerJordan/modded-nanogpt#231"),
+    torch_program("copy_not_overlapped", COPIES, "upload", "KellerJordan/modded-nanogpt#231"),
     torch_program("feature_dict", ("small-copies",), "upload", "sgl-project/sglang#18558"),
     torch_program("cudnn_benchmark", COMPILES, "model", "pytorch/pytorch#2759", options=FEW_BATCHES),
     torch_program("compile_lengths", COMPILES, "model", "huggingface/transformers#37908", options=FEW_BATCHES),
@@ -95,13 +95,13 @@ EXPECTED = (
         options=(*FEW_BATCHES, "--annotate", "collect_per_image.toml"),
     ),
     torch_program(
-        "loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958", FEW_BATCHES,
+        "loader_workers", ("data-loader",), "load", "open-edge-platform/geti#5958", FEW_BATCHES,
         mended_codes=COPIES,
     ),
     torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28", options=FEW_BATCHES),
-    torch_program("first_use", ("first-use",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
+    torch_program("first_use", ("compilation",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
     Fault(
-        "shared_gpu", ("waiting-on-process",), "model", "pytorch/pytorch#14531",
+        "shared_gpu", ("waiting:process",), "model", "pytorch/pytorch#14531",
         options=(*WARM_UP, "-np", "2"), mended_options=WARM_UP, has_line=False, modules=("torch",),
     ),
     torch_program("fsync_results", WAITS_FOR_FILE, "save", "lanpa/tensorboardX#731", options=FEW_BATCHES),

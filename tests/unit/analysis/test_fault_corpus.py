@@ -41,18 +41,18 @@ def work():
 """
 
 
-def stage(name: str, ms: float, *causes: dict[str, Any], verdict: str = "cpu-bound") -> dict[str, Any]:
-    return {"path": ["p", "batch", name], "cpu_ms": ms, "verdict": {"verdict": verdict}, "causes": list(causes)}
+def stage(name: str, ms: float, *causes: dict[str, Any]) -> dict[str, Any]:
+    return {"path": ["p", "batch", name], "wall_ms": ms, "causes": [*causes] or [cause("cpu-bound")]}
 
 
-def cause(code: str, share: float = 1.0, line: int | None = None, file: str = "/x/program.py") -> dict[str, Any]:
-    return {"code": code, "share": share, "where": None if line is None else {"file": file, "line": line}}
+def cause(code: str, share: float = 1.0, line: int | None = None, detail: str | None = None) -> dict[str, Any]:
+    place = None if line is None else {"file": "/x/program.py", "line": line}
+    return {"code": code, "share": share, "place": place, "detail": detail}
 
 
 def diagnosis(*stages: dict[str, Any]) -> dict[str, Any]:
-    total = sum(one["cpu_ms"] for one in stages)
-    whole = {"path": ["p", "batch"], "cpu_ms": total, "verdict": {"verdict": "cpu-bound"}, "causes": []}
-    return {"stages": [whole, *stages]}
+    total = sum(one["wall_ms"] for one in stages)
+    return {"stages": [{"path": ["p", "batch"], "wall_ms": total, "causes": [cause("cpu-bound")]}, *stages]}
 
 
 @pytest.fixture
@@ -62,29 +62,43 @@ def program(tmp_path: Path) -> Path:
     return file
 
 
-FAULT = Fault("program", ("sleep", "waiting-on-system"), "wait", "owner/repository#1")
+FAULT = Fault("program", ("waiting:sleep", "data-loader"), "wait", "owner/repository#1")
 
 
-SLEEPS = cause("sleep", 0.9, 10)
+SLEEPS = cause("waiting", 0.9, 10, "sleep")
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
         (diagnosis(stage("wait", 30, SLEEPS), stage("infer", 20, cause("cpu-bound", 1.0, 2))), (True, True, True)),
-        (diagnosis(stage("wait", 30, verdict="waiting-on-system")), (True, True, False)),  # a verdict has no line
-        (diagnosis(stage("wait", 30, cause("cpu-bound"), cause("sleep", 0.5, 10))), (False, False, False)),
+        (diagnosis(stage("wait", 30, cause("data-loader"))), (True, True, False)),
+        (diagnosis(stage("wait", 30, cause("waiting", 1.0, 10, "lock"))), (True, True, True)),  # any wait
+        (diagnosis(stage("wait", 30, cause("cpu-bound"), SLEEPS)), (False, False, False)),
         (
-            diagnosis(stage("wait", 30, cause("sleep", 0.3, 10)), stage("infer", 20, cause("cpu-bound", 0.5))),
+            diagnosis(stage("wait", 30, {**SLEEPS, "share": 0.3}), stage("infer", 20, cause("cpu-bound", 0.5))),
             (True, False, True),
         ),  # another stage is accused of more
-        (diagnosis(stage("wait", 3, SLEEPS), stage("results", 20, verdict="waiting-on-stage")), (True, True, True)),
-        (diagnosis(stage("wait", 30, cause("sleep", 1.0, 6))), (True, True, False)),
+        (
+            diagnosis(stage("wait", 3, SLEEPS), stage("results", 20, cause("waiting", detail="stage"))),
+            (True, True, True),
+        ),
+        (diagnosis(stage("wait", 30, {**SLEEPS, "place": None})), (True, True, False)),
+        (diagnosis(stage("wait", 30, cause("waiting", 1.0, 6, "sleep"))), (True, True, False)),
     ],
 )
 def test_verdict_stage_and_line_by_hand(program: Path, said: dict[str, Any], expected: tuple[bool, bool, bool]) -> None:
     score = judge(FAULT, program, said, None)
     assert (score.verdict, score.stage, score.line) == expected
+
+
+def test_the_limit_of_the_gpu_matters(program: Path) -> None:
+    said = diagnosis(stage("wait", 30, cause("gpu-bound", detail="memory")))
+    verdicts = [
+        judge(replace(FAULT, codes=codes), program, said, None).verdict
+        for codes in (("gpu-bound",), ("gpu-bound:memory",), ("gpu-bound:compute",))
+    ]
+    assert verdicts == [True, True, False]
 
 
 def test_a_twin_is_accused_by_a_code_or_by_the_line(program: Path) -> None:
@@ -94,6 +108,13 @@ def test_a_twin_is_accused_by_a_code_or_by_the_line(program: Path) -> None:
     assert judge(FAULT, program, said, by_code).twin_is_silent is False
     assert judge(FAULT, program, said, by_line).twin_is_silent is True  # it computes there, and waits no longer
     assert judge(replace(FAULT, codes=("cpu-bound",)), program, said, by_line).twin_is_silent is False
+
+
+@pytest.mark.parametrize(("allowed", "is_silent"), [((), False), (("waiting:lock",), False), (("waiting:file",), True)])
+def test_a_twin_may_wait_for_what_is_expected(program: Path, allowed: tuple[str, ...], is_silent: bool) -> None:
+    twin = diagnosis(stage("wait", 30, cause("waiting", detail="file")))
+    score = judge(replace(FAULT, mended_codes=allowed), program, diagnosis(stage("wait", 30, SLEEPS)), twin)
+    assert score.twin_is_silent is is_silent
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
