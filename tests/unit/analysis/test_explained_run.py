@@ -89,7 +89,7 @@ def test_each_process_is_explained_by_its_own_second_pass(tmp_path: Path) -> Non
     assert codes.count("explaining-pass-differs") == 1
     mean = valid("benchmark_mean", out / "benchmark_mean.json")
     assert mean["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 10.0
-    assert [(one["path"][-1], one["wall_ms"]) for one in mean["diagnosis"]] == [
+    assert [(one["path"][-1], one["wall_ms"]) for one in mean["diagnosis"]["stages"]] == [
         ("batch", 10.0), ("load", 4.0), ("infer", 6.0),
     ]  # fmt: skip
     explained = valid("benchmark", out / "explain" / "proc_0_gpu_0" / "benchmark.json")
