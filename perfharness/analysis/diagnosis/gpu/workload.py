@@ -10,7 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.gpu.calls import CallTable, call_table
+from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.thread_readings import (
     ThreadReadings,
@@ -89,6 +89,14 @@ class Workload:
     def api_is_complete(self) -> bool:
         """Whether calls that start no GPU work are in the trace."""
         return api_is_complete(self.trace.meta)
+
+    @cached_property
+    def helpers_reads_ns(self) -> Int64:
+        """When threads without any stage began copies to the host, in order."""
+        launch = np.flatnonzero(np.isin(self.details.copy_kind[self.launches.operation], TO_HOST))
+        call = self.launches.call[launch]
+        own = np.isin(self.trace.api.thread[call], np.unique(self.stages.thread))
+        return np.sort(self.trace.api.start_ns[call[~own]]).astype(np.int64)
 
 
 @dataclass(frozen=True)
