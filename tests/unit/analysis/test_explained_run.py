@@ -105,9 +105,9 @@ def test_a_process_whose_second_pass_is_not_whole(tmp_path: Path, second: dict[s
     elif second == "damaged":
         path.write_bytes(b"no trace")
     found, codes = analyzed(out)
-    first, second = slowdowns(found).values()
-    assert None not in first
-    assert second == {None}
+    whole, other = slowdowns(found).values()
+    assert None not in whole
+    assert other == {None}
     assert codes.count("explaining-pass-failed") == 1
 
 
