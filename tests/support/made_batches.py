@@ -1,15 +1,13 @@
-"""Traces of equal batches of 1 ms, to see what the diagnosis says; what is in them is in microseconds of a batch.
-
-`docs/guides/causes/` has an example of each cause.
-"""
+"""Traces of equal batches of 1 ms, to see what the diagnosis says; what is in them is in microseconds of a batch."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
@@ -152,27 +150,11 @@ def made_analysis(
     return Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe)
 
 
-def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None:
-    """What the diagnosis says of a stage: its first cause, what it rests on, and what to try.
-
-    Args:
-        more: of `diagnosed`.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        print_first_cause(stage_of(diagnosed(Path(folder), content, **more), stage))
-
-
-def print_first_cause(stage: StageDiagnosis) -> None:
-    """What the first cause of a stage says: what it is, what it rests on, and what to try."""
-    cause = stage.verdict
-    where = "" if cause.place is None else f", at {cause.place.function} ({cause.place.file}:{cause.place.line})"
-    saves = "its saving is not known" if cause.saves_ms is None else f"saves up to {cause.saves_ms:.3f} ms"
-    detail = "" if cause.detail is None else f" ({cause.detail})"
-    print(f"{cause.code.value}{detail}: {100 * cause.share:.0f} % of the stage{where}; {saves}")
-    print(cause.what)
-    print(f"Try: {cause.step}")
-
-
 def stage_of(diagnosis: Diagnosis, name: str = "stage") -> StageDiagnosis:
     """The first stage of that name."""
     return next(stage for stage in diagnosis.stages if stage.path[-1] == name)
+
+
+def near(value: float | None) -> Any:
+    """What equals the value, but for rounding; for comparisons beside other types."""
+    return None if value is None else pytest.approx(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from perfharness.analysis.ranks import RankClock, RankGroup, RankInput, compare_
 from perfharness.model import conventions
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.trace import open_trace
-from tests.support.made_batches import print_first_cause, stage_of
 from tests.support.trace_builder import TraceBuilder
 
 US = 1000
@@ -116,13 +114,6 @@ def compute_and_reduce(
         return done + 2
 
     return work
-
-
-def print_rank_diagnosis(computing_us: Sequence[float], rank: int = 0, stage: str = "exchange") -> None:
-    """What the diagnosis of one rank says of a stage, where ranks compute for so long before they reduce."""
-    with tempfile.TemporaryDirectory() as folder:
-        _, diagnosis = ranks_diagnosis(Path(folder), computing_us, rank)
-        print_first_cause(stage_of(diagnosis, stage))
 
 
 def ranks_diagnosis(

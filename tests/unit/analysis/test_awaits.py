@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.model.diagnosis import Code
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from tests.support.made_batches import Batch, diagnosed, stage_of
+from tests.support.made_batches import Batch, diagnosed, near, stage_of
 from tests.support.probe_builder import ProbeBuilder
 
 LIBRARY = "/usr/lib/python3.11"
@@ -94,4 +92,4 @@ def test_a_loop_that_was_woken_and_waits_for_a_cpu_is_no_function_to_make_cheape
     verdict = stage_of(diagnosed(tmp_path, content)).verdict
     assert verdict.code is Code.CPU_BOUND
     assert verdict.place is not None
-    assert (verdict.place.function, verdict.share) == ("digest", pytest.approx(0.4))
+    assert (verdict.place.function, verdict.share) == ("digest", near(0.4))

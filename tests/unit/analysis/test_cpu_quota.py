@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, cpu_quota
 from perfharness.model.diagnosis import Code
 from perfharness.model.host_samples import HostState
 from perfharness.model.telemetry import process_subject
-from tests.support.made_batches import BATCH, US, Batch, made_analysis, stage_of
+from tests.support.made_batches import BATCH, US, Batch, made_analysis, near, stage_of
 from tests.support.sample_builder import SampleBuilder
 
 MS = 1_000_000
@@ -103,5 +103,5 @@ def test_a_stage_that_a_quota_stops(lost_us: int, is_verdict: bool, tmp_path: Pa
     analysis = made_analysis(tmp_path, content)
     stage = stage_of(diagnose(find_evidence(Pass(analysis, quota=quota))))
     (cause,) = (one for one in stage.causes if one.code is Code.CPU_CONTENTION)
-    assert (cause.detail, cause.share) == ("quota", pytest.approx(lost_us / 1000))
+    assert (cause.detail, cause.share) == ("quota", near(lost_us / 1000))
     assert (stage.verdict is cause) is is_verdict

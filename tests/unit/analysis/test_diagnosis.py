@@ -30,6 +30,7 @@ from tests.support.made_batches import (
     Content,
     diagnosed,
     made_analysis,
+    near,
     stage_of,
 )
 from tests.support.trace_builder import TraceBuilder
@@ -75,7 +76,7 @@ def test_another_gpus_work_does_not_make_this_one_busy(tmp_path: Path) -> None:
 
 def test_a_stage_on_two_gpus_has_the_work_of_both(tmp_path: Path) -> None:
     stage = stage_of(diagnosed(tmp_path, in_turns, **TWO))
-    assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.GPU_BOUND, pytest.approx(0.86))
+    assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.GPU_BOUND, near(0.86))
     kernels = [value for group in stage.kernels for value in (group.gpu, group.time_ms, group.count)]
     assert kernels == pytest.approx([0, 0.46, 1, 1, 0.4, 1])
 
@@ -95,7 +96,7 @@ def test_forked_workers_on_one_gpu_are_on_one_gpu(tmp_path: Path) -> None:
         batch.kernel(20, 500, 900, pid=200, tid=200)
 
     found = diagnosed(tmp_path, content, **TWO)
-    assert (len(found.gpus), stage_of(found).gpu_busy_ms) == (1, pytest.approx(0.46))
+    assert (len(found.gpus), stage_of(found).gpu_busy_ms) == (1, near(0.46))
 
 
 # ---- CUDA calls ----
@@ -138,7 +139,7 @@ def test_a_wait_for_another_stages_copy_is_counted(tmp_path: Path) -> None:
 
     found = diagnosed(tmp_path, content, {"copy_out": (0, 100), "synchronize": (100, 200)})
     verdict = stage_of(found, "synchronize").verdict
-    assert (verdict.code, verdict.share) == (Code.SYNCHRONIZATION, pytest.approx(0.6))
+    assert (verdict.code, verdict.share) == (Code.SYNCHRONIZATION, near(0.6))
 
 
 def test_a_wait_names_the_stage_that_started_the_work(tmp_path: Path) -> None:
@@ -156,8 +157,12 @@ def test_a_wait_names_the_stage_that_started_the_work(tmp_path: Path) -> None:
 
 def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
     """Each batch begins, to the nanosecond, with the end of the one before it, and with a call."""
-    verdict = stage_of(diagnosed(tmp_path, lambda batch: batch.call("cudaMalloc_v3020", 0, 400) and None)).verdict
-    assert (verdict.code, verdict.share) == (Code.ALLOCATOR_CHURN, pytest.approx(0.4))
+
+    def content(batch: Batch) -> None:
+        batch.call("cudaMalloc_v3020", 0, 400)
+
+    verdict = stage_of(diagnosed(tmp_path, content)).verdict
+    assert (verdict.code, verdict.share) == (Code.ALLOCATOR_CHURN, near(0.4))
     assert verdict.what.startswith("1 call")
 
 
@@ -265,7 +270,7 @@ def test_waiting_for_a_cpu_that_was_read_in_batches(
     each_us = {MARK_READY_TIME: ran_us + queued_us, MARK_QUEUED: queued_us}
     batch = stage_of(read(tmp_path, each_us), "batch")
     assert batch.activities.get(Activity.NO_CPU, 0.0) == pytest.approx(queued_us / 1000)
-    assert (batch.verdict.code, batch.verdict.detail, batch.verdict.share) == (code, detail, pytest.approx(share))
+    assert (batch.verdict.code, batch.verdict.detail, batch.verdict.share) == (code, detail, near(share))
 
 
 @pytest.mark.parametrize(("compiled_us", "is_verdict"), [(370, True), (365, False), (950, True)])
@@ -330,7 +335,7 @@ def test_a_stage_has_changed_where_it_is_another_part_of_its_batch(
     stage = stage_of(diagnose(measured, profiling))
     assert stage.slowdown == pytest.approx(stages / 600)
     assert stage.is_changed is is_changed
-    assert (stage.wall_ms, stage.verdict.detail) == (pytest.approx(0.6), "sleep")
+    assert (stage.wall_ms, stage.verdict.detail) == (near(0.6), "sleep")
 
 
 def test_processes_side_by_side(tmp_path: Path) -> None:
@@ -340,7 +345,7 @@ def test_processes_side_by_side(tmp_path: Path) -> None:
         made[name] = diagnosed(tmp_path, content, {"stage": (0, length)})
     batch, stage = agreement(made)
     assert (stage.path[-1], stage.verdicts) == ("stage", {Code.CPU_BOUND: 2, Code.WAITING: 1})
-    assert (stage.process, stage.wall_ms, stage.processes) == ("b", pytest.approx(0.8), 3)
+    assert (stage.process, stage.wall_ms, stage.processes) == ("b", near(0.8), 3)
     assert batch.wall_ms == pytest.approx(1.0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Code, GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis
 from perfharness.model.trace import CopyKind
-from tests.support.made_batches import Batch, Content, diagnosed, stage_of
+from tests.support.made_batches import Batch, Content, diagnosed, near, stage_of
 from tests.support.trace_builder import H200
 
 PEAK = H200["memoryBandwidth"]
@@ -75,15 +75,11 @@ def test_occupancy_and_waves_by_hand(tmp_path: Path) -> None:
             batch.kernel(100 * number + 1, 100 * number + 6, 100 * number + 30, **shape)
 
     found = diagnosed(tmp_path, content, {}, batches=2, gpus=1)
-    for name, (shape, *expected) in RESIDENCY.items():
+    for name, (shape, limiter, waves, occupancy) in RESIDENCY.items():
         (kernel,) = stage_of(found, name).kernels
-        assert [kernel.limiter, kernel.waves, kernel.occupancy] == [expected[0], *map(near, expected[1:])]
+        assert (kernel.limiter, kernel.waves, kernel.occupancy) == (limiter, near(waves), near(occupancy))
         assert (kernel.grid, kernel.count) == ((shape["grid"], 1, 1), 1.0)
         assert (kernel.time_ms, kernel.mean_us, kernel.share) == pytest.approx((0.024, 24.0, 1.0))
-
-
-def near(value: Any) -> Any:
-    return None if value is None else pytest.approx(value)
 
 
 def stage_with(content: Content, path: Path, **more: Any) -> StageDiagnosis:

@@ -20,7 +20,7 @@ from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe, read_host_probe
-from tests.support.made_batches import WORKER, Batch, Content, diagnosed, stage_of
+from tests.support.made_batches import WORKER, Batch, Content, diagnosed, near, stage_of
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -98,7 +98,7 @@ def test_the_holder_of_the_interpreter_lock_is_named_by_the_users_line(tmp_path:
         batch.probe.samples(batch.at(0), batch.at(1000), stack, tid=WORKER)
 
     verdict = sampled(tmp_path, content).verdict
-    assert (verdict.code, verdict.share) == (Code.GIL_CONTENTION, pytest.approx(0.8))
+    assert (verdict.code, verdict.share) == (Code.GIL_CONTENTION, near(0.8))
     assert verdict.place is not None
     assert (verdict.place.function, verdict.place.file, verdict.place.line) == ("save", "log.py", 8)
 
@@ -123,7 +123,7 @@ def test_collections_of_another_thread_do_not_count(tmp_path: Path) -> None:
         batch.event(HostEventKind.COLLECTION, 400, 900, 2, tid=WORKER)
 
     verdict = sampled(tmp_path, content).causes[-1]
-    assert (verdict.code, verdict.share) == (Code.GARBAGE_COLLECTION, pytest.approx(0.2))
+    assert (verdict.code, verdict.share) == (Code.GARBAGE_COLLECTION, near(0.2))
 
 
 @pytest.mark.parametrize(("used_us", "share"), [(2000, 0.6), (1000, 0.6), (400, 0.24)])
@@ -311,7 +311,7 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
     found = diagnose(find_evidence(Pass(analysis)))
     load, batch = (stage_of(found, name) for name in ("load", "batch"))
     assert (load.samples, batch.samples) == (12, 30)
-    assert (load.verdict.code, load.verdict.detail, load.verdict.share) == (Code.WAITING, "file", pytest.approx(1.0))
+    assert (load.verdict.code, load.verdict.detail, load.verdict.share) == (Code.WAITING, "file", near(1.0))
     alone = diagnose(find_evidence(Pass(Analysis(trace))))
     assert {(stage.samples, stage.verdict.code) for stage in alone.stages} == {(0, Code.UNKNOWN)}
 

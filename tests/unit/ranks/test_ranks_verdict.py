@@ -11,6 +11,7 @@ from perfharness.analysis.diagnosis import with_rank_delays
 from perfharness.analysis.ranks import RankGroup
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, Place, StageDiagnosis
+from tests.support.made_batches import near
 from tests.support.made_ranks import ranks_diagnosis
 
 
@@ -67,7 +68,7 @@ def test_what_else_was_said_of_the_stage(tmp_path: Path, code: Code, share: floa
     (after,) = with_rank_delays(replace(found, stages=[before]), group.delays, "rank_0").stages
     assert [each.code for each in after.causes] == codes
     (rank,) = (each for each in after.causes if each.detail == "rank")
-    assert (rank.place, rank.share) == (place, pytest.approx(200 / 221))
+    assert (rank.place, rank.share) == (place, near(200 / 221))
 
 
 def codes(group: RankGroup) -> list[str]:

@@ -30,13 +30,11 @@ SHARED_RESERVED_BYTES = 1024
 class Residency:
     """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
 
-    `blocks_per_sm` fit on one multiprocessor concurrently, and `limiter` (an index in `LIMITERS`) is what
-    keeps more away;
+    `limiter` (an index in `LIMITERS`) is what keeps more blocks away from a multiprocessor;
     `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
     share of the GPU's warps that can be resident while the grid runs.
     """
 
-    blocks_per_sm: Float64
     limiter: Int64
     waves: Float64
     fill: Float64
@@ -162,7 +160,6 @@ def find_residency(
     known = ~np.isnan(at_once) & ~np.isnan(blocks)
     limiter = np.where(blocks < at_once, LIMITERS.index(OccupancyLimiter.GRID), np.argmin(limits, axis=0))
     return Residency(
-        blocks_per_sm=per_sm,
         limiter=np.where(known, limiter, -1),
         waves=blocks / at_once,
         fill=np.minimum(blocks / sm_count, 1.0),
