@@ -6,10 +6,7 @@ from perfharness.model import conventions
 
 READING_MARKS = frozenset(
     {
-        conventions.MARK_COLLECTING,
         conventions.MARK_COMPILING,
-        conventions.MARK_CROWDED,
-        conventions.MARK_PROCESS_TIME,
         conventions.MARK_QUEUED,
         conventions.MARK_READY_TIME,
     }

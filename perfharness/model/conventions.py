@@ -40,21 +40,9 @@ has until then, in nanoseconds, whoever had the CPUs."""
 READY_TIME_EVERY_NS = 5_000_000
 """Reading it takes 5 to 10 us, after a sleep up to 170 us."""
 
-MARK_PROCESS_TIME = "perfharness.process_time"
-"""Mark made together with `MARK_READY_TIME`; its int64 payload is the CPU time of all threads of the process until
-then, in nanoseconds."""
-
-MARK_COLLECTING = "perfharness.collecting"
-"""Mark made together with `MARK_READY_TIME`, once the garbage collector has run on the thread; its int64 payload is for
-how long it has until then, in nanoseconds."""
-
 MARK_COMPILING = "perfharness.compiling"
 """Mark made together with `MARK_READY_TIME`, once torch.compile has compiled on the thread; its int64 payload is
 for how long it has until then, in nanoseconds."""
-
-MARK_CROWDED = "perfharness.crowded"
-"""Mark made together with `MARK_READY_TIME`, once the thread has waited for a CPU while its own process used almost all
-that it may use; its int64 payload is for how long it has until then, in nanoseconds."""
 
 MARK_SHARED = "perfharness.shared"
 """Mark made inside a batch, just before it is popped: other ranks work on the same items (`shared=True`)."""

@@ -285,8 +285,7 @@ class StageDiagnosis:
 class WarmupDiagnosis:
     """Whether the warm-up cut of one loop is enough.
 
-    `steady_from` is the index of the first steady batch, from 0; of a loop that drifts, and so is never steady, where
-    its slow beginning ends.
+    `steady_from` is the index of the first steady batch, from 0; None: it is never steady, or too short to tell.
     """
 
     loop: Path

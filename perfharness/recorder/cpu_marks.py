@@ -7,14 +7,13 @@ takes 5 to 10 us, after a sleep up to 170 us: whatever runs first after a sleep 
 
 from __future__ import annotations
 
-import gc
 import sys
 from _thread import get_ident
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import PyDLL, create_string_buffer  # a `PyDLL` keeps the interpreter lock, a `CDLL` releases it
-from os import O_CLOEXEC, O_RDONLY, sched_getaffinity
-from time import monotonic_ns, process_time_ns, thread_time_ns
+from os import O_CLOEXEC, O_RDONLY
+from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from perfharness.model import conventions
@@ -29,35 +28,25 @@ MAX_SKIPPED_READINGS = 64
 SLOW_READING_NS, MAX_READINGS = 500_000, 4
 """A slower reading was interrupted and is of another moment than its mark; it is repeated."""
 
-ALMOST_ALL = 0.8
-"""Share of the CPUs that a process may use. Above it, its threads wait for each other rather than for others."""
-
 _NEVER_NS = sys.maxsize
 _c = PyDLL(None)
-_collected_ns: dict[int, int] = {}
 _compiled_ns: dict[int, int] = {}
-_collection_began_ns: dict[int, int] = {}
 _compile_began: tuple[int, int] | None = None
 
 
 class CpuMarks:
     """The readings of one thread."""
 
-    __slots__ = ("_before", "_crowded_ns", "due_ns")
+    __slots__ = ("due_ns",)
 
     def __init__(self) -> None:
         self.due_ns = 0
         """Monotonic time before which no reading is due."""
 
-        self._crowded_ns = 0
-        self._before: tuple[int, int, int] | None = None
-
     def around(self, node: Range, sink: Sink, category: str) -> tuple[Call, Callable[[], object]]:
         """Make the push and pop of a batch, or of a stage that is directly in a batch, with readings around them."""
         push, pop, skipped = sink.push_value, sink.pop, 0
         most_skipped = sys.maxsize if node.is_batch else MAX_SKIPPED_READINGS
-        if _on_collection not in gc.callbacks:
-            gc.callbacks.append(_on_collection)
 
         def push_batch(attributes: Any) -> None:
             if monotonic_ns() >= self.due_ns:
@@ -88,25 +77,12 @@ class CpuMarks:
             self.due_ns = _NEVER_NS  # this system does not count it
             return
         self.due_ns = now_ns + conventions.READY_TIME_EVERY_NS
-        process_ns = process_time_ns()
-        if self._before is not None:
-            then_ns, process_before_ns, queued_before_ns = self._before
-            available_ns = len(sched_getaffinity(0)) * (now_ns - then_ns)
-            if process_ns - process_before_ns >= ALMOST_ALL * available_ns:
-                self._crowded_ns += max(queued_ns - queued_before_ns, 0)
-        self._before = now_ns, process_ns, queued_ns
         _follow_compiler()
         sink.mark(conventions.MARK_READY_TIME, category, ran_ns + queued_ns)
-        sink.mark(conventions.MARK_PROCESS_TIME, category, process_ns)
-        thread = get_ident()
-        for name, value in (
-            (conventions.MARK_QUEUED, queued_ns),
-            (conventions.MARK_COLLECTING, _collected_ns.get(thread, 0)),
-            (conventions.MARK_COMPILING, _compiled_ns.get(thread, 0)),
-            (conventions.MARK_CROWDED, self._crowded_ns),
-        ):
-            if value:
-                sink.mark(name, category, value)
+        if queued_ns:
+            sink.mark(conventions.MARK_QUEUED, category, queued_ns)
+        if compiled_ns := _compiled_ns.get(get_ident(), 0):
+            sink.mark(conventions.MARK_COMPILING, category, compiled_ns)
 
 
 def _queued_ns() -> int | None:
@@ -123,15 +99,6 @@ def _queued_ns() -> int | None:
     with suppress(ValueError, IndexError):
         return int(found.value.split()[1])
     return None
-
-
-def _on_collection(phase: str, _: dict[str, int]) -> None:
-    """Count how long each thread has collected garbage; called by the collector."""
-    thread, now_ns = get_ident(), monotonic_ns()
-    if phase == "start":
-        _collection_began_ns[thread] = now_ns
-    elif (began_ns := _collection_began_ns.pop(thread, None)) is not None:
-        _collected_ns[thread] = _collected_ns.get(thread, 0) + now_ns - began_ns
 
 
 def _follow_compiler() -> None:

@@ -1,24 +1,18 @@
-"""Traces of equal batches of 1 ms, to see what the diagnosis says; what is in them is in microseconds of a batch.
-
-`docs/guides/causes/` has an example of each cause.
-"""
+"""Traces of equal batches of 1 ms, to see what the diagnosis says; what is in them is in microseconds of a batch."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.diagnosis.cpu_readings import CpuSupply
-from perfharness.analysis.diagnosis.thread_readings import CpuTime
+from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
 from perfharness.model import nsys_schema as schema
-from perfharness.model.diagnosis import Diagnosis, GpuWork, HostWork, StageDiagnosis
+from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
 from perfharness.trace import open_trace
@@ -104,18 +98,14 @@ STAGE = {"stage": (0.0, 1000.0)}
 
 
 def diagnosed(
-    path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, *,
-    others: OtherProcesses = ALONE, supply: CpuSupply | None = None, **more: Any,
-) -> Diagnosis:  # fmt: skip
+    path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, **more: Any
+) -> Diagnosis:
     """Diagnose batches of the same stages and content.
 
     Args:
-        supply: what the machine kept of its CPUs, on the trace's clock.
         more: of `made_analysis`.
     """
-    unused = np.zeros(0, dtype=np.int64)
-    used = None if supply is None else CpuTime(unused, unused, supply=supply.moved(UTC_NS))
-    return diagnose(made_analysis(path, content, stages, **more), others, cpu_time=used)
+    return diagnose(find_evidence(Pass(made_analysis(path, content, stages, **more))))
 
 
 def made_analysis(
@@ -126,6 +116,7 @@ def made_analysis(
     warmup: int = 0,
     batches: int = 12,
     gpus: int = 0,
+    gpu: Mapping[str, Any] = H200,
     meta: Mapping[str, str] | None = None,
     batch: tuple[float, float] = (0.0, 1000.0),
     apart: int = 1,
@@ -134,7 +125,8 @@ def made_analysis(
     """The analysis of batches of the same stages and content.
 
     Args:
-        gpus: so many H200s, `u-0` and on; 0: one that the trace says nothing of.
+        gpus: so many, `u-0` and on; 0: one that the trace says nothing of.
+        gpu: what the trace says of each.
         meta: statements of the embedded tracer.
         batch: where each batch's own range begins and ends.
         apart: of the batches' begins, ms.
@@ -143,7 +135,7 @@ def made_analysis(
     builder = TraceBuilder(gpu=not gpus)
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS)
     for number in range(gpus):
-        builder.row("TARGET_INFO_GPU", **({"id": number} | H200 | {"uuid": f"u-{number}"}))
+        builder.row("TARGET_INFO_GPU", **({"id": number} | dict(gpu) | {"uuid": f"u-{number}"}))
     for name, value in (meta or {}).items():
         builder.row(schema.TABLE_PERFHARNESS, name=name, value=value)
     probe = ProbeBuilder(SAMPLE) if probe is None else probe
@@ -158,42 +150,11 @@ def made_analysis(
     return Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe)
 
 
-def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None:
-    """What the diagnosis says of a stage: its first cause, what it rests on, and what to try.
-
-    Args:
-        more: of `diagnosed`.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        print_first_cause(stage_of(diagnosed(Path(folder), content, **more), stage))
-
-
-def print_first_cause(stage: StageDiagnosis) -> None:
-    """What the first cause of a stage says: what it is, what it rests on, and what to try."""
-    cause = stage.causes[0]
-    where = "" if cause.where is None else f", at {cause.where.function} ({cause.where.file}:{cause.where.line})"
-    saves = "nothing bounds what it saves" if cause.saves_ms is None else f"saves up to {cause.saves_ms:.3f} ms"
-    print(f"{cause.code}: {100 * cause.share:.0f} % of the stage{where}; {saves}")
-    print(cause.what)
-    print(f"Try: {cause.try_this}")
-
-
-def nothing(batch: Batch) -> None:
-    """Only the ranges."""
-
-
 def stage_of(diagnosis: Diagnosis, name: str = "stage") -> StageDiagnosis:
     """The first stage of that name."""
     return next(stage for stage in diagnosis.stages if stage.path[-1] == name)
 
 
-def gpu_of(stage: StageDiagnosis) -> GpuWork:
-    """The stage's GPU side, which it has."""
-    assert stage.gpu is not None
-    return stage.gpu
-
-
-def host_of(stage: StageDiagnosis) -> HostWork:
-    """The stage's host side, which it has."""
-    assert stage.host is not None
-    return stage.host
+def near(value: float | None) -> Any:
+    """What equals the value, but for rounding; for comparisons beside other types."""
+    return None if value is None else pytest.approx(value)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.ranks import RankClock, RankInput, compare_ranks, rank_work
-from perfharness.analysis.ranks.verdict import with_rank_delays
+from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence, with_rank_delays
+from perfharness.analysis.ranks import RankClock, RankGroup, RankInput, compare_ranks, rank_work
 from perfharness.model import conventions
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.trace import open_trace
-from tests.support.made_batches import print_first_cause, stage_of
 from tests.support.trace_builder import TraceBuilder
 
 US = 1000
@@ -117,10 +116,15 @@ def compute_and_reduce(
     return work
 
 
-def print_rank_diagnosis(computing_us: Sequence[float], rank: int = 0, stage: str = "exchange") -> None:
-    """What the diagnosis of one rank says of a stage, where ranks compute for so long before they reduce."""
-    with tempfile.TemporaryDirectory() as folder:
-        works = [compute_and_reduce(computing_us, number) for number in range(len(computing_us))]
-        group = compare_ranks([made_rank(Path(folder), number, work) for number, work in enumerate(works)])
-        alone = diagnose(Analysis(open_trace(Path(folder, f"rank_{rank}.sqlite"))))
-        print_first_cause(stage_of(with_rank_delays(alone, group, f"rank_{rank}", {}), stage))
+def ranks_diagnosis(
+    folder: Path, computing_us: Sequence[float], rank: int = 0, **more: Any
+) -> tuple[RankGroup, Diagnosis]:
+    """Ranks that compute for so long before they reduce, and the diagnosis of one of them.
+
+    Args:
+        more: of `made_rank`.
+    """
+    works = [compute_and_reduce(computing_us, number) for number in range(len(computing_us))]
+    group = compare_ranks([made_rank(folder, number, work, **more) for number, work in enumerate(works)])
+    alone = diagnose(find_evidence(Pass(Analysis(open_trace(folder / f"rank_{rank}.sqlite")))))
+    return group, with_rank_delays(alone, group.delays, f"rank_{rank}")

@@ -43,8 +43,9 @@ THRESHOLDS = {
     "allocator-churn": Threshold(0.30, ("empty_cache", "cupy_without_pool")),
     "synchronization": Threshold(0.30, ()),
     "synchronization, many waits": Threshold(0.20, ("value_per_map", "boolean_mask")),
-    "synchronization, many waits close together": Threshold(0.10, ("synchronize_per_layer", "nonzero_per_image")),
+    "synchronization, many waits close together": Threshold(0.08, ("synchronize_per_layer", "nonzero_per_image")),
     "launch-bound": Threshold(0.50, ("small_transformer", "decode_loop")),
+    "launch-bound, waits not recorded": Threshold(0.60, ("synchronize_per_layer", "growing_lengths")),
     "cpu-bound": Threshold(0.50, ("json_masks", "jpeg_on_cpu")),
 }
 """Shares of a stage's time, without what other processes take of it."""
@@ -60,6 +61,8 @@ PAGEABLE = 0.5
 """Of the copies' time."""
 PRICE_IN_CALLS = 10
 """An operation and what leads to it take at most so many launching calls."""
+UNRECORDED_CALL_MS = 1.0
+"""A CUDA call that was not recorded (an allocation, a wait) takes at most so long for each launch of a stage."""
 IDLE_FOR_LAUNCHES, IDLE_FOR_WAITS = 0.3, 0.1
 """Of a stage's time: with a GPU that is idle for less, launching and waiting lose nothing."""
 WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.8, 20
@@ -81,6 +84,12 @@ class Evidence:
     supply: CpuSupply = field(default_factory=CpuSupply)
     throttled: float = 0.0
     has_profile: bool = False
+
+    @property
+    def read_by_helpers(self) -> float:
+        """The share of waits for a library's thread that reads values from the GPU."""
+        is_read = self.gpu is not None and self.gpu.helpers_reads >= MANY_WAITS
+        return self.host.of(Activity.LOCK) if is_read else 0.0
 
     @property
     def others(self) -> float:
@@ -128,14 +137,17 @@ def _cause(
 
 
 def compilation(e: Evidence) -> Cause | None:
-    """A compiler works, or modules are loaded, in measured batches."""
+    """A compiler works, modules are loaded, or CUDA graphs are captured, in measured batches."""
     share, place = e.host.of(Activity.COMPILE), e.host.places.get(Activity.COMPILE)
     compiler = e.host.compiler if place is not None else None
-    by = "" if compiler is None else f" ({compiler.name})"
+    by, step = ("", "compilation") if compiler is None else (f" ({compiler.name})", compiler.step)
     if e.gpu is not None and e.gpu.recompiling > share:
-        share, by = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)"
+        share, by, step = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
+    if e.gpu is not None and e.gpu.capturing > share:
+        share, by, step = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
-    return _cause(e, Code.COMPILATION, share, what, "compilation" if compiler is None else compiler.step, place)
+    longest = 1.0 if e.gpu is None else max(e.gpu.busy, 1.0)
+    return _cause(e, Code.COMPILATION, share / longest, what, step, place)
 
 
 def shared_gpu(e: Evidence) -> Cause | None:
@@ -243,7 +255,7 @@ def waiting(e: Evidence) -> Cause | None:
     """Blocked: in a lock, a sleep, a file, the network, or for another process or thread."""
     host = e.host
     without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
-    share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu
+    share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu - e.read_by_helpers
     most = max(WAITS, key=host.blocked)
     is_work = most is Activity.LOCK and max(host.others.working, host.others.asked) >= WORKED
     detail, place = "stage" if is_work else most.value, host.places.get(most)
@@ -292,17 +304,19 @@ def synchronization(e: Evidence) -> Cause | None:
     if gpu is None or gpu.idle < IDLE_FOR_WAITS:
         return None
     made, least = gpu.made, THRESHOLDS["synchronization"].least
-    count, share = made.read_backs + made.waits, made.reading + made.synchronizing
+    reads = made.read_backs + gpu.helpers_reads
+    count, share = reads + made.waits, made.reading + made.synchronizing + e.read_by_helpers
     if count >= MANY_WAITS:
-        is_close = gpu.has_all_calls and 0 < made.launches <= CLOSE_WAITS * count
+        is_close = 0 < made.launches <= CLOSE_WAITS * count
         share += made.turning if is_close else 0.0
         variant = ", many waits close together" if is_close else ", many waits"
     elif min(gpu.blocking_idle, share) < least:
         return None
-    is_read = made.read_backs > 0 and made.reading >= made.synchronizing
-    named = f"{made.read_backs:.0f} values read from the GPU" if is_read else f"{count:.0f} waits for the GPU"
+    is_read = reads > 0 and share - made.synchronizing >= made.synchronizing
+    named = f"{reads:.0f} values read from the GPU" if is_read else f"{count:.0f} waits for the GPU"
     what = f"{named} per batch take {_percent(share)} of its time; the GPU is idle {_percent(gpu.idle)} of it."
-    place = e.host.places.get(Activity.SYNC) or e.host.places.get(Activity.COPY)
+    kinds = (Activity.LOCK,) if e.read_by_helpers > made.synchronizing else (Activity.SYNC, Activity.COPY)
+    place = next((e.host.places[one] for one in kinds if one in e.host.places), None)
     step = "read back" if is_read else "synchronize"
     return _cause(e, Code.SYNCHRONIZATION, share, what, step, place, variant=variant)
 
@@ -316,21 +330,27 @@ def launch_bound(e: Evidence) -> Cause | None:
     is_price = made.launching <= PRICE_IN_CALLS * made.launch_calls
     if made.issued_gpu >= made.launching or not (is_price or made.launches >= MANY_LAUNCHES):
         return None
+    share, variant = made.launching, ""
+    if not gpu.has_all_calls:  # what passes between launches while the GPU works may be waits
+        share, variant = made.launching - made.issued_gpu, ", waits not recorded"
     each_us = made.launching * e.wall_ms * 1e3 / made.launches
     what = (
         f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, "
         f"{each_us:.1f} us each; the GPU is idle {_percent(gpu.idle)} of it."
     )
-    cause = _cause(e, Code.LAUNCH_BOUND, made.launching, what, "launches", e.host.places.get(Activity.LAUNCH))
+    place = e.host.places.get(Activity.LAUNCH)
+    cause = _cause(e, Code.LAUNCH_BOUND, share, what, "launches", place, variant=variant)
     return replace(cause, saves_ms=min(made.launching - made.issued_gpu, gpu.idle) * e.wall_ms)
 
 
 def cpu_bound(e: Evidence) -> Cause | None:
-    """The stage's threads compute."""
-    host, launch = e.host, launch_bound(e)
+    """The stage's threads compute, and not in CUDA calls that were not recorded."""
+    host, gpu = e.host, e.gpu
     share = host.of(Activity.COMPUTE)
-    if e.gpu is not None and launch is not None and launch.share >= launch.least:
-        share -= e.gpu.made.launching - e.gpu.made.launch_calls  # what leads to launches
+    if gpu is not None and launch_bound(e) is not None and gpu.made.launching >= THRESHOLDS["launch-bound"].least:
+        share -= gpu.made.launching - gpu.made.launch_calls  # what leads to launches
+    if gpu is not None and not gpu.has_all_calls and share * e.wall_ms <= UNRECORDED_CALL_MS * gpu.made.launches:
+        return None
     place, library = host.places.get(Activity.COMPUTE), host.library
     at = "" if place is None else f", {_percent(place.function_share)} in {place.function}"
     inside = "" if library is None else f", most of that in {library.function} of {library.name}"
@@ -340,11 +360,15 @@ def cpu_bound(e: Evidence) -> Cause | None:
 
 def unknown(e: Evidence) -> Cause:
     """No cause takes enough, or its time was not recorded."""
+    place = e.host.places.get(Activity.COMPUTE)
     missing = e.host.of(Activity.UNKNOWN)
+    if e.gpu is not None and not e.gpu.has_all_calls:
+        missing += e.host.of(Activity.COMPUTE)  # CUDA calls are in it
     if missing >= UNRECORDED:
-        what = f"What {_percent(missing)} of its time is spent on was not recorded ({e.host.samples} samples)."
+        at = "" if place is None else f", most of it in {_at(place)}"
+        what = f"What {_percent(missing)} of its time is spent on was not recorded{at} ({e.host.samples} samples)."
         step = "more samples" if e.has_profile else "explain"
-        return Cause(Code.UNKNOWN, missing, None, what, STEPS[step], UNRECORDED)
+        return Cause(Code.UNKNOWN, missing, None, what, STEPS[step], UNRECORDED, place)
     parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
     named = ", ".join(f"{one.value} {_percent(share)}" for one, share in parts)
     return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", STEPS["smaller stages"], 1.0)

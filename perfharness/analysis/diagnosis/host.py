@@ -14,7 +14,7 @@ from perfharness.analysis.diagnosis.stacks import Library, Stacks, place_of
 from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
 from perfharness.analysis.host_samples.contention import own_contention
-from perfharness.analysis.segments import SampleTimes, paint, sample_times
+from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
@@ -93,6 +93,9 @@ class HostTimes:
         self._samples = None if samples is None else samples.where(kept[samples.row])
         length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
+        self._has_lost_calls = any(one.code == "trace-missing-calls" for one in analysis.table.findings)
+        hidden = self._beside_gpu(analysis, segments, length)
+        self._hidden = self._with_inner(segments.stage, segments.activity, hidden)[:, UNKNOWN]
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
@@ -103,15 +106,19 @@ class HostTimes:
         other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
         mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
         count = 0.0 if mine is None else float(mine.count.sum())
+        hidden = float(self._hidden[path]) / whole
         if mine is None or count < MIN_SAMPLES:
-            shares = self._with_readings(path, recorded / whole)
+            hidden = 1.0 if self._has_lost_calls else hidden
+            shares = _less(self._with_readings(path, recorded / whole), hidden)
             return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
         shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
         is_seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
         share = np.where(is_seen, shown, 0.0) / max(float(shown.sum()), 1.0)
         spent = recorded + recorded[UNKNOWN] * share
         spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
-        return replace(self._described(path, mine, spent / whole), samples=round(count), other_calls=other_calls)
+        return replace(
+            self._described(path, mine, _less(spent / whole, hidden)), samples=round(count), other_calls=other_calls
+        )
 
     def functions(self, path: int) -> list[FunctionShare]:
         """Of the stage with this path."""
@@ -207,6 +214,17 @@ class HostTimes:
         assert self._probe is not None, "there are samples"
         return self._stacks if self._probe.together is None else Stacks(self._probe.together)
 
+    def _beside_gpu(self, analysis: Analysis, segments: Segments, length: Int64) -> Int64:
+        """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by segment."""
+        trace, found = analysis.trace, np.zeros_like(length)
+        if trace.meta.has_all_calls and not self._has_lost_calls:
+            return found
+        calls = np.isin(segments.thread, distinct(trace.api.thread)) | self._has_lost_calls
+        at = np.flatnonzero((segments.activity == UNKNOWN) & (length > 0) & calls)
+        busy = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
+        found[at] = busy.within(segments.start_ns[at], segments.end_ns[at])
+        return found
+
     def _rows(self, path: int) -> Bool:
         return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)
 
@@ -228,6 +246,15 @@ class HostTimes:
             if around[one] >= 0:
                 table[around[one]] += table[one]
         return table
+
+
+def _less(shares: Float64, hidden: float) -> Float64:
+    """Computing without what may be waits: it stays unknown."""
+    found: Float64 = shares.copy()
+    compute = CODES[Activity.COMPUTE]
+    found[compute] = min(shares[compute], max(1 - hidden, 0.0))
+    found[UNKNOWN] += shares[compute] - found[compute]
+    return found
 
 
 def _sums(activity: Int64, ns: Float64) -> Float64:

@@ -14,7 +14,7 @@ from perfharness.model.result import path_text
 if TYPE_CHECKING:
     from perfharness.analysis.ranks.results import RankDelay
 
-SAME_WAIT = (Code.WAITING, Code.SYNCHRONIZATION, Code.GPU_BOUND, Code.CPU_BOUND, Code.UNKNOWN)
+SAME_WAIT = (Code.WAITING, Code.SYNCHRONIZATION, Code.GPU_BOUND, Code.CPU_BOUND)
 """What waiting for a rank looks like from inside a process: a socket, a kernel that runs, a thread that spins."""
 
 
@@ -36,7 +36,8 @@ def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str
     what = f"It waits {100 * share:.0f} % of its time for rank {longest.rank}, which loses the time{where}."
     saves_ms = sum(min(one.saves_ms, waited) for one, waited in zip(here, waits, strict=True))
     cause = Cause(Code.WAITING, share, saves_ms, what, WAIT_STEPS["rank"], least, stage.verdict.place, "rank")
-    rest = [one for one in stage.causes if one.code not in SAME_WAIT or one.share - share >= one.least]
+    known = [one for one in stage.causes if one.code is not Code.UNKNOWN]
+    rest = [one for one in known if one.code not in SAME_WAIT or one.share - share >= one.least]
     if share >= least and (stage.verdict not in rest or share >= stage.verdict.share):
         return replace(stage, causes=[cause, *rest])
     return replace(stage, causes=[*stage.causes, cause]) if share >= WORTH else stage

@@ -106,14 +106,6 @@ def program_frames(frames: Sequence[Frame]) -> list[Frame]:
     return [frame for frame in frames if not is_instrument(frame.file)] or list(frames)
 
 
-def qualified_name(frame: Frame) -> str:
-    """A library's function with its module: `json.encoder.JSONEncoder.encode`."""
-    inside = inside_library(frame.file)
-    if inside is None:
-        return frame.function
-    return f"{inside.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}.{frame.function}"
-
-
 def own_frame(frames: Sequence[Frame]) -> Frame:
     """The innermost frame outside of libraries; where there is none, the innermost."""
     return next((frame for frame in frames if not is_library(frame.file)), frames[0])

@@ -26,7 +26,7 @@ BOUNDARY_NS = 100_000
 """A sample's time and the ranges' may be this far apart: the sampler takes that long for a thread, at most."""
 
 
-NS_PER_MS, NS_PER_US = 1e6, 1e3
+NS_PER_MS = 1e6
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 

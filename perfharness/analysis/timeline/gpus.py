@@ -9,35 +9,24 @@ import numpy as np
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.trace import GpuDevice, GpuOperations, Int64, Integers, TraceMeta, pid_of
 
-NO_STREAM = -2
-"""Stands for a stream on which nothing ran."""
-
 
 @dataclass(frozen=True)
 class Gpus:
-    """`of` is the index in `facts` of the GPU that each operation ran on, `stream_of` a number of its stream, different
-    for every stream of every process and GPU.
-    """
+    """`of` is the index in `facts` of the GPU that each operation ran on."""
 
     of: Integers
     facts: list[GpuDevice]
-    stream_of: Integers
-    streams: dict[tuple[int, int, int], int]
-    """Process, device and stream as the trace numbers them -> number of the stream."""
     positions: dict[tuple[int, int], int]
     """Process and device as the trace numbers them -> index of the GPU."""
 
     def __len__(self) -> int:
         return len(self.facts)
 
-    def find_streams(self, process: Int64, device: Int64, stream: Int64) -> tuple[Int64, Int64]:
-        """Number of the stream (-1: no single one, `NO_STREAM`: nothing ran on it), and index of the GPU."""
-        groups = group_rows(process, device, stream)
-        columns = (process[groups.first].tolist(), device[groups.first].tolist(), stream[groups.first].tolist())
-        rows = list(zip(*columns, strict=True))
-        number = np.asarray([self.streams.get(row, NO_STREAM if row[2] >= 0 else -1) for row in rows], dtype=np.int64)
-        position = np.asarray([self.positions.get(row[:2], -1) for row in rows], dtype=np.int64)
-        return number[groups.code], position[groups.code]
+    def find(self, process: Int64, device: Int64) -> Int64:
+        """Index of the GPU of each process and device, as the trace numbers them; -1: nothing ran on it."""
+        groups = group_rows(process, device)
+        rows = zip(process[groups.first].tolist(), device[groups.first].tolist(), strict=True)
+        return np.asarray([self.positions.get(row, -1) for row in rows], dtype=np.int64)[groups.code]
 
 
 def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
@@ -46,13 +35,8 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     Processes of one trace (forked workers) number GPUs each for itself: what has one UUID is one GPU, also under two
     numbers; without UUIDs, each process's number is a GPU of its own.
     """
-    streams = group_rows(operations.process, operations.device, operations.stream)
-    process, device, stream = (
-        column[streams.first] for column in (operations.process, operations.device, operations.stream)
-    )
-    keys = list(zip(process.tolist(), device.tolist(), stream.tolist(), strict=True))
-    groups = group_rows(process, device)
-    process, device = process[groups.first], device[groups.first]
+    groups = group_rows(operations.process, operations.device)
+    process, device = operations.process[groups.first], operations.device[groups.first]
     facts: list[GpuDevice] = []
     by_uuid: dict[str, int] = {}
     positions: dict[tuple[int, int], int] = {}
@@ -66,13 +50,7 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
         if known is None:
             facts.append(found)
             by_uuid |= {found.uuid: len(facts) - 1} if found.uuid is not None else {}
-    return Gpus(
-        of=position.astype(np.int32)[groups.code][streams.code],
-        facts=facts,
-        stream_of=streams.code,
-        streams={key: number for number, key in enumerate(keys)},
-        positions=positions,
-    )
+    return Gpus(position.astype(np.int32)[groups.code], facts, positions)
 
 
 def _facts(meta: TraceMeta, pid: int, number: int) -> GpuDevice:

@@ -10,20 +10,19 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import (
-    Causes,
-    Code,
     CpuSupply,
+    OtherProcesses,
     Pass,
-    StageCauses,
     advise,
     diagnose,
+    find_evidence,
     unexplained,
     with_rank_delays,
 )
-from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.analysis.ranks.results import RankDelay
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
+from perfharness.model.diagnosis import Code, Diagnosis, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
 from perfharness.trace import open_trace
@@ -46,8 +45,8 @@ COMPILER = ("_compile@/usr/lib/site-packages/torch/_dynamo/convert_frame.py:9", 
 IMPORT = ("exec_module@<frozen importlib._bootstrap_external>:995", *WORK)
 
 
-def causes_of(path: Path, content: Content, stage: str = "stage", **more: Any) -> StageCauses:
-    return stage_of(diagnose(Pass(made(path, content, **more))), stage)
+def causes_of(path: Path, content: Content, stage: str = "stage", **more: Any) -> StageDiagnosis:
+    return stage_of(diagnose(find_evidence(Pass(made(path, content, **more)))), stage)
 
 
 def made(path: Path, content: Content, **more: Any) -> Analysis:
@@ -55,7 +54,7 @@ def made(path: Path, content: Content, **more: Any) -> Analysis:
     return made_analysis(path, content, **facts)
 
 
-def stage_of(causes: Causes, name: str = "stage") -> StageCauses:
+def stage_of(causes: Diagnosis, name: str = "stage") -> StageDiagnosis:
     return next(one for one in causes.stages if one.path[-1] == name)
 
 
@@ -264,7 +263,7 @@ def test_nothing_is_said_of_gpu_work_that_the_trace_lost(tmp_path: Path) -> None
 def test_another_process_on_the_gpu(tmp_path: Path) -> None:
     begins = 2 * np.arange(1, 13) * BATCH
     others = OtherProcesses(BusyLine(begins - 500 * US, begins + 320 * US), 1)
-    verdict = stage_of(diagnose(Pass(made(tmp_path, gpu(500)), others))).verdict
+    verdict = stage_of(diagnose(find_evidence(Pass(made(tmp_path, gpu(500)), others)))).verdict
     assert (verdict.code, verdict.detail) == (Code.WAITING, "process")
     assert verdict.share == pytest.approx(0.3)
 
@@ -293,7 +292,7 @@ def test_processes_of_a_launch_share_the_cpus(
     processes: int, threads: float | None, detail: str | None, tmp_path: Path
 ) -> None:
     analysis = made(tmp_path, states((500, HostState.RUNNABLE)))
-    verdict = stage_of(diagnose(Pass(analysis, supply=CpuSupply(2, processes, threads)))).verdict
+    verdict = stage_of(diagnose(find_evidence(Pass(analysis, supply=CpuSupply(2, processes, threads))))).verdict
     assert verdict.detail == detail
     assert verdict.code is (Code.CPU_BOUND if detail is None else Code.CPU_CONTENTION)
 
@@ -312,7 +311,7 @@ def test_a_rare_stage_is_counted_over_all_batches(tmp_path: Path) -> None:
 
 def test_times_are_of_the_measured_pass_and_shares_of_the_profiling_pass(tmp_path: Path) -> None:
     measured, profiling = made(tmp_path, gpu(30)), made(tmp_path, slower, batch=(-100.0, 1800.0), stages={})
-    stage = stage_of(diagnose(Pass(measured), Pass(profiling)))
+    stage = stage_of(diagnose(find_evidence(Pass(measured)), find_evidence(Pass(profiling))))
     assert (stage.wall_ms, stage.slowdown) == pytest.approx((1.0, 1.5))
     assert stage.verdict.code is Code.WAITING
     assert (stage.verdict.share, stage.verdict.saves_ms) == pytest.approx((2 / 3, 2 / 3), abs=0.02)
@@ -328,7 +327,7 @@ def slower(batch: Batch) -> None:
 def test_a_stage_that_is_another_part_of_its_batch_is_marked(tmp_path: Path) -> None:
     stages = {"stage": (0.0, 200.0)}
     measured, profiling = made(tmp_path, states(), stages=stages), made(tmp_path, states())
-    stage = stage_of(diagnose(Pass(measured), Pass(profiling)))
+    stage = stage_of(diagnose(find_evidence(Pass(measured)), find_evidence(Pass(profiling))))
     assert (stage.is_changed, stage.verdict.code) == (True, Code.CPU_BOUND)
 
 
@@ -353,7 +352,7 @@ def test_the_beginning_and_the_drift_of_a_loop(
     builder = TraceBuilder()
     for index, factor in enumerate(factors.tolist()):
         builder.range(f"batch_{index}", index * BATCH, index * BATCH + int(100 * US * factor))
-    causes = diagnose(Pass(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))))
+    causes = diagnose(find_evidence(Pass(Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))))))
     assert [one.state for one in causes.warmup] == [state]
     assert [one.code for one in causes.findings] == ([] if finding is None else [finding])
 
@@ -367,7 +366,7 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
         batch.kernel(405, 420, 890)
         batch.call(SYNCHRONIZE, 415, 895)
 
-    causes = diagnose(Pass(made(tmp_path, content, stages={})))
+    causes = diagnose(find_evidence(Pass(made(tmp_path, content, stages={}))))
     advice = advise({"one": causes, "two": causes})
     assert [(one.path[-1], one.cause.code) for one in advice] == [
         ("decode", Code.CPU_BOUND), ("infer", Code.GPU_BOUND),
@@ -385,7 +384,7 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
     ids=["waits", "hardly waits", "another process waits"],
 )
 def test_a_wait_for_a_late_rank(process: str, waited_ms: float, detail: str, share: float, tmp_path: Path) -> None:
-    causes = diagnose(Pass(made(tmp_path, states((600, LOCK)))))
+    causes = diagnose(find_evidence(Pass(made(tmp_path, states((600, LOCK))))))
     delay = RankDelay(
         rank=3, process="late", at_stage=stage_of(causes).path, operation="all_reduce", call=None, batches=12,
         lag_ms=waited_ms, late_share=1.0, waiting_ms=waited_ms, waiting_by_process={process: waited_ms},

@@ -54,12 +54,12 @@ def test_ranks_are_in_the_results(tmp_path: Path) -> None:
     assert group["delays"][0]["stage"] == ["r", "batch", "compute"]
     assert group["skew"]["clock_error_ms"] == pytest.approx(0.001)  # two clocks, each within 0.5 us
     verdicts = {
-        folder: {stage.path[-1]: stage.verdict.verdict.value for stage in result.diagnosis.stages}
+        folder: {stage.path[-1]: stage.verdict.detail for stage in result.diagnosis.stages}
         for folder, result in summary.results.items()
         if result.diagnosis is not None
     }
-    assert verdicts[FOLDERS[0]]["exchange"] == "waiting-on-rank"
-    assert verdicts[FOLDERS[1]]["exchange"] != "waiting-on-rank"
+    assert verdicts[FOLDERS[0]]["exchange"] == "rank"
+    assert verdicts[FOLDERS[1]]["exchange"] != "rank"
     assert "ranks-share-items" in {finding.code for finding in summary.findings}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 import tracemalloc
@@ -237,8 +236,6 @@ def test_a_function_called_at_the_end_of_every_range() -> None:
 
 # ---- marks of CPU time ----
 
-READING = (conventions.MARK_READY_TIME, conventions.MARK_PROCESS_TIME)
-
 
 @pytest.mark.slow
 def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, log: RangeLog) -> None:
@@ -251,7 +248,6 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
                     busy(0.006)
             with perf.range("short"):
                 pass
-        gc.collect()
     shown = [e for e in events(log, clock_marks=True) if e.op != "mark" or e.message == conventions.MARK_READY_TIME]
     depth, marked = [], []
     for event in shown:
@@ -266,11 +262,9 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
     assert all(open_ranges in ([], ["batch"]) for open_ranges in marked)
     times = [event.time_ns for event in shown if event.op == "mark"]
     assert all(later - earlier >= 4_900_000 for earlier, later in itertools.pairwise(times))
-    ready, process = (readings(log, name) for name in READING)
+    ready = readings(log, conventions.MARK_READY_TIME)
     assert ready == sorted(ready)
-    assert process == sorted(process)
     assert ready[-1] - ready[0] >= 30_000_000
-    assert readings(log, conventions.MARK_COLLECTING)[-1] > 0
 
 
 # ---- where it writes ----

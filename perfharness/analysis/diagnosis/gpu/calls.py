@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy.typing as npt
 
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
-from perfharness.analysis.timeline.gpus import Gpus
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.diagnosis import HostActivity
@@ -53,9 +51,7 @@ class CallTable:
     """Calls ordered by thread and start, an outer call before the inner ones; columns aligned.
 
     `own_ns` is a call's time less that of the calls inside it, `own_idle_ns` the part of it in which the GPU was idle.
-    `is_blocking`: it returned only when GPU work had ended. `operation_end_ns` is the end of the last operation that it
-    started, -1 where it started none; `scope` is the stream (`Gpus.stream_of`) a blocking call waits for (-1: not
-    known, or all; `NO_STREAM`: one on which nothing ran), `scope_gpu` which GPU (-1: not known).
+    `is_blocking`: it returned only when GPU work had ended.
     """
 
     lines: ThreadOrder
@@ -68,10 +64,6 @@ class CallTable:
     own_ns: Integers
     own_idle_ns: Integers
     is_blocking: Bool
-    starts_work: Bool
-    to_host: Bool
-    scope: Integers
-    scope_gpu: Integers
     launch_ns: float
     """Median length of the calls that launched a kernel or a memset; 0 without any."""
 
@@ -83,13 +75,8 @@ class CallTable:
         idle = self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns)
         return replace(self, own_idle_ns=_less_inner(idle, self.parent))
 
-    @cached_property
-    def waits_before(self) -> Integers:
-        """How many blocking calls there are before each call; the last value is that of all."""
-        return narrow(np.cumsum(np.r_[False, self.is_blocking], dtype=np.int64))
 
-
-def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> CallTable:
+def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
     """All calls of a trace. `busy` is the time in which the GPU was at work."""
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
@@ -108,24 +95,12 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
     is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
     blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end))
     length = end - start
-    blocking_copy = np.empty(len(api), dtype=np.bool_)
-    blocking_copy[order] = blocking & starts_work
-    stream, gpu = _streams_of_calls(launches, gpus, blocking_copy)
-    scope, scope_gpu = _scopes(trace, order, ordered(stream), ordered(gpu), gpus)
     return CallTable(
         lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
         parent=parent, own_ns=_less_inner(length, parent),
         own_idle_ns=_less_inner(length - busy.within(start, end), parent), is_blocking=blocking,
-        starts_work=starts_work, to_host=ordered(_copies_to_host(trace, launches)),
-        scope=scope, scope_gpu=scope_gpu, launch_ns=_usual_launch(trace, launches),
+        launch_ns=_usual_launch(trace, launches),
     )  # fmt: skip
-
-
-def _copies_to_host(trace: Trace, launches: Launches) -> Bool:
-    """Which calls started a copy to the host's memory."""
-    found = np.zeros(len(trace.api), dtype=np.bool_)
-    found[launches.call[np.isin(trace.details.copy_kind[launches.operation], TO_HOST)]] = True
-    return found
 
 
 def _usual_launch(trace: Trace, launches: Launches) -> float:
@@ -163,36 +138,3 @@ def _less_inner(values: Int64, parent: Integers) -> Integers:
     own = values.copy()
     np.subtract.at(own, parent[inside], values[inside])
     return narrow(np.maximum(own, 0))
-
-
-def _streams_of_calls(launches: Launches, gpus: Gpus, wanted: Bool) -> tuple[Integers, Integers]:
-    """Stream and GPU of what each of the wanted calls started, -1 of all others."""
-    stream, gpu = np.full(len(wanted), -1, dtype=np.int32), np.full(len(wanted), -1, dtype=np.int32)
-    started = np.flatnonzero(wanted[launches.call])
-    call, operation = launches.call[started], launches.operation[started]
-    stream[call], gpu[call] = gpus.stream_of[operation], gpus.of[operation]
-    return stream, gpu
-
-
-def _scopes(trace: Trace, order: Int64, scope: Integers, gpu: Integers, gpus: Gpus) -> tuple[Integers, Integers]:
-    """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded.
-
-    Args:
-        trace: of the calls.
-        order: the calls.
-        scope: stream of what each blocking copy started, -1 of all other calls.
-        gpu: the same with the GPU.
-        gpus: of the trace.
-    """
-    waits = trace.synchronizations
-    if not len(waits):
-        return scope, gpu
-    stream, position = gpus.find_streams(waits.process, waits.device, waits.stream)
-    by_correlation = np.argsort(waits.correlation, kind="stable")
-    known = waits.correlation[by_correlation]
-    wanted = trace.api.correlation[order]
-    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    row = by_correlation[at]
-    matches = (known[at] == wanted) & (waits.start_ns[row] >= trace.api.start_ns[order])
-    matches &= (waits.end_ns[row] <= trace.api.end_ns[order]) & (gpu < 0)
-    return np.where(matches, stream[row], scope), np.where(matches, position[row], gpu)

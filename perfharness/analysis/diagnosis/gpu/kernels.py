@@ -30,13 +30,11 @@ SHARED_RESERVED_BYTES = 1024
 class Residency:
     """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
 
-    `blocks_per_sm` fit on one multiprocessor concurrently, and `limiter` (an index in `LIMITERS`) is what
-    keeps more away;
+    `limiter` (an index in `LIMITERS`) is what keeps more blocks away from a multiprocessor;
     `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
     share of the GPU's warps that can be resident while the grid runs.
     """
 
-    blocks_per_sm: Float64
     limiter: Int64
     waves: Float64
     fill: Float64
@@ -147,13 +145,14 @@ def find_residency(
     of_warp = _round_up(np.where(registers >= 0, registers, np.nan) * WARP, REGISTER_UNIT)
     reserved = fact(lambda each: SHARED_RESERVED_BYTES if (each.compute_capability or (0, 0)) >= (8, 0) else 0)
     of_block = _round_up(np.where(shared_bytes >= 0, shared_bytes, np.nan) + reserved, SHARED_UNIT_BYTES)
+    shared = fact(lambda each: each.max_shared_bytes_per_sm)
     of_partition = np.floor(fact(lambda each: each.max_registers_per_sm) / SUB_PARTITIONS / np.maximum(of_warp, 1))
     limits = np.stack(
         [
             np.floor(max_warps / warps),
             fact(lambda each: each.max_blocks_per_sm),
             np.where(of_warp == 0, np.inf, np.floor(of_partition * SUB_PARTITIONS / warps)),
-            np.where(of_block == 0, np.inf, np.floor(fact(lambda each: each.max_shared_bytes_per_sm) / of_block)),
+            np.where(of_block == 0, np.inf, np.floor(shared / np.maximum(of_block, 1))),
         ]
     )
     per_sm = np.where(limits.min(axis=0) >= 1, limits.min(axis=0), np.nan)
@@ -161,7 +160,6 @@ def find_residency(
     known = ~np.isnan(at_once) & ~np.isnan(blocks)
     limiter = np.where(blocks < at_once, LIMITERS.index(OccupancyLimiter.GRID), np.argmin(limits, axis=0))
     return Residency(
-        blocks_per_sm=per_sm,
         limiter=np.where(known, limiter, -1),
         waves=blocks / at_once,
         fill=np.minimum(blocks / sm_count, 1.0),

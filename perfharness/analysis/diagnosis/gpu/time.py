@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.gpu.call_roles import READ_BACK
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
 from perfharness.analysis.diagnosis.gpu.issuing import issuing
@@ -13,11 +14,14 @@ from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, CudaCalls
 from perfharness.model.diagnosis import GpuCounters, GpuLimits
 from perfharness.model.trace import GpuOperationKind, Int64
 
 MOST_OPERATIONS = 100
 """The longest of a wait, of which it is looked up who started them."""
+
+INSTANTIATES = r"cu(da)?GraphInstantiate"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Issued:
 class GpuTime:
     """Of a stage in one pass; shares of its time.
 
-    `busy` may exceed 1: the GPU works longer than the host. `headroom`: what of `busy` its peak would save, None: not
+    `busy` may exceed 1: the GPU works longer than the host. `capturing`: CUDA graphs. `helpers_reads`: values per batch
+    that threads without a stage read from the GPU meanwhile. `headroom`: what of `busy` its peak would save, None: not
     known. `has_all_calls`: calls that start no GPU work were recorded, too.
     """
 
@@ -63,6 +68,8 @@ class GpuTime:
     other_stage: str | None = None
     shared: float = 0.0
     recompiling: float = 0.0
+    capturing: float = 0.0
+    helpers_reads: float = 0.0
     headroom: float | None = None
     made: Issued = field(default_factory=Issued)
     has_all_calls: bool = False
@@ -91,6 +98,8 @@ def gpu_time(events: StageEvents) -> GpuTime:
         other_stage=other,
         shared=_shared(events) / wall,
         recompiling=recompiling_ns(events) / wall,
+        capturing=_capturing(events) / wall,
+        helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
         headroom=_headroom(limits),
         made=_issued(events, wall),
         has_all_calls=workload.api_is_complete,
@@ -129,6 +138,25 @@ def _issued(events: StageEvents, wall: float) -> Issued:
     )
 
 
+def _capturing(events: StageEvents) -> float:
+    """Time from each beginning of a capture to the end of the call that makes a graph of it, ns."""
+    calls, trace = events.workload.calls, events.workload.trace
+    names = CudaCalls(trace.api, trace.names)
+    begins, ends = (names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES))
+    end = np.flatnonzero(ends)
+    begin = np.searchsorted(np.flatnonzero(begins), end) - 1
+    end, begin = end[begin >= 0], np.flatnonzero(begins)[begin[begin >= 0]]
+    return float((calls.end_ns[events.call[end]] - calls.start_ns[events.call[begin]]).sum())
+
+
+def _helpers_reads(events: StageEvents) -> int:
+    """Copies to the host by threads without a stage; 0 where it is not known which stage's thread they are for."""
+    stages, began = events.workload.stages, events.workload.helpers_reads_ns
+    if (stages.thread != stages.thread[0]).any():
+        return 0
+    return int((np.searchsorted(began, events.end_ns) - np.searchsorted(began, events.start_ns)).sum())
+
+
 def _headroom(limits: GpuLimits) -> float | None:
     """The part of the busy time that is above what its bytes and operations need at the peak."""
     reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
@@ -136,16 +164,19 @@ def _headroom(limits: GpuLimits) -> float | None:
 
 
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
-    """Time of waits while the GPU did what other stages started, ns, and one of these stages."""
-    workload, calls, own = events.workload, events.workload.calls, events.own
-    blocking = events.call[events.blocking]
-    start, end = calls.start_ns[blocking], calls.end_ns[blocking]
-    waits = workload.busy.within(start, end) - own.within(start, end)
-    if not len(waits) or not waits.sum():
+    """Time of waits, also those that follow from what is read back, while the GPU did what other stages started, ns,
+    and one of these stages.
+    """
+    workload, calls, roles, own = events.workload, events.workload.calls, events.workload.roles, events.own
+    waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
+    start = calls.start_ns[waits]
+    end = np.maximum(calls.end_ns[waits], start + roles.spent_ns[waits])
+    others = workload.busy.within(start, end) - own.within(start, end)
+    if not len(others) or not others.sum():
         return 0.0, None
-    longest = int(np.argmax(waits))
+    longest = int(np.argmax(others))
     whose = _working_stage(workload, int(start[longest]), int(end[longest]), events.operation)
-    return float(waits.sum()), whose
+    return float(others.sum()), whose
 
 
 def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:

@@ -107,11 +107,7 @@ def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
     details, process = workload.details, workload.trace.operations.process[at]
     between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
     between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])
-    nothing = np.zeros(len(at), dtype=np.int64)
-    ends = (
-        workload.gpus.find_streams(process, each[at], nothing)[1]
-        for each in (details.source_device, details.target_device)
-    )
+    ends = (workload.gpus.find(process, each[at]) for each in (details.source_device, details.target_device))
     source, target = (np.where(between, end, -1) for end in ends)
     return source, target
 

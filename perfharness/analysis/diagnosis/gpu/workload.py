@@ -10,7 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.gpu.calls import CallTable, call_table
+from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.thread_readings import (
     ThreadReadings,
@@ -20,7 +20,6 @@ from perfharness.analysis.diagnosis.thread_readings import (
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import group_rows, unique
 from perfharness.analysis.timeline.projection import Launches, RangeTable
@@ -90,6 +89,14 @@ class Workload:
         """Whether calls that start no GPU work are in the trace."""
         return api_is_complete(self.trace.meta)
 
+    @cached_property
+    def helpers_reads_ns(self) -> Int64:
+        """When threads without any stage began copies to the host, in order."""
+        launch = np.flatnonzero(np.isin(self.details.copy_kind[self.launches.operation], TO_HOST))
+        call = self.launches.call[launch]
+        own = np.isin(self.trace.api.thread[call], np.unique(self.stages.thread))
+        return np.sort(self.trace.api.start_ns[call[~own]]).astype(np.int64)
+
 
 @dataclass(frozen=True)
 class StageRows:
@@ -111,7 +118,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     is_compute = operations.kind != GpuOperationKind.MEMCPY
     with ThreadPoolExecutor(max_workers=1) as pool:
         ranges = pool.submit(lambda: analysis.stage_times)  # and what it is made of; all else here needs none of it
-        calls, kernels = call_table(trace, launches, busy, gpus), group_kernels(trace, gpus)
+        calls, kernels = call_table(trace, launches, busy), group_kernels(trace, gpus)
         roles = call_roles(trace, calls, launches, api_is_complete=api_is_complete(trace.meta))
         launch_lines = ThreadOrder(trace.api.thread[launches.call], trace.api.start_ns[launches.call])
         overlapped = _overlapped(operations, is_compute, gpus)
@@ -287,12 +294,6 @@ class StageEvents:
     def call_kind(self) -> Integers:
         """The index in `ACTIVITIES` of each call."""
         return self.workload.calls.kind[self.call]
-
-    @cached_property
-    def time_in_calls(self) -> Float64:
-        """Time in the calls of each of `ACTIVITIES`, without the calls inside them, ns."""
-        own = self.workload.calls.own_ns[self.call]
-        return np.bincount(self.call_kind, weights=own, minlength=len(ACTIVITIES)).astype(np.float64, copy=False)
 
     @cached_property
     def blocking(self) -> Int64:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from perfharness.model import conventions
+from perfharness.model.activity import Activity
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis, WarmupDiagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
-from perfharness.runs.explain import shared_cpus
+from perfharness.runs.explain import diagnosis_findings
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
+from tests.schemas import valid
 from tests.support.trace_builder import TraceBuilder
-from tests.unit import diagnosis_results as made
 from tests.unit.export_runs import MS, RUN_START, process_record, run_folder
 
 
@@ -53,31 +55,45 @@ def change(folder: Path, **values: Any) -> None:
     (folder / "manifest.json").write_text(manifest.model_copy(update=values).model_dump_json())
 
 
-def analyzed(out: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """`explained` of each stage by process, and the codes of the findings."""
+Stages = dict[str, dict[str, Any]]
+
+
+def analyzed(out: Path) -> tuple[dict[str, Stages], list[str]]:
+    """Each stage of the diagnosis by process, and the codes of the findings."""
     summary = analyze_run(out, read_manifest(out))
     found = {}
     for process in summary.results:
-        tree = json.loads((out / process / "benchmark.json").read_text())
-        found[process] = {stage["path"][-1]: stage["explained"] for stage in tree["diagnosis"]["stages"]}
+        tree = valid("benchmark", out / process / "benchmark.json")
+        found[process] = {stage["path"][-1]: stage for stage in tree["diagnosis"]["stages"]}
     return found, [finding.code for finding in summary.findings]
+
+
+def slowdowns(found: dict[str, Stages]) -> dict[str, set[float | None]]:
+    """Those of each process."""
+    return {process: {stage["slowdown"] for stage in stages.values()} for process, stages in found.items()}
 
 
 def test_each_process_is_explained_by_its_own_second_pass(tmp_path: Path) -> None:
     out = make(tmp_path)
     found, codes = analyzed(out)
-    slowdowns = {name: one["slowdown"] for name, one in found["proc_0_gpu_0"].items()}
-    assert slowdowns == {"batch": 1.2, "load": 1.25, "infer": pytest.approx(7 / 6, abs=1e-6)}
-    assert all(one["trusted"] for one in found["proc_0_gpu_0"].values())
-    assert {name: one["trusted"] for name, one in found["proc_1_gpu_0"].items()} == {
-        "batch": False, "load": False, "infer": True,
+    first, second = found.values()
+    assert {name: one["slowdown"] for name, one in first.items()} == pytest.approx(
+        {"batch": 1.2, "load": 1.25, "infer": 7 / 6}
+    )
+    assert {name: (one["wall_ms"], one["is_changed"]) for name, one in first.items()} == {
+        "batch": (10.0, False), "load": (4.0, False), "infer": (6.0, False),
+    }  # fmt: skip
+    assert {name: one["is_changed"] for name, one in second.items()} == {
+        "batch": False, "load": True, "infer": True,
     }  # fmt: skip
     assert codes.count("explaining-pass-differs") == 1
-    mean = json.loads((out / "benchmark_mean.json").read_text())
+    mean = valid("benchmark_mean", out / "benchmark_mean.json")
     assert mean["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 10.0
-    assert mean["diagnosis"]["stages"][0]["per_batch"]["cpu_ms"] == 10.0
-    second = json.loads((out / "explain" / "proc_0_gpu_0" / "benchmark.json").read_text())
-    assert second["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 12.0
+    assert [(one["path"][-1], one["wall_ms"]) for one in mean["diagnosis"]["stages"]] == [
+        ("batch", 10.0), ("load", 4.0), ("infer", 6.0),
+    ]  # fmt: skip
+    explained = valid("benchmark", out / "explain" / "proc_0_gpu_0" / "benchmark.json")
+    assert explained["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 12.0
 
 
 @pytest.mark.parametrize("second", [{"ended": "failed", "exit_code": 3}, {"trace": None}, "gone", "damaged"])
@@ -89,8 +105,9 @@ def test_a_process_whose_second_pass_is_not_whole(tmp_path: Path, second: dict[s
     elif second == "damaged":
         path.write_bytes(b"no trace")
     found, codes = analyzed(out)
-    assert all(one is not None for one in found["proc_0_gpu_0"].values())
-    assert set(found["proc_1_gpu_0"].values()) == {None}
+    whole, other = slowdowns(found).values()
+    assert None not in whole
+    assert other == {None}
     assert codes.count("explaining-pass-failed") == 1
 
 
@@ -98,7 +115,7 @@ def test_a_second_pass_that_cannot_be_read(tmp_path: Path) -> None:
     out = make(tmp_path)
     (out / "explain" / "manifest.json").write_text("{")
     found, codes = analyzed(out)
-    assert {one for stages in found.values() for one in stages.values()} == {None}
+    assert list(slowdowns(found).values()) == [{None}, {None}]
     assert codes.count("explaining-pass-failed") == 1
 
 
@@ -114,7 +131,7 @@ def test_what_is_no_explaining_pass_is_left_alone(tmp_path: Path, kind: str) -> 
         (out / "explain").mkdir()
         (out / "explain" / "notes.txt").write_text("why")
     found, codes = analyzed(out)
-    assert {one for stages in found.values() for one in stages.values()} == {None}
+    assert list(slowdowns(found).values()) == [{None}, {None}]
     assert not [code for code in codes if code.startswith("explaining")]
     assert not os.path.lexists(tmp_path / "elsewhere" / "benchmark_mean.json")
 
@@ -145,7 +162,7 @@ def test_an_explaining_pass_that_is_gone(tmp_path: Path) -> None:
     shutil.rmtree(out / "explain")
     for _ in range(2):  # results that know nothing of it any more make it no less gone
         found, codes = analyzed(out)
-        assert {one for stages in found.values() for one in stages.values()} == {None}
+        assert list(slowdowns(found).values()) == [{None}, {None}]
         assert codes.count("explaining-pass-missing") == 1
     mean = json.loads((out / "benchmark_mean.json").read_text())
     (told,) = (one for one in mean["meta"]["findings"] if one["code"] == "explaining-pass-missing")
@@ -153,11 +170,14 @@ def test_an_explaining_pass_that_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runnable_ms", "code", "found"),
-    [(10.0, "cpu-bound", []), (10.1, "cpu-bound", ["cpu-shared"]), (15.0, "cpu-contention", []), (None, "x", [])],
+    ("no_cpu", "code", "found"),
+    [(0.5, Code.CPU_BOUND, []), (0.51, Code.CPU_BOUND, ["cpu-shared"]), (0.8, Code.CPU_CONTENTION, [])],
 )
-def test_cpus_that_others_had(runnable_ms: float | None, code: str, found: list[str]) -> None:
-    waited = made.profile(state_ms={"runnable": runnable_ms})
-    batch = made.stage("", made.cause(code), cpu_ms=20.0, profile=waited)
-    inside = made.stage("short", cpu_ms=1.0, profile=made.profile(state_ms={"runnable": 1.0}))
-    assert [one.code for one in shared_cpus("proc_0_gpu_0", made.diagnosis(batch, inside))] == found
+def test_cpus_that_others_had(no_cpu: float, code: Code, found: list[str]) -> None:
+    def stage(*path: str, share: float) -> StageDiagnosis:
+        cause = Cause(code, 1.0, None, "what", "step", 0.5)
+        return StageDiagnosis(path, 10, 20.0, None, {Activity.NO_CPU: share}, 100, [cause], slowdown=1.0)
+
+    loop = WarmupDiagnosis(("r", "batch"), 12, 1, 0, "enough", 20.0, 1.0, None)
+    stages = [stage("r", "batch", share=no_cpu), stage("r", "batch", "short", share=1.0)]
+    assert [one.code for one in diagnosis_findings("proc_0_gpu_0", Diagnosis(stages, [loop]))] == found

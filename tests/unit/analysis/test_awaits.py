@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perfharness.analysis.host_samples.awaits import with_awaits
+from perfharness.model.diagnosis import Code
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from tests.support.made_batches import BATCH, US, diagnosed, nothing, stage_of
+from tests.support.made_batches import Batch, diagnosed, near, stage_of
 from tests.support.probe_builder import ProbeBuilder
 
 LIBRARY = "/usr/lib/python3.11"
@@ -85,13 +84,12 @@ def test_a_native_loop_has_no_frames_of_its_own() -> None:
 
 def test_a_loop_that_was_woken_and_waits_for_a_cpu_is_no_function_to_make_cheaper(tmp_path: Path) -> None:
     """Of 1 ms, 600 us are ready in the selector on a busy machine, and the user's own function computes for 400."""
-    probe = ProbeBuilder(100 * US)
-    for index in range(12):
-        begin = (index + 1) * BATCH
-        probe.samples(begin, begin + 600 * US, [*WAITS], state=HostState.RUNNABLE)
-        probe.samples(begin + 600 * US, begin + 1000 * US, ["digest@user.py:5", "main@user.py:90"])
-    first = stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes[0]
-    assert first.code == "cpu-bound"
-    assert first.where is not None
-    assert first.where.function == "digest"
-    assert first.where.self_ms == pytest.approx(0.4)
+
+    def content(batch: Batch) -> None:
+        batch.sampled(0, 600, *WAITS, state=HostState.RUNNABLE)
+        batch.sampled(600, 1000, "digest@user.py:5", "main@user.py:90")
+
+    verdict = stage_of(diagnosed(tmp_path, content)).verdict
+    assert verdict.code is Code.CPU_BOUND
+    assert verdict.place is not None
+    assert (verdict.place.function, verdict.share) == ("digest", near(0.4))

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from perfharness.analysis.host_samples.compilers import COMPILERS, compilers_of_stacks
+from perfharness.model.diagnosis import Code
 from perfharness.model.host_samples import Frame, HostState
-from tests.support.made_batches import BATCH, US, diagnosed, nothing, stage_of
-from tests.support.probe_builder import ProbeBuilder
+from tests.support.made_batches import Batch, diagnosed, stage_of
 
 SITE = "/x/lib/python3.11/site-packages"
 TRACING = f"{SITE}/tensorflow/python/eager/polymorphic_function/tracing_compilation.py"
-BATCHES = 12
 
 
 def name_of(number: int) -> str | None:
@@ -45,14 +44,13 @@ def test_the_outermost_compiler_of_a_stack(stack: list[tuple[str, str]], name: s
     assert [name_of(number) for number in found] == [name, None]
 
 
-def test_waiting_inside_of_a_compiler_is_no_computing_twice(tmp_path: Path) -> None:
+def test_waiting_inside_of_a_compiler_is_compiling(tmp_path: Path) -> None:
     """Of 1 ms, the stage waits 600 us below `async_compile`, whose workers compile, and computes the rest itself."""
-    probe = ProbeBuilder(100 * US)
-    for index in range(BATCHES):
-        begin = (index + 1) * BATCH
-        stack = ["wait@/x/torch/_inductor/async_compile.py:809", "model@user.py:9"]
-        probe.samples(begin, begin + 600 * US, stack, state=HostState.LOCK)
-        probe.samples(begin + 600 * US, begin + 1000 * US, ["post@user.py:12"])
-    causes = {cause.code: cause.share for cause in stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes}
-    assert causes["recompilation"] == pytest.approx(0.6)
-    assert causes["cpu-bound"] == pytest.approx(0.4)
+
+    def content(batch: Batch) -> None:
+        stack = ("wait@/x/torch/_inductor/async_compile.py:809", "model@user.py:9")
+        batch.sampled(0, 600, *stack, state=HostState.LOCK)
+        batch.sampled(600, 1000, "post@user.py:12")
+
+    causes = {cause.code: cause.share for cause in stage_of(diagnosed(tmp_path, content)).causes}
+    assert causes == {Code.COMPILATION: pytest.approx(0.6), Code.CPU_BOUND: pytest.approx(0.4)}

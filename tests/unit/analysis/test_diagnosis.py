@@ -1,0 +1,381 @@
+"""The diagnosis beyond one cause: several GPUs, processes and passes; CUDA calls, recompiling, readings; advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.diagnosis import OtherProcesses, Pass, advise, agreement, diagnose, find_evidence
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model import nsys_schema as schema
+from perfharness.model.activity import Activity
+from perfharness.model.conventions import MARK_COMPILING, MARK_QUEUED, MARK_READY_TIME, MARK_RECORDER
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis, WarmupDiagnosis
+from perfharness.model.host_samples import HostState
+from perfharness.model.trace import CopyKind
+from perfharness.trace import open_trace
+from tests.support.made_batches import (
+    BATCH,
+    SYNCHRONIZE,
+    US,
+    Batch,
+    Content,
+    diagnosed,
+    made_analysis,
+    near,
+    stage_of,
+)
+from tests.support.trace_builder import TraceBuilder
+
+
+def diagnosis_of(builder: TraceBuilder, path: Path, warmup: int = 0) -> Diagnosis:
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    return diagnose(find_evidence(Pass(Analysis(trace, AnalysisOptions(warmup)))))
+
+
+# ---- several GPUs ----
+
+TWO: dict[str, Any] = {"gpus": 2, "batches": 4}
+
+
+def kernel(batch: Batch, call: int, first: int, last: int, device: int) -> None:
+    batch.kernel(call, first, last, device=device, name="nvjet_tst", grid=132)
+
+
+def in_turns(batch: Batch) -> None:
+    """
+    GPU 0 .AAAAAAAAA...........   20 to 480
+    GPU 1 ...........BBBBBBBB..   500 to 900
+    """
+    kernel(batch, 10, 20, 480, 0)
+    kernel(batch, 490, 500, 900, 1)
+
+
+def test_another_gpus_work_does_not_make_this_one_busy(tmp_path: Path) -> None:
+    # first  |k...........|  GPU 0 at work from 20 to 900
+    # second .|...k.......|  GPU 1 at work from 500 to 520: idle for all the rest, whatever GPU 0 does
+    def content(batch: Batch) -> None:
+        kernel(batch, 5, 20, 900, 0)
+        kernel(batch, 490, 500, 520, 1)
+
+    found = diagnosed(tmp_path, content, {"first": (0, 10), "second": (10, 960)}, **TWO)
+    assert [gpu.uuid for gpu in found.gpus] == ["u-0", "u-1"]
+    first, second = (stage_of(found, name) for name in ("first", "second"))
+    assert (first.gpu_busy_ms, second.gpu_busy_ms) == pytest.approx((0.88, 0.02))
+    assert (first.verdict.code, second.verdict.code) == (Code.GPU_BOUND, Code.UNKNOWN)
+    assert [group.gpu for group in second.kernels] == [1]
+
+
+def test_a_stage_on_two_gpus_has_the_work_of_both(tmp_path: Path) -> None:
+    stage = stage_of(diagnosed(tmp_path, in_turns, **TWO))
+    assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.GPU_BOUND, near(0.86))
+    kernels = [value for group in stage.kernels for value in (group.gpu, group.time_ms, group.count)]
+    assert kernels == pytest.approx([0, 0.46, 1, 1, 0.4, 1])
+
+
+@pytest.mark.parametrize(("uuid", "share"), [("u-1", 0.4), ("u-0", 0.46), (None, None)])
+def test_other_processes_count_only_on_their_gpu(uuid: str | None, share: float | None, tmp_path: Path) -> None:
+    begins = np.arange(1, 5) * BATCH
+    others = OtherProcesses(BusyLine(begins, begins + BATCH), 1, gpu_uuid=uuid)
+    stage = stage_of(diagnose(find_evidence(Pass(made_analysis(tmp_path, in_turns, **TWO), others))))
+    waits = [cause.share for cause in stage.causes if cause.detail == "process"]
+    assert waits == ([] if share is None else [pytest.approx(share)])
+
+
+def test_forked_workers_on_one_gpu_are_on_one_gpu(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        kernel(batch, 10, 20, 480, 0)
+        batch.kernel(20, 500, 900, pid=200, tid=200)
+
+    found = diagnosed(tmp_path, content, **TWO)
+    assert (len(found.gpus), stage_of(found).gpu_busy_ms) == (1, near(0.46))
+
+
+# ---- CUDA calls ----
+
+EMBEDDED = {schema.META_CUDA_TRACED: "yes", schema.META_CUDA_USED: "yes"}
+ALL = {**EMBEDDED, schema.META_ALL_CALLS: "yes"}
+
+
+def churn(batch: Batch) -> None:
+    """Memory is taken and freed for each of three kernels."""
+    for at in (0, 300, 600):
+        batch.call("cudaMalloc_v3020", at + 5, at + 120)
+        batch.kernel(at + 122, at + 130, at + 150)
+        batch.call("cudaFree_v3020", at + 155, at + 290)
+
+
+def waits(batch: Batch) -> None:
+    """Nine times, the host waits for a short kernel."""
+    for at in range(0, 900, 100):
+        batch.kernel(at + 1, at + 6, at + 70)
+        batch.call(SYNCHRONIZE, at + 8, at + 80)
+
+
+@pytest.mark.parametrize(("content", "code"), [(churn, Code.ALLOCATOR_CHURN), (waits, Code.SYNCHRONIZATION)])
+def test_all_calls_of_the_embedded_tracer_tell_what_nsys_tells(content: Content, code: Code, tmp_path: Path) -> None:
+    found = []
+    for name, meta in {"nsys": {}, "embedded": ALL, "launches alone": EMBEDDED}.items():
+        (tmp_path / name).mkdir()
+        found.append(stage_of(diagnosed(tmp_path / name, content, meta=meta)))
+    by_nsys, by_embedded, launches = found
+    assert asdict(by_embedded) == asdict(by_nsys)
+    assert by_nsys.verdict.code is code
+    assert launches.gpu_busy_ms == by_nsys.gpu_busy_ms
+
+
+def test_a_wait_for_another_stages_copy_is_counted(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        batch.copy((10, 20), (30, 31), kind=CopyKind.DEVICE_TO_HOST, pageable=False)
+        batch.call(SYNCHRONIZE, 110, 170)
+
+    found = diagnosed(tmp_path, content, {"copy_out": (0, 100), "synchronize": (100, 200)})
+    verdict = stage_of(found, "synchronize").verdict
+    assert (verdict.code, verdict.share) == (Code.SYNCHRONIZATION, near(0.6))
+
+
+def test_a_wait_names_the_stage_that_started_the_work(tmp_path: Path) -> None:
+    """The copy ends last, and is its own."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 20, 930)
+        batch.kernel(12, 930, 940)
+        batch.copy((40, 946), (941, 943), kind=CopyKind.DEVICE_TO_HOST)
+
+    found = diagnosed(tmp_path, content, {"compute": (0, 11), "more": (11, 30), "results": (30, 1000)})
+    verdict = stage_of(found, "results").verdict
+    assert (verdict.code, verdict.detail, "compute" in verdict.what) == (Code.WAITING, "stage", True)
+
+
+def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
+    """Each batch begins, to the nanosecond, with the end of the one before it, and with a call."""
+
+    def content(batch: Batch) -> None:
+        batch.call("cudaMalloc_v3020", 0, 400)
+
+    verdict = stage_of(diagnosed(tmp_path, content)).verdict
+    assert (verdict.code, verdict.share) == (Code.ALLOCATOR_CHURN, near(0.4))
+    assert verdict.what.startswith("1 call")
+
+
+@pytest.mark.parametrize(("end", "is_cause"), [(923, False), (922, True)])
+def test_waits_for_a_gpu_that_is_at_work_cost_nothing(end: int, is_cause: bool, tmp_path: Path) -> None:
+    """The GPU is idle for 20 us before the first kernel, 2 between them, and 77 or 78 after the last."""
+
+    def content(batch: Batch) -> None:
+        for first, last in ((20, 330), (331, 640), (641, end)):
+            batch.kernel(first - 10, first, last)
+            batch.call(SYNCHRONIZE, first, last)
+
+    found = stage_of(diagnosed(tmp_path, content))
+    assert found.verdict.code is Code.GPU_BOUND
+    assert (Code.SYNCHRONIZATION in {cause.code for cause in found.causes}) is is_cause
+
+
+# ---- compiling, loading and tuning in the steady state ----
+
+
+def recompiling(path: Path, new: set[int], timings: int = 0) -> StageDiagnosis:
+    """Batches of 1 ms; those in `new` take 2 ms, and either run a kernel of a new name or time so many candidates."""
+    builder, begin = TraceBuilder(), BATCH
+    for index in range(12):
+        length = 2 * BATCH if index in new else BATCH
+        builder.range(f"batch_{index}", begin, begin + length)
+        builder.range("stage", begin, begin + length)
+        name = f"kernel_{index}" if index in new and not timings else "kernel"
+        builder.kernel((begin + 10, begin + 20), (begin + 100, begin + 200), name=name)
+        for number in range(timings if index in new else 0):
+            at = begin + (200 + number * 100) * US
+            builder.call("cudaEventElapsedTime_v3020", at, at + 10)
+        begin += length
+    return stage_of(diagnosis_of(builder, path))
+
+
+@pytest.mark.parametrize(
+    ("new", "timings", "share"),
+    [
+        ({2, 6, 8, 10}, 0, 4 / 16),
+        ({1, 2, 3, 8}, 0, None),  # one late kernel may be a rare branch
+        ({2, 6, 8, 10}, 3, 4 / 16),
+        ({2, 6, 8, 10}, 2, None),  # a program that times itself
+    ],
+    ids=["new kernels", "a rare branch", "tuning", "timing"],
+)
+def test_what_recurs_is_compiled_or_tuned_in_the_steady_state(
+    new: set[int], timings: int, share: float | None, tmp_path: Path
+) -> None:
+    verdict = recompiling(tmp_path, new, timings).verdict
+    assert (verdict.code is Code.COMPILATION) is (share is not None)
+    if share is not None:
+        assert (verdict.share, verdict.saves_ms) == pytest.approx((share, 4 / 12))
+
+
+# ---- readings of threads ----
+
+
+def read(path: Path, each_us: Mapping[str, int]) -> Diagnosis:
+    """Batches of 1 ms whose stage takes 700 us; counters that grow by so much from one batch to the next."""
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        for mark, us in each_us.items():
+            builder.mark(mark, begin, domain="r", category="r", payload=(index + 1) * us * US)
+        if index < 12:
+            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+            builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+    return diagnosis_of(builder, path)
+
+
+@pytest.mark.parametrize(
+    ("ready_us", "waits", "computes", "code"),
+    [
+        # what exceeds the ready time was waited at least, what of it does not fit beside the stage was computed
+        (1000, 0.0, 1.0, Code.CPU_BOUND),
+        (650, 0.05 / 0.7, 0.5, Code.CPU_BOUND),
+        (600, 0.1 / 0.7, 0.3 / 0.7, Code.UNKNOWN),
+        (350, 0.5, 0.05 / 0.7, Code.WAITING),
+        (0, 1.0, 0.0, Code.WAITING),
+    ],
+)
+def test_ready_time_that_was_read_in_batches(
+    ready_us: int, waits: float, computes: float, code: Code, tmp_path: Path
+) -> None:
+    stage = stage_of(read(tmp_path, {MARK_READY_TIME: ready_us}))
+    shares = [stage.activities.get(one, 0.0) for one in (Activity.OTHER, Activity.COMPUTE, Activity.UNKNOWN)]
+    assert shares == pytest.approx([waits, computes, 1 - waits - computes])
+    assert (stage.verdict.code, stage.samples) == (code, 0)
+
+
+@pytest.mark.parametrize(
+    ("ran_us", "queued_us", "code", "detail", "share"),
+    [
+        # what others had of the CPUs is neither computing nor waiting
+        (230, 550, Code.CPU_BOUND, None, 0.23),
+        (500, 0, Code.WAITING, "other", 0.5),
+        (510, 0, Code.CPU_BOUND, None, 0.51),
+    ],
+)
+def test_waiting_for_a_cpu_that_was_read_in_batches(
+    ran_us: int, queued_us: int, code: Code, detail: str | None, share: float, tmp_path: Path
+) -> None:
+    each_us = {MARK_READY_TIME: ran_us + queued_us, MARK_QUEUED: queued_us}
+    batch = stage_of(read(tmp_path, each_us), "batch")
+    assert batch.activities.get(Activity.NO_CPU, 0.0) == pytest.approx(queued_us / 1000)
+    assert (batch.verdict.code, batch.verdict.detail, batch.verdict.share) == (code, detail, near(share))
+
+
+@pytest.mark.parametrize(("compiled_us", "is_verdict"), [(370, True), (365, False), (950, True)])
+def test_compiling_that_was_read_in_batches(compiled_us: int, is_verdict: bool, tmp_path: Path) -> None:
+    """Of batches of 1 ms whose stage takes 700 us, 300 of what was compiled may have been beside it."""
+    verdict = stage_of(read(tmp_path, {MARK_READY_TIME: 1000, MARK_COMPILING: compiled_us})).verdict
+    assert (verdict.code is Code.COMPILATION) is is_verdict
+    assert not is_verdict or verdict.share == pytest.approx((compiled_us - 300) / 700, abs=1e-3)
+
+
+# ---- whole diagnoses ----
+
+
+def test_what_the_warm_up_cuts_off_is_in_no_number(tmp_path: Path) -> None:
+    """Two batches of 40 ms that load modules, then 18 of 1 ms that the GPU fills."""
+    builder, begin = TraceBuilder(), BATCH
+    for index in range(20):
+        length = (40 if index < 2 else 1) * BATCH
+        builder.range(f"batch_{index}", begin, begin + length)
+        builder.range("stage", begin, begin + length)
+        if index < 2:
+            builder.call("cuLibraryLoadData", begin + 10 * US, begin + 29_000 * US)
+        Batch(builder, begin + length - BATCH).kernel(10, 20, 960)
+        begin += length
+    leaked, cut = (diagnosis_of(builder, tmp_path, warmup) for warmup in (1, 2))
+    assert [finding.code for finding in leaked.findings] == ["warmup-too-short"]
+    assert "-w 2" in leaked.findings[0].hint
+    assert stage_of(leaked).wall_ms == pytest.approx((40 + 17) / 18)
+    assert (stage_of(cut).verdict.code, stage_of(cut).wall_ms, cut.findings) == (Code.GPU_BOUND, 1.0, [])
+    assert diagnosed(tmp_path, in_turns, warmup=6).stages == []
+
+
+def test_without_gpu_rows_nothing_is_said_of_the_gpu(tmp_path: Path) -> None:
+    builder = TraceBuilder(cuda_traced=False)
+    for index in range(3):
+        builder.range(f"batch_{index}", index * BATCH, (index + 1) * BATCH)
+    (batch,) = diagnosis_of(builder, tmp_path).stages
+    assert (batch.verdict.code, batch.wall_ms) == (Code.UNKNOWN, 1.0)
+    assert (batch.gpu_busy_ms, batch.limits, batch.kernels, batch.counters) == (None, None, [], [])
+
+
+def computes(batch: Batch) -> None:
+    batch.sampled(0, 1000, "work@user.py:7")
+
+
+def sleeps(batch: Batch) -> None:
+    batch.sampled(0, 1000, "nap@user.py:9", state=HostState.SLEEP)
+
+
+@pytest.mark.parametrize(
+    ("slow_us", "stages", "is_changed"),
+    [(1000, 700, False), (1000, 720, False), (1000, 1000, True), (2000, 1400, False), (1000, 300, True)],
+)
+def test_a_stage_has_changed_where_it_is_another_part_of_its_batch(
+    slow_us: int, stages: int, is_changed: bool, tmp_path: Path
+) -> None:
+    """600 of 1000 us in the measured pass; by more than 1.5 times or less than that part it is marked."""
+    measured, profiling = (
+        find_evidence(Pass(made_analysis(tmp_path, content, {"stage": (0, length)}, batch=(0, whole), apart=3)))
+        for content, length, whole in ((lambda batch: None, 600, 1000), (sleeps, stages, slow_us))
+    )
+    stage = stage_of(diagnose(measured, profiling))
+    assert stage.slowdown == pytest.approx(stages / 600)
+    assert stage.is_changed is is_changed
+    assert (stage.wall_ms, stage.verdict.detail) == (near(0.6), "sleep")
+
+
+def test_processes_side_by_side(tmp_path: Path) -> None:
+    """Two compute, the second of them for longer; the third sleeps."""
+    made = {}
+    for name, content, length in (("a", computes, 600), ("b", computes, 800), ("c", sleeps, 1000)):
+        made[name] = diagnosed(tmp_path, content, {"stage": (0, length)})
+    batch, stage = agreement(made)
+    assert (stage.path[-1], stage.verdicts) == ("stage", {Code.CPU_BOUND: 2, Code.WAITING: 1})
+    assert (stage.process, stage.wall_ms, stage.processes) == ("b", near(0.8), 3)
+    assert batch.wall_ms == pytest.approx(1.0)
+
+
+# ---- advice ----
+
+NAMES = st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a/d", "e", "e/f"]), unique=True)
+CAUSES = st.builds(
+    Cause,
+    st.sampled_from([Code.CPU_BOUND, Code.WAITING, Code.GPU_BOUND, Code.UNKNOWN]),
+    share=st.floats(0.05, 1),
+    saves_ms=st.none() | st.floats(1.5, 10),
+    what=st.just("what"),
+    step=st.just("step"),
+    least=st.just(0.3),
+)
+LOOP = ("rec", "batch")
+
+
+@given(NAMES, st.data())
+def test_no_cause_is_lost_and_none_is_named_twice_along_a_path(names: list[str], data: st.DataObject) -> None:
+    stages = [StageDiagnosis((*LOOP, *name.split("/")), 10, 10.0, None, {}, 100, [data.draw(CAUSES)]) for name in names]
+    batch = StageDiagnosis(LOOP, 10, 20.0, None, {}, 100, [data.draw(CAUSES)])
+    loop = WarmupDiagnosis(LOOP, 12, 1, 0, "enough", 20.0, 1.0, None)
+    found = advise({"one": Diagnosis([batch, *stages], [loop])})
+    known = [one for one in (batch, *stages) if one.verdict.code is not Code.UNKNOWN]
+    for stage in known:  # it speaks, or one around or inside it does, for the same cause
+        speakers = [one.path for one in found if one.cause.code is stage.verdict.code]
+        assert any(stage.path[: len(one)] == one or one[: len(stage.path)] == stage.path for one in speakers)
+    for one in found:
+        inside = [other for other in found if other.path != one.path and other.path[: len(one.path)] == one.path]
+        assert one.cause.code not in {other.cause.code for other in inside}
+    assert found == sorted(found, key=lambda one: (one.cause.saves_ms is None, -one.worth_ms))
+    assert {one.batch_ms for one in found} <= {20.0}
