@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from perfharness.model.diagnosis import GpuLimits
 from perfharness.model.trace import GpuOperationKind
 
 INSTANTIATES = r"cu(da)?GraphInstantiate"
+COUNTS = ("launches", "copies", "read_backs", "waits", "allocations")
 
 
 @dataclass(frozen=True)
@@ -116,34 +117,19 @@ def _shared(events: StageEvents) -> float:
 
 def _issued(events: StageEvents, wall: float) -> Issued:
     made, batches = issuing(events), max(events.stage.batches, 1)
-    return Issued(
-        launches=made.launches / batches,
-        launching=made.launching_ns / wall,
-        launch_calls=made.launch_calls_ns / wall,
-        issued_gpu=made.issued_gpu_ns / wall,
-        copies=made.copies / batches,
-        copying=made.copying_ns / wall,
-        copies_gpu=made.copies_gpu_ns / wall,
-        pageable=made.pageable_ns / wall,
-        read_backs=made.read_backs / batches,
-        reading=made.reading_ns / wall,
-        waits=made.waits / batches,
-        synchronizing=made.synchronizing_ns / wall,
-        turning=made.turning_ns / wall,
-        allocations=made.allocations / batches,
-        allocating=made.allocating_ns / wall,
-    )
+    counts = {name: getattr(made, name) / batches for name in COUNTS}
+    times = {one.name: getattr(made, f"{one.name}_ns") / wall for one in fields(Issued) if one.name not in COUNTS}
+    return Issued(**counts, **times)
 
 
 def _capturing(events: StageEvents) -> float:
     """Time from each beginning of a capture to the end of the call that makes a graph of it, ns."""
     calls, trace = events.workload.calls, events.workload.trace
     names = CudaCalls(trace.api, trace.names)
-    begins, ends = (names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES))
-    end = np.flatnonzero(ends)
-    begin = np.searchsorted(np.flatnonzero(begins), end) - 1
-    end, begin = end[begin >= 0], np.flatnonzero(begins)[begin[begin >= 0]]
-    return float((calls.end_ns[events.call[end]] - calls.start_ns[events.call[begin]]).sum())
+    is_either = [names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES)]
+    begin, end = (events.call[one] for one in is_either)
+    before = np.searchsorted(calls.start_ns[begin], calls.start_ns[end]) - 1
+    return float((calls.end_ns[end] - calls.start_ns[begin[before]])[before >= 0].sum())
 
 
 def _helpers_reads(events: StageEvents) -> int:
@@ -161,9 +147,7 @@ def _headroom(limits: GpuLimits) -> float | None:
 
 
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
-    """Time of waits, also those that follow from what is read back, while the GPU did what other stages started, ns,
-    and one of these stages.
-    """
+    """Time of waits and readings while the GPU did what other stages started, ns, and one of these stages."""
     workload, calls, roles, own = events.workload, events.workload.calls, events.workload.roles, events.own
     waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
