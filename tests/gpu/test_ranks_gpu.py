@@ -66,9 +66,9 @@ def group_of(run: Path) -> dict[str, Any]:
     return group
 
 
-def verdicts(run: Path, process: str) -> dict[str, str]:
+def verdicts(run: Path, process: str) -> dict[str, dict[str, Any]]:
     diagnosis = json.loads((run / process / "benchmark.json").read_text())["diagnosis"]
-    return {stage["path"][-1]: stage["verdict"]["verdict"] for stage in diagnosis["stages"]}
+    return {stage["path"][-1]: stage["causes"][0] for stage in diagnosis["stages"]}
 
 
 several = pytest.mark.parametrize("ranks", [2, 4])
@@ -121,7 +121,7 @@ def test_the_slow_rank_and_its_stage_are_named(launched: Launch, ranks: int, tra
         assert delay["lag_ms"] == pytest.approx(20, rel=0.25)
     assert delay["saves_ms"] > 0.7 * delay["lag_ms"]
     for process in group["processes"]:
-        assert (verdicts(run, process)["attention"] == "waiting-on-rank") == (not process.endswith("rank_1"))
+        assert (verdicts(run, process)["attention"]["detail"] == "rank") == (not process.endswith("rank_1"))
     rates = json.loads((run / "benchmark_mean.json").read_text())["throughput"]
     alone = [rate["items_per_second"] for rate in rates["processes"].values() if rate["items_per_second"]]
     assert rates["items_per_second"] == pytest.approx(alone[0], rel=0.1)

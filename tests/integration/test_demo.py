@@ -37,19 +37,19 @@ def causes(run: Path) -> list[dict[str, Any]]:
     """All causes of the stage with the fault."""
     (found,) = (
         stage
-        for stage in json.loads((run / "benchmark_mean.json").read_bytes())["diagnosis"]["stages"]
+        for stage in json.loads((run / "proc_0_gpu_0" / "benchmark.json").read_bytes())["diagnosis"]["stages"]
         if stage["path"][-1] == "preprocess"
     )
-    return [cause for process in found["processes"].values() for cause in process["causes"]]
+    return list(found["causes"])
 
 
 def named(run: Path) -> set[tuple[str, int]]:
-    return {(Path(cause["where"]["file"]).name, cause["where"]["line"]) for cause in causes(run) if cause["where"]}
+    return {(Path(cause["place"]["file"]).name, cause["place"]["line"]) for cause in causes(run) if cause["place"]}
 
 
 def test_the_first_cause_is_the_planted_line(folder: Path) -> None:
-    where = causes(folder / "faulty")[0]["where"]
-    assert (Path(where["file"]).name, where["line"]) == (PIPELINE, planted_line(folder))
+    place = causes(folder / "faulty")[0]["place"]
+    assert (Path(place["file"]).name, place["line"]) == (PIPELINE, planted_line(folder))
 
 
 @pytest.mark.slow

@@ -141,9 +141,9 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     assert run(["analyze", str(out)]) == 0
     assert codes(out).count("explaining-pass-missing") == 1
     busy = stages(out)["busy"]
-    assert busy["profile"]["samples"] >= 10
-    assert busy["profile"]["longest"]["function"] == "slow"
-    assert busy["profile"]["longest"]["line"] in (LINE, LINE + 1)
+    assert busy["samples"] >= 10
+    assert busy["functions"][0]["function"] == "slow"
+    assert busy["functions"][0]["line"] in (LINE, LINE + 1)
     file = sample_file.SampleFile(
         str(out / "proc_0_gpu_0" / sample_file.FILE_NAME)
     )  # as where sampling is not possible
@@ -162,80 +162,53 @@ def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]
 
 
 SHORT_RANGES = """
-import itertools, threading, time
 from perfharness import PerfRecorder
 
 perf = PerfRecorder("short")
-nothing = itertools.repeat(threading.Lock()).__next__
-spent_ns = {perf.range: 0, nothing: 0}
 
 def body(value):
     return value * 3
 
-def many(scope, *name):
-    start, total = time.perf_counter_ns(), 0
+def many():
     for value in range(3000):
-        with scope(*name):
-            total += body(value)
-    spent_ns[scope] += time.perf_counter_ns() - start
+        with perf.range("tiny"):
+            body(value)
 
 with perf.range("loop"):
     for index, _ in perf.batches(range(150)):
         with perf.range("annotated"):
-            many(perf.range, "tiny")
-        with perf.range("bare"):
-            many(nothing)
-annotated, bare = spent_ns.values()
-print((annotated - bare) / annotated)
+            many()
 perf.finalize()
 """
 
 
 @pytest.mark.slow
-def test_the_recorders_own_time_is_said_and_is_no_functions(tmp_path: Path) -> None:
-    """The same loop with ranges and without, by the script's own clock: what the ranges take."""
+def test_the_recorders_own_functions_are_the_callers(tmp_path: Path) -> None:
     script, out = tmp_path / "pipeline.py", tmp_path / "out"
     script.write_text(SHORT_RANGES)
     assert explained(out, script) == 0
-    share = float((out / "explain" / "proc_0_gpu_0" / "stdout.log").read_text())
-    found = stages(out / "explain")
-    annotated, bare = found["annotated"]["profile"], found["bare"]["profile"]
-    recorder = annotated["recorder_ms"] / found["annotated"]["cpu_ms"]
-    error = 3 * (share * (1 - share) / annotated["samples"]) ** 0.5
-    # Calling it is the program's, and some stacks cannot be read, the more the busier the machine is.
-    assert 0.5 * share - error < recorder < share + error
-    chance = 3 * (0.05 * 0.95 / bare["samples"]) ** 0.5
-    assert bare["recorder_ms"] < (0.05 + chance) * found["bare"]["cpu_ms"]
-    assert {one["function"] for one in annotated["top_functions"]} <= {"many", "body", "<module>"}
-    own_ms = sum(one["self_ms"] for one in annotated["top_functions"])
-    assert own_ms + annotated["recorder_ms"] <= 1.001 * found["annotated"]["cpu_ms"]
-    (cause, *_) = found["annotated"]["causes"]
-    assert (cause["code"], cause["where"]["function"]) == ("cpu-bound", "many")
-    assert cause["share"] == pytest.approx(recorder, abs=1e-3)
+    found = stages(out)["annotated"]
+    assert {one["function"] for one in found["functions"]} <= {"many", "body", "<module>"}
+    assert found["causes"][0]["code"] == "cpu-bound"
+    assert found["causes"][0]["place"]["function"] == "many"
 
 
 @pytest.mark.slow
 def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert explained(out, script, "other") == 0
-    found, pooled = stages(out), mean(out)["diagnosis"]["stages"]
-    assert {name: one["explained"]["trusted"] for name, one in found.items()} == {
-        "batch": False, "decode": False, "infer": True,
-    }  # fmt: skip
-    assert found["decode"]["explained"]["slowdown"] > 3
-    assert 2 < found["decode"]["cpu_ms"] < 30
-    assert found["decode"]["profile"]["samples"] < 100  # those of the measured pass
-    of_process = [stage["processes"]["proc_0_gpu_0"]["explained"]["trusted"] for stage in pooled]
-    assert of_process == [False, False, True]
+    found = stages(out)
+    assert [name for name, one in found.items() if one["is_changed"]] == ["decode", "infer"]
+    assert found["decode"]["slowdown"] > 3
+    assert 2 < found["decode"]["wall_ms"] < 30
     assert "explaining-pass-differs" in codes(out)
     assert run(["analyze", str(out), "-w", "2"]) == 0
     again = stages(out)
-    assert [one["explained"]["trusted"] for one in again.values()] == [False, False, True]
+    assert [name for name, one in again.items() if one["is_changed"]] == ["decode", "infer"]
     assert again["decode"]["batches"] == 8
     done = verb("analyze", out, "-w", 2, "--stage", "decode", "--format", "json")
     assert json.loads(done.stdout)["proc_0_gpu_0"]["stages"] == [again["decode"]]
-    alone = stages(out / "explain")
-    assert {one["explained"] for one in alone.values()} == {None}
+    assert {one["slowdown"] for one in stages(out / "explain").values()} == {None}
 
 
 @pytest.mark.slow

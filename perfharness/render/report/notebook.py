@@ -66,8 +66,7 @@ def _limits(tree: Tree) -> dict[tuple[str, ...], str]:
     """Verdicts of the stages on which the processes agree."""
     found = {}
     for stage in tree.get("diagnosis", {}).get("stages", []):
-        verdict = stage["verdict"]
-        name = verdict["verdict"] if isinstance(verdict, dict) else verdict
-        if name is not None:
-            found[tuple(stage["path"])] = str(name)
+        codes = list(stage.get("verdicts") or [stage["causes"][0]["code"]])
+        if len(codes) == 1:
+            found[tuple(stage["path"])] = str(codes[0])
     return found

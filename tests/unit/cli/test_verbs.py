@@ -181,10 +181,11 @@ def cpu_only(path: Path) -> Path:
 
 def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys: Captured) -> None:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    for options, heads in (([], 1), (["-o", str(tmp_path / "out")], 1), (["-v"], 1)):
+    for options in ([], ["-o", str(tmp_path / "out")], ["-v"]):
         assert run(["analyze", path, *options]) == 0
-        found = [line for line in capsys.readouterr().out.splitlines() if "stage" in line.split()]
-        assert ["CPU" in head and "GPU" not in head for head in found] == [True] * heads
+        first, *others = (line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
+        assert "CPU" in first.split()
+        assert not any("GPU" in head for head in [first, *others])
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
     assert "GPU" in capsys.readouterr().out
 

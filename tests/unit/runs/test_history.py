@@ -23,7 +23,6 @@ from tests.integration.launches import CHECKOUT, PATIENCE_S, environment, perfha
 from tests.integration.postgres_server import postgres_server
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.compared_runs import write_launch
-from tests.unit.export_runs import two_processes
 
 WRITERS, RUNS_EACH, FIGURES_EACH = 2, 6, 20
 
@@ -79,7 +78,7 @@ def test_what_changes_the_numbers_changes_the_setup(tmp_path: Path) -> None:
 
 
 def test_promises_are_the_savings_of_the_advice(tmp_path: Path) -> None:
-    two_processes(tmp_path / "out")
+    shutil.copytree(CHECKOUT / "tests/golden/runs/explained", tmp_path / "out")
     assert run_cli(["analyze", str(tmp_path / "out")]) == 0
     entry = launch_entry(tmp_path / "out")
     causes = {

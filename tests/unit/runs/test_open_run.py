@@ -58,7 +58,7 @@ def test_one_row_for_each_stage_of_a_batch(tmp_path: Path) -> None:
 def test_stages_and_batches_agree_with_benchmark_json(name: str) -> None:
     """The means over the rows of a path are the numbers of `mean_data`."""
     path = GOLDEN / f"{name}.sqlite"
-    result, _ = analyze_trace(path, AnalysisOptions())
+    result = analyze_trace(path, AnalysisOptions()).result
     run = perfharness.open_run(path)
     keys = {"cpu_time": "duration_ns", "gpu_time": "gpu_duration_ns", "gpu_busy_time": "gpu_busy_ns"}
     compared = 0

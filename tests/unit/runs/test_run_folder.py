@@ -121,10 +121,11 @@ def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> No
     assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 15.0
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == 6
     assert mean["throughput"]["items"] == 24  # in 100 ... 400 ms: 3 periods of each process, of 4 items
-    assert [
-        (stage["path"], stage["verdicts"], stage["totals"]["batches"]) for stage in mean["diagnosis"]["stages"]
-    ] == [(stage["path"], {stage["verdict"]["verdict"]: 2}, 6) for stage in one["diagnosis"]["stages"]]
-    assert mean["diagnosis"]["stages"][0]["per_batch"]["cpu_ms"] == 15.0
+    assert [(stage["path"], stage["verdicts"]) for stage in mean["diagnosis"]["stages"]] == [
+        (stage["path"], {stage["causes"][0]["code"]: 2}) for stage in one["diagnosis"]["stages"]
+    ]
+    longest = mean["diagnosis"]["stages"][0]
+    assert (longest["process"], longest["wall_ms"]) == ("proc_1_gpu_0", 20.0)
     assert mean["meta"]["sources"]["traces"] == {"proc_0_gpu_0": "trace.sqlite", "proc_1_gpu_0": "trace.sqlite"}
     assert mean["meta"]["run_id"] == one["meta"]["run_id"] == "r1"
     assert summary.findings == []
@@ -273,7 +274,7 @@ def findings_of_all_verbs(run_dir: Path) -> list[set[tuple[str, str]]]:
         for findings in (
             analyze_run(run_dir, read_manifest(run_dir)).findings,
             open_run(run_dir).findings,
-            analyze_trace(trace, AnalysisOptions())[0].findings,
+            analyze_trace(trace, AnalysisOptions()).result.findings,
         )
     ]
 

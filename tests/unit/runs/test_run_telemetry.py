@@ -12,10 +12,8 @@ import pytest
 from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, RunManifest
-from perfharness.model.measured import MeasuredProcess
-from perfharness.model.telemetry import TELEMETRY_NAME, member_subject, process_subject
+from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.runs.files.run_folder import RunSummary, analyze_run
-from perfharness.runs.telemetry import RunTelemetry
 from perfharness.telemetry.store import write_sample_log
 from tests.schemas import valid
 from tests.support.sample_builder import SampleBuilder
@@ -336,30 +334,3 @@ def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path) -> None:
     assert (energy["energy_j"], energy["energy_per_batch_j"], energy["energy_per_item_j"]) == (None, None, None)
     assert energy["reason"]
     assert all(one["energy_j"] in (0, None) for one in energy["gpus"][0]["stages"])
-
-
-def test_each_of_several_measured_processes_has_its_own_cpu_time(tmp_path: Path) -> None:
-    """By the pid that was sampled; one that was not seen has none, with the reason."""
-    folder, ranks = "proc_0_gpu_0", [("proc_0_gpu_0", 10), ("proc_0_gpu_0/rank_0", 11), ("proc_0_gpu_0/rank_1", 12)]
-    log, times = SampleBuilder(), [T0, T0 + S, T0 + 2 * S]
-    for subject, used in (
-        (process_subject(folder), (0, 9 * S, 18 * S)),
-        (member_subject(folder, 10), (0, S, 2 * S)),
-        (member_subject(folder, 11), (0, 8 * S, 16 * S)),
-    ):
-        log.readings(subject, "cpu_time_ns", times, list(used))
-    write_sample_log(tmp_path / TELEMETRY_NAME, log.build())
-    measured = [MeasuredProcess(folder=name, launched_index=0, pid=pid) for name, pid in ranks]
-    record = process(0, gpu_uuid=None, trace=None, measured=measured)
-    manifest = manifest_of(record, environment=EnvironmentRecord())
-    telemetry = RunTelemetry(tmp_path, manifest)
-    found = [telemetry.cpu_time(one) for one in manifest.measured_processes]
-    assert [None if one is None else one.used_ns.tolist()[-1] for one in found] == [2 * S, 16 * S, None]
-    alone = record.model_copy(update={"measured": None})
-    tree = RunTelemetry(tmp_path, manifest.model_copy(update={"processes": [alone]})).cpu_time(alone)
-    assert tree is not None
-    assert tree.used_ns.tolist()[-1] == 18 * S
-    assert telemetry.log is not None
-    assert {one.metric for one in telemetry.log.meta.failures if one.subject == process_subject(ranks[2][0])} == {
-        "cpu_percent", "rss_bytes", "threads",
-    }  # fmt: skip
