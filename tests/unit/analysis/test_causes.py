@@ -441,7 +441,7 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
 
 
 def test_advice_on_the_work_comes_before_that_on_the_wait_for_it(tmp_path: Path) -> None:
-    advice = advise({"one": diagnose(Pass(made(tmp_path, elsewhere(950))))})
+    advice = advise({"one": diagnose(find_evidence(Pass(made(tmp_path, elsewhere(950)))))})
     assert [one.path[-1] for one in advice] == ["before", "stage"]
 
 
