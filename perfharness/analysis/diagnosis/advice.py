@@ -37,7 +37,8 @@ class Advice:
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
-    """One for each stage with a known cause: those that name a saving by it, then the others by their time.
+    """One for each stage with a known cause: those that name a saving by it, then the others by their time, waits for
+    other stages last.
 
     Of a stage and those inside it with the same cause only one speaks. Of processes, the one that it costs most.
 
@@ -51,7 +52,9 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
             known = found.get(key)
             most = advice if known is None or advice.worth_ms > known.worth_ms else known
             found[key] = replace(most, processes=1 if known is None else known.processes + 1)
-    return sorted(found.values(), key=lambda one: (one.cause.saves_ms is None, _is_other_work(one), -one.worth_ms))
+    return sorted(
+        found.values(), key=lambda one: (one.cause.saves_ms is None, one.cause.detail == "stage", -one.worth_ms)
+    )
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
@@ -71,11 +74,6 @@ def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
         if stage.verdict.code is not Code.UNKNOWN and (batch_ms is None or worth >= LEAST * batch_ms):
             found.append(Advice(stage.path, stage.verdict, stage.causes[1:], worth, batch_ms, process))
     return found
-
-
-def _is_other_work(advice: Advice) -> bool:
-    """Whether it only says which stage to look at."""
-    return advice.cause.code is Code.WAITING and advice.cause.detail == "stage"
 
 
 def _worth(stage: StageDiagnosis) -> float:

@@ -138,16 +138,16 @@ def _cause(
 
 def compilation(e: Evidence) -> Cause | None:
     """A compiler works, modules are loaded, or CUDA graphs are captured, in measured batches."""
-    share, place = e.host.of(Activity.COMPILE), e.host.places.get(Activity.COMPILE)
+    place = e.host.places.get(Activity.COMPILE)
     compiler = e.host.compiler if place is not None else None
     by, step = ("", "compilation") if compiler is None else (f" ({compiler.name})", compiler.step)
-    if e.gpu is not None and e.gpu.recompiling > share:
-        share, by, step = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
-    if e.gpu is not None and e.gpu.capturing > share:
-        share, by, step = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
+    share = e.host.of(Activity.COMPILE)
+    if e.gpu is not None:
+        new = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
+        share, by, step = max((share, by, step), new, (e.gpu.capturing, " (CUDA graphs are captured)", "capture"))
+        share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
-    longest = 1.0 if e.gpu is None else max(e.gpu.busy, 1.0)
-    return _cause(e, Code.COMPILATION, share / longest, what, step, place)
+    return _cause(e, Code.COMPILATION, share, what, step, place)
 
 
 def shared_gpu(e: Evidence) -> Cause | None:

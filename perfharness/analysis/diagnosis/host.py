@@ -91,11 +91,11 @@ class HostTimes:
         segments = paint(analysis)
         samples = sample_times(analysis, segments)
         self._samples = None if samples is None else samples.where(kept[samples.row])
-        length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
+        length = segments.end_ns - segments.start_ns
+        length[~kept[segments.row]] = 0
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
         self._has_lost_calls = any(one.code == "trace-missing-calls" for one in analysis.table.findings)
-        hidden = self._beside_gpu(analysis, segments, length)
-        self._hidden = self._with_inner(segments.stage, segments.activity, hidden)[:, UNKNOWN]
+        self._hidden = self._beside_gpu(analysis, segments, length)
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
@@ -214,16 +214,16 @@ class HostTimes:
         assert self._probe is not None, "there are samples"
         return self._stacks if self._probe.together is None else Stacks(self._probe.together)
 
-    def _beside_gpu(self, analysis: Analysis, segments: Segments, length: Int64) -> Int64:
-        """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by segment."""
-        trace, found = analysis.trace, np.zeros_like(length)
+    def _beside_gpu(self, analysis: Analysis, segments: Segments, length: Int64) -> Float64:
+        """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by path."""
+        trace = analysis.trace
         if trace.meta.has_all_calls and not self._has_lost_calls:
-            return found
+            return np.zeros(len(self._stages.paths))
         calls = np.isin(segments.thread, distinct(trace.api.thread)) | self._has_lost_calls
         at = np.flatnonzero((segments.activity == UNKNOWN) & (length > 0) & calls)
         busy = BusyLine(trace.operations.start_ns, trace.operations.end_ns)
-        found[at] = busy.within(segments.start_ns[at], segments.end_ns[at])
-        return found
+        beside = busy.within(segments.start_ns[at], segments.end_ns[at])
+        return self._with_inner(segments.stage[at], segments.activity[at], beside)[:, UNKNOWN]
 
     def _rows(self, path: int) -> Bool:
         return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)

@@ -53,7 +53,10 @@ class Stacks:
         frames = [frames_of(samples, stack) for stack in range(len(samples.stacks))]
         self.frames: Sequence[list[Frame]] = [*frames, []]
         self.own = [own_frame(one) if one and not is_recording(one) else None for one in self.frames]
-        self.user = [next((frame for frame in one if not _is_foreign(frame)), None) for one in self.frames]
+        self.user = [
+            next((one for one in frames if not (is_library(one.file) or is_instrument(one.file))), None)
+            for frames in self.frames
+        ]
         self.in_loader, self.in_pool = (_with(samples, names) for names in (DATA_LOADERS, POOLS))
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
 
@@ -122,10 +125,6 @@ def _with(samples: HostSamples, names: Names) -> Bool:
     """Which stacks have one of these functions."""
     chosen = set(frames_named(samples.frames, names))
     return np.asarray([*(not chosen.isdisjoint(stack) for stack in samples.stacks), False], dtype=np.bool_)
-
-
-def _is_foreign(frame: Frame) -> bool:
-    return is_library(frame.file) or is_instrument(frame.file)
 
 
 def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:

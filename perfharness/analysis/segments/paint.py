@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from perfharness.analysis.timeline.intervals import outer_first
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.result import Float64
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
+from perfharness.trace.columns import narrow
 
 WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
 """What the GPU does meanwhile says more. The same holds for unknown time of a trace without calls that only wait."""
@@ -87,7 +87,7 @@ class Segments:
         is_there = (np.append(key, -1)[found] == values) & (np.append(self.end_ns, 0)[found] > time_ns)
         return np.where(is_there & (found >= 0), found, -1)
 
-    def where(self, chosen: Bool | Int64) -> Segments:
+    def where(self, chosen: Bool | Integers) -> Segments:
         """The chosen rows."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
 
@@ -102,39 +102,45 @@ def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
         analysis: of the trace.
         rows: the ranges, rows of the stage table, none inside another. None: the outermost range of each thread.
     """
-    stages = analysis.stages
+    stages, calls = analysis.stages, Calls(analysis)
     rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
-    line, calls = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]), Calls(analysis)
-    inner, place = _ranges_inside(stages, rows)
-    own = line.spans(place, stages.start_ns[inner], stages.end_ns[inner])
-    events = list(_events(analysis, calls))
-    spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
-    pieces = Pieces(line, [own, *spans])
-    row = inner[pieces.topmost([own])]
-    top = pieces.topmost(spans)
-    activity, name = (
-        np.append(np.concatenate([column[at.event] for column, at in zip(columns, spans, strict=True)]), default)[top]
-        for columns, default in (
-            ([one.activity for one in events], CODES[Activity.UNKNOWN]),
-            ([one.name for one in events], NO_NAME),
-        )
-    )
-    first = pieces.changes(row, activity, name)
-    start, end = pieces.times(first)
-    row = row[first]
+    start, end, row, activity, name = _painted(analysis, rows, calls)
     segments = Segments(
         start_ns=start,
         end_ns=end,
         thread=stages.thread[row],
         row=row,
-        stage=stages.paths.code[row],
-        batch=np.asarray(analysis.stage_times.outer_batch)[row],
-        activity=activity[first],
-        name=name[first],
-        gpu=np.full(len(row), NO_NAME),
+        stage=narrow(stages.paths.code)[row],
+        batch=narrow(np.asarray(analysis.stage_times.outer_batch))[row],
+        activity=activity,
+        name=name,
+        gpu=np.full(len(row), NO_NAME, dtype=np.int32),
         names=calls.names,
     )
     return _with_gpu(segments, analysis, calls)
+
+
+def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int64, Integers, Integers, Integers]:
+    """Start, end, innermost range, activity and name of each segment, before it is known what the GPU did."""
+    stages = analysis.stages
+    line = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows])
+    levels = _ranges_inside(stages, rows)
+    own = [line.spans(place, stages.start_ns[inner], stages.end_ns[inner]) for inner, place in levels]
+    events = list(_events(analysis, calls))
+    spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
+    pieces = Pieces(line, [*own, *spans])
+    row = narrow(np.concatenate([inner for inner, _ in levels]))[pieces.topmost(own)]
+    top = pieces.topmost(spans)
+    activity, name = (
+        np.append(np.concatenate([column[at.event] for column, at in zip(columns, spans, strict=True)]), default)[top]
+        for columns, default in (
+            ([narrow(one.activity, np.int8) for one in events], np.int8(CODES[Activity.UNKNOWN])),
+            ([narrow(one.name) for one in events], np.int32(NO_NAME)),
+        )
+    )
+    del own, spans, top  # large
+    first = pieces.changes(row, activity, name)
+    return *pieces.times(first), row[first], activity[first], name[first]
 
 
 def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
@@ -156,13 +162,15 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     name = np.where((own < 0) & (others >= 0), calls.others, name)
     first = pieces.changes(name)
     start, end = pieces.times(first)
-    parts, rest = segments.where(at[pieces.place[first]]), np.delete(np.arange(len(segments)), at)
-    parts = replace(parts, start_ns=start, end_ns=end, gpu=name[first])
-    order = np.argsort(np.concatenate([rest, at[pieces.place[first]]]), kind="stable")
-    both: dict[str, Any] = {
-        column: np.concatenate([getattr(segments, column)[rest], getattr(parts, column)])[order] for column in COLUMNS
-    }
-    return replace(segments, **both)
+    count = np.ones(len(segments), dtype=np.int64)
+    count[at] = np.bincount(pieces.place[first], minlength=len(at))
+    is_part = np.zeros(len(segments), dtype=np.bool_)
+    is_part[at] = True
+    parts = np.flatnonzero(np.repeat(is_part, count))
+    found = segments.where(np.repeat(np.arange(len(segments), dtype=np.int32), count))
+    for column, values in ((found.start_ns, start), (found.end_ns, end), (found.gpu, name[first])):
+        column[parts] = values
+    return found
 
 
 def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
@@ -221,47 +229,52 @@ class Line:
         first, last = self.start_ns[place], self.end_ns[place]
         shift = self.begin[place] - first
         begin, stop = np.clip(start_ns, first, last) + shift, np.clip(end_ns, first, last) + shift
-        return Spans(np.arange(len(place)), place, begin, stop)
+        return Spans(np.arange(len(place), dtype=np.int32), narrow(place), begin, stop)
 
 
 class Pieces:
     """A line cut at the ends of spans: `place` is the stretch that each piece is in."""
 
     def __init__(self, line: Line, layers: Sequence[Spans]) -> None:
-        ends = [end for one in layers for end in (one.begin, one.stop)]
-        self._line, self._bounds = line, unique(np.concatenate([line.begin, line.stop, *ends]))
-        self.place = np.searchsorted(line.begin, self._bounds[:-1], side="right") - 1
+        ends = np.concatenate([line.begin, line.stop, *(end for one in layers for end in (one.begin, one.stop))])
+        ends.sort(kind="stable")  # of several that rise each
+        self._line, self._bounds = line, unique(ends)
+        self.place = narrow(np.searchsorted(line.begin, self._bounds[:-1], side="right") - 1)
 
-    def topmost(self, layers: Sequence[Spans]) -> Int64:
+    def topmost(self, layers: Sequence[Spans]) -> Integers:
         """For each piece the last of the spans, numbered through all layers, that covers it; -1: none."""
-        begin, stop = (np.concatenate(ends) for ends in zip(*((one.begin, one.stop) for one in layers), strict=True))
-        piece, span = expand(np.searchsorted(self._bounds, begin), np.searchsorted(self._bounds, stop))
-        top = np.full(len(self.place), -1, dtype=span.dtype)
-        np.maximum.at(top, piece, span)
-        return top.astype(np.int64)
+        top, count = np.full(len(self.place), -1, dtype=np.int32), 0
+        for one in layers:
+            piece, span = expand(np.searchsorted(self._bounds, one.begin), np.searchsorted(self._bounds, one.stop))
+            top[piece] = span + np.int32(count)  # of several for one piece, the last stays
+            count += len(one.event)
+        return top
 
-    def changes(self, *columns: Integers) -> Int64:
+    def changes(self, *columns: Integers) -> Integers:
         """The pieces that differ from the one before them, or begin a stretch."""
         found = np.zeros(len(self.place), dtype=np.bool_)
         found[:1] = True
         for column in (self.place, *columns):
             found[1:] |= column[1:] != column[:-1]
-        return np.flatnonzero(found)
+        return narrow(np.flatnonzero(found))
 
-    def times(self, first: Int64) -> tuple[Int64, Int64]:
+    def times(self, first: Integers) -> tuple[Int64, Int64]:
         """Start and end of the pieces from each of these to the next of them."""
-        place = self.place[first]
-        length = np.diff(np.append(self._bounds[first], self._bounds[-1:]))
-        start = self._bounds[first] - self._line.begin[place] + self._line.start_ns[place]
-        return start, start + length
+        start, shift = self._bounds[first], (self._line.start_ns - self._line.begin)[self.place[first]]
+        end = np.append(start, self._bounds[-1:])[1:]
+        start += shift
+        end += shift
+        return start, end
 
 
-def _ranges_inside(stages: StageTable, rows: Int64) -> tuple[Int64, Int64]:
-    """The ranges `rows` and those inside them, outer ones first; and which of `rows` each is in."""
-    place = np.full(len(stages) + 1, -1, dtype=np.int64)
+def _ranges_inside(stages: StageTable, rows: Int64) -> list[tuple[Integers, Integers]]:
+    """The ranges `rows` and those inside them, by level, outer ones first; and which of `rows` each is in."""
+    place = np.full(len(stages) + 1, -1, dtype=np.int32)
     place[rows] = np.arange(len(rows))
+    found = []
     for at in stages.rows_of_levels:
         place[at] = np.where(place[at] >= 0, place[at], place[stages.parent[at]])
-    inside = np.flatnonzero(place[:-1] >= 0)
-    inside = inside[np.lexsort((stages.start_ns[inside], stages.level[inside]))]
-    return inside, place[inside]
+        inside = at[place[at] >= 0]
+        inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
+        found.append((inside, place[inside]))
+    return found

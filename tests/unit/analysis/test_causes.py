@@ -131,6 +131,28 @@ def elsewhere(last: float) -> Content:
     return content
 
 
+def captures(last: float) -> Content:
+    """A CUDA graph is captured and made."""
+
+    def content(batch: Batch) -> None:
+        batch.call("cudaStreamBeginCapture_v10000", 100, 101)
+        batch.call("cudaGraphInstantiateWithFlags_v11040", last - 2, last)
+
+    return content
+
+
+def read_by_a_helper(count: int) -> Content:
+    """A lock, while a library's thread reads so many values from the GPU; and a launch."""
+
+    def content(batch: Batch) -> None:
+        states((300, HostState.LOCK))(batch)
+        for at in range(10, 10 + 20 * count, 20):
+            batch.copy((at, at + 2), (at + 3, at + 4), kind=CopyKind.DEVICE_TO_HOST, size=4, tid=WORKER)
+        batch.kernel(900, 905, 906)
+
+    return content
+
+
 def states(*parts: tuple[float, HostState], stack: tuple[str, ...] = WAIT) -> Content:
     """So many microseconds in each state, by samples; the rest computes in `work`."""
 
@@ -198,8 +220,10 @@ ROWS: dict[str, tuple[str, float, int | None, Content, Content]] = {
     "launches": ("launch-bound", 0.504, None, launches(50), launches(49)),
     "values": ("synchronization", 0.2, None, values(4, 50), values(4, 49.9)),
     "a wait": ("synchronization", 0.3, None, one_call(DEVICE_SYNCHRONIZE, 300), one_call(DEVICE_SYNCHRONIZE, 299)),
+    "values read by a helper": ("synchronization", 0.3, 9, read_by_a_helper(3), read_by_a_helper(2)),
     "allocations": ("allocator-churn", 0.3, None, one_call("cudaMalloc", 300), one_call("cudaMalloc", 299)),
     "modules": ("compilation", 0.1, None, one_call("cuLibraryLoadData", 100), one_call("cuLibraryLoadData", 99)),
+    "capture": ("compilation", 0.1, None, captures(200), captures(199)),
     "work of others": ("waiting:stage", 0.4, None, elsewhere(900), elsewhere(899)),
     "recorded wait": ("waiting:file", 0.3, None, system("fsync", 400), system("fsync", 399)),
     "compiler": ("compilation", 0.1, 7, on_stack(100, COMPILER), on_stack(50, COMPILER)),
@@ -249,6 +273,44 @@ def test_a_short_host_part_is_judged_by_its_gpu_work(tmp_path: Path) -> None:
     assert stage.verdict.share == pytest.approx(1.0)
     assert stage.gpu_busy_ms == pytest.approx(0.4)
     assert causes_of(tmp_path, outlasting(559), "issue", stages={}).verdict.code is not Code.GPU_BOUND
+
+
+def test_loading_is_little_of_a_stage_whose_gpu_work_takes_longer(tmp_path: Path) -> None:
+    """Case g12: 0.03 of 0.24 ms on the host, 16 ms on the GPU."""
+
+    def content(batch: Batch) -> None:
+        outlasting(900)(batch)
+        batch.call("cuLibraryLoadData", 30, 45)
+
+    assert causes_of(tmp_path, content, "issue", stages={}).verdict.code is Code.GPU_BOUND
+
+
+def computes_meanwhile(batch: Batch) -> None:
+    """The thread is on a CPU while the GPU does what the range before has started: it may wait for it."""
+    batch.range("before", -60, -20)
+    batch.kernel(-50, 500, 950)
+    batch.kernel(960, 965, 966)
+    batch.sampled(0, 1000, *WORK)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "alone"),
+    [
+        (computes_meanwhile, Code.CPU_BOUND, Code.UNKNOWN),
+        (launches(60), Code.LAUNCH_BOUND, Code.UNKNOWN),
+        (launches(90), Code.LAUNCH_BOUND, Code.LAUNCH_BOUND),
+        (values(4, 50), Code.SYNCHRONIZATION, Code.SYNCHRONIZATION),
+    ],
+    ids=["computing", "some launches", "many launches", "values"],
+)
+def test_what_one_pass_does_not_record_is_unknown(content: Content, code: Code, alone: Code, tmp_path: Path) -> None:
+    meta = {schema.META_TRACER_VERSION: "1", schema.META_CUDA_TRACED: "yes"}
+    for calls, expected in (("yes", code), ("no", alone)):
+        verdict = causes_of(tmp_path, content, meta={**meta, schema.META_ALL_CALLS: calls}).verdict
+        assert verdict.code is expected
+    if alone is Code.UNKNOWN:
+        assert "--explain" in verdict.step
+        assert (None if verdict.place is None else verdict.place.line) == (7 if code is Code.CPU_BOUND else None)
 
 
 def test_nothing_is_said_of_gpu_work_that_the_trace_lost(tmp_path: Path) -> None:
@@ -376,6 +438,11 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
     verdicts = {stage.path: stage.verdict for stage in causes.stages}
     assert all(verdicts[one.path] is one.cause for one in advice)
     assert unexplained({"one": causes}) == [one for one, verdict in verdicts.items() if verdict.code is Code.UNKNOWN]
+
+
+def test_advice_on_the_work_comes_before_that_on_the_wait_for_it(tmp_path: Path) -> None:
+    advice = advise({"one": diagnose(find_evidence(Pass(made(tmp_path, elsewhere(950)))))})
+    assert [one.path[-1] for one in advice] == ["before", "stage"]
 
 
 @pytest.mark.parametrize(

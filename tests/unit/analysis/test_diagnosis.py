@@ -142,19 +142,6 @@ def test_a_wait_for_another_stages_copy_is_counted(tmp_path: Path) -> None:
     assert (verdict.code, verdict.share) == (Code.SYNCHRONIZATION, near(0.6))
 
 
-def test_a_wait_names_the_stage_that_started_the_work(tmp_path: Path) -> None:
-    """The copy ends last, and is its own."""
-
-    def content(batch: Batch) -> None:
-        batch.kernel(10, 20, 930)
-        batch.kernel(12, 930, 940)
-        batch.copy((40, 946), (941, 943), kind=CopyKind.DEVICE_TO_HOST)
-
-    found = diagnosed(tmp_path, content, {"compute": (0, 11), "more": (11, 30), "results": (30, 1000)})
-    verdict = stage_of(found, "results").verdict
-    assert (verdict.code, verdict.detail, "compute" in verdict.what) == (Code.WAITING, "stage", True)
-
-
 def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
     """Each batch begins, to the nanosecond, with the end of the one before it, and with a call."""
 
@@ -301,15 +288,6 @@ def test_what_the_warm_up_cuts_off_is_in_no_number(tmp_path: Path) -> None:
     assert stage_of(leaked).wall_ms == pytest.approx((40 + 17) / 18)
     assert (stage_of(cut).verdict.code, stage_of(cut).wall_ms, cut.findings) == (Code.GPU_BOUND, 1.0, [])
     assert diagnosed(tmp_path, in_turns, warmup=6).stages == []
-
-
-def test_without_gpu_rows_nothing_is_said_of_the_gpu(tmp_path: Path) -> None:
-    builder = TraceBuilder(cuda_traced=False)
-    for index in range(3):
-        builder.range(f"batch_{index}", index * BATCH, (index + 1) * BATCH)
-    (batch,) = diagnosis_of(builder, tmp_path).stages
-    assert (batch.verdict.code, batch.wall_ms) == (Code.UNKNOWN, 1.0)
-    assert (batch.gpu_busy_ms, batch.limits, batch.kernels, batch.counters) == (None, None, [], [])
 
 
 def computes(batch: Batch) -> None:

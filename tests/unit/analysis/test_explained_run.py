@@ -96,7 +96,9 @@ def test_each_process_is_explained_by_its_own_second_pass(tmp_path: Path) -> Non
     assert explained["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 12.0
 
 
-@pytest.mark.parametrize("second", [{"ended": "failed", "exit_code": 3}, {"trace": None}, "gone", "damaged"])
+@pytest.mark.parametrize(
+    "second", [{"ended": "failed", "exit_code": 3}, {"trace": None}, "gone", "damaged", "no manifest"]
+)
 def test_a_process_whose_second_pass_is_not_whole(tmp_path: Path, second: dict[str, Any] | str) -> None:
     out = make(tmp_path, **(second if isinstance(second, dict) else {}))
     path = out / "explain" / "proc_1_gpu_0" / "trace.sqlite"
@@ -104,18 +106,12 @@ def test_a_process_whose_second_pass_is_not_whole(tmp_path: Path, second: dict[s
         path.unlink()
     elif second == "damaged":
         path.write_bytes(b"no trace")
+    elif second == "no manifest":
+        (out / "explain" / "manifest.json").write_text("{")
     found, codes = analyzed(out)
     whole, other = slowdowns(found).values()
-    assert None not in whole
+    assert (whole == {None}) is (second == "no manifest")
     assert other == {None}
-    assert codes.count("explaining-pass-failed") == 1
-
-
-def test_a_second_pass_that_cannot_be_read(tmp_path: Path) -> None:
-    out = make(tmp_path)
-    (out / "explain" / "manifest.json").write_text("{")
-    found, codes = analyzed(out)
-    assert list(slowdowns(found).values()) == [{None}, {None}]
     assert codes.count("explaining-pass-failed") == 1
 
 

@@ -43,29 +43,35 @@ def approx(value: float | None) -> Any:
     return None if value is None else pytest.approx(value, abs=1e-9)
 
 
-def test_a_kernel_over_whole_periods_has_their_mean(tmp_path: Path) -> None:
+BY_HAND: dict[str, tuple[tuple[float, float], dict[int, tuple[int, int, int, int, int]], dict[str, float | None]]] = {
+    # name: (when the kernel ran, readings by the end of their period, shares)
+    "whole periods": (
+        (100, 300), {200: (90, 60, 20, 30, 10), 300: (100, 80, 30, 20, 10)},
+        {"sm_active": 0.95, "tensor": 0.7, "occupancy": 0.25, "dram": 0.35, "seconds": 12 * 200e-6},
+    ),
+    # 50 us at 80 % of tensor read 40 % over 100 us
+    "parts of periods": (
+        (150, 250), dict.fromkeys((200, 300), (50, 40, 10, 0, 0)), {"sm_active": 1.0, "tensor": 0.8, "occupancy": 0.2},
+    ),
+    # 2 us in 100: a whole per cent stands for half of what a kernel can do
+    "too short": (
+        (120, 122), {200: (2, 1, 0, 0, 0)},
+        {"sm_active": None, "tensor": None, "dram": None, "uncertainty": None, "seconds": 12 * 2e-6},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_shares_while_the_kernel_ran(name: str, tmp_path: Path) -> None:
+    (start, end), values, shares = BY_HAND[name]
+
     def content(batch: Batch) -> None:
-        batch.kernel(10, 100, 300)
-        readings(batch, {200: (90, 60, 20, 30, 10), 300: (100, 80, 30, 20, 10)})
+        batch.kernel(10, start, end)
+        readings(batch, values)
 
     (found,) = counters(tmp_path, content)
-    assert found.gpu == 0
-    assert found.seconds == approx(12 * 200e-6)
-    assert (found.sm_active, found.tensor, found.occupancy) == (approx(0.95), approx(0.70), approx(0.25))
-    assert found.dram == approx(0.35)
-    assert found.uncertainty is not None
-    assert found.uncertainty <= 0.015 + 1e-9  # two counters of whole per cent each
-
-
-def test_what_was_counted_in_a_period_was_done_in_the_part_that_the_kernel_ran(tmp_path: Path) -> None:
-    """50 us at 80 % of tensor read 40 % over 100 us."""
-
-    def content(batch: Batch) -> None:
-        batch.kernel(10, 150, 250)
-        readings(batch, {200: (50, 40, 10, 0, 0), 300: (50, 40, 10, 0, 0)})
-
-    (found,) = counters(tmp_path, content)
-    assert (found.sm_active, found.tensor, found.occupancy) == (approx(1.0), approx(0.8), approx(0.2))
+    assert {one: getattr(found, one) for one in shares} == {one: approx(value) for one, value in shares.items()}
+    assert len(found.missing) == (5 if name == "too short" else 1)
 
 
 def test_the_clock_while_the_kernels_ran(tmp_path: Path) -> None:
@@ -107,19 +113,6 @@ def test_two_stages_in_one_period_share_it_by_time_within_what_is_possible(tmp_p
     assert abs(first.tensor - 0.5) <= first.uncertainty  # type: ignore[operator]
     assert first.uncertainty > 0.05  # the 10 us may have been anything
     assert 0.03 < second.uncertainty < 0.10
-
-
-def test_kernels_too_short_for_the_readings_have_no_share(tmp_path: Path) -> None:
-    """2 us in 100: a whole per cent stands for half of what a kernel can do."""
-
-    def content(batch: Batch) -> None:
-        batch.kernel(10, 120, 122)
-        readings(batch, {200: (2, 1, 0, 0, 0)})
-
-    (found,) = counters(tmp_path, content)
-    assert (found.sm_active, found.tensor, found.dram, found.uncertainty) == (None, None, None, None)
-    assert found.seconds > 0
-    assert len(found.missing) == 5
 
 
 def test_other_work_at_the_same_time_is_named(tmp_path: Path) -> None:

@@ -23,23 +23,24 @@ MS = 1_000_000
 BATCH = ("rec", "batch")
 
 
-def frame(function: str, file: str = "app.py", line: int = 1) -> Frame:
-    return Frame(function, file, line)
+WRAPPERS = "/x/perfharness/annotate/wrappers.py"
+CALL, OPENED = f"plain.<locals>.call@{WRAPPERS}:1", f"open_range@{WRAPPERS}:1"
+START = ("main@/x/perfharness/tracer/entry.py:3", "run@<frozen runpy>:8")
 
 
-# ---- the stacks ----
-
-
-def test_what_only_calls_a_measured_function_is_not_shown() -> None:
-    """Annotated functions are called by one of perfharness, which is shown where it is at work itself."""
-    here = "/x/perfharness/annotate/wrappers.py"
+@pytest.mark.parametrize(
+    ("stack", "shown"),
+    [
+        (("run@app.py:1", CALL, "main@app.py:1"), ("main", "run")),  # only calls a measured function
+        ((OPENED, CALL, "main@app.py:1"), ("main", "open_range")),  # is at work itself
+        (("start@/x/perfharness/tracer/api.py:1", "loop@app.py:2", *START), ("loop", "start")),
+        (START, ("run", "main")),  # what started the script is left out where there is something else
+    ],
+)
+def test_the_frames_that_are_shown(stack: tuple[str, ...], shown: tuple[str, ...]) -> None:
     builder = ProbeBuilder()
-    call, opened = frame("plain.<locals>.call", here), frame("open_range", here)
-    builder.sample(1 * MS, [frame("run"), call, frame("main")])
-    builder.sample(2 * MS, [opened, call, frame("main")])
-    spans = Spans(BATCH, np.asarray([global_tid(100, 100)]), np.asarray([0]), np.asarray([3 * MS]), 1)
-    found = [[one.function for one in frames] for frames, _ in stage_stacks(builder.build(), spans)]
-    assert sorted(found) == [["main", "open_range"], ["main", "run"]]
+    builder.sample(MS, stack, stage=BATCH)
+    assert list(named(stage_stacks(builder.build(), spans(BATCH, 2)))) == [shown]
 
 
 # ---- of samples ----
@@ -75,15 +76,6 @@ def test_the_stages_inside_stand_above_the_stacks() -> None:
     assert stage_stacks(probe(), spans(("rec", "elsewhere"), 9)) == []
 
 
-def test_what_started_the_script_is_left_out_but_not_what_the_script_calls() -> None:
-    builder = ProbeBuilder()
-    start = ["main@/x/perfharness/tracer/entry.py:3", "run@<frozen runpy>:8"]
-    inside = ["start@/x/perfharness/tracer/api.py:1", "loop@app.py:2"]
-    builder.sample(MS // 2, [*inside, *start], stage=BATCH)
-    builder.sample(MS + MS // 2, start, stage=BATCH)
-    assert set(named(stage_stacks(builder.build(), spans(BATCH, 2)))) == {("loop", "start"), ("run", "main")}
-
-
 def test_the_outermost_stages_hold_the_others() -> None:
     paths = [BATCH, (*BATCH, "decode"), ("rec", "batches"), ("rec", "a", "b"), ("rec", "a", "b", "c", "d")]
     assert [one.path for one in outermost([spans(path, 1) for path in paths])] == [BATCH, paths[2], paths[3]]
@@ -93,7 +85,7 @@ def test_the_outermost_stages_hold_the_others() -> None:
 
 
 def test_collapsed_stacks_are_lines_of_microseconds() -> None:
-    own, inner = frame("f;g", "app.py", 3), frame("blur", "cv.py", 0)
+    own, inner = Frame("f;g", "app.py", 3), Frame("blur", "cv.py", 0)
     stacks = {"rec/batch": [((own, inner), 1.5), ((own,), 0.25), ((own,), 0.0001)]}
     assert list(collapsed(stacks)) == [
         "rec/batch;f:g (app.py:3);blur (cv.py) 1500", "rec/batch;f:g (app.py:3) 250",
@@ -137,13 +129,3 @@ def test_export_writes_the_outermost_stages(sampled: Path, tmp_path: Path, capsy
     assert sorted(line.rsplit(" ", 1)[1] for line in lines) == ["4000", "6000"]
     assert all(line.startswith("trace: toy/batch;") for line in lines)
     assert capsys.readouterr().out.strip() == str(text)
-
-
-def test_without_samples_no_file_is_written(tmp_path: Path, capsys: Captured) -> None:
-    trace = Recorded(gpu=False)
-    for index in range(3):
-        trace.batch(index, 10 * index, 10 * index + 5)
-    path = str(trace.write(tmp_path / "trace.sqlite"))
-    assert run(["export", path, "-o", str(tmp_path / "a.txt")]) == 3
-    assert "--explain" in capsys.readouterr().err
-    assert not (tmp_path / "a.txt").exists()

@@ -62,8 +62,3 @@ def test_a_steady_run_needs_no_warm_up(seed: int) -> None:
     assert judged.state in ("enough", "too-short")
     assert judged.steady_from is not None
     assert judged.steady_from <= 3
-
-
-def test_of_loops_of_one_name_the_worst_counts() -> None:
-    judged = [judge_warmup(("r",), SLOW_START, cut) for cut in (3, 7)]
-    assert [finding.code for finding in warmup_findings(judged)] == ["warmup-too-short"]

@@ -13,41 +13,35 @@ from perfharness.model.trace import Int64, MemoryKind
 
 
 @dataclass(frozen=True)
-class Issuing:
-    """How the stage's host time is spent on giving the GPU work; a moment counts under one of these only. ns, sums.
+class Issued:
+    """What the host does to give the GPU work: counts per batch, times as shares of the stage's time.
 
-    `launching_ns` and `copying_ns` are the time in the calls and in what leads to them (`issuing.py`), the others that
-    in the calls; counts are of all batches. `copies`: from the host to a GPU, with the waits that follow them.
-    `read_backs`: from a GPU to the host, with the waits that follow; where the stage has only these, they are among
-    the `waits`. `synchronizing_ns`: other waits. `turning_ns`: what leads to read-backs and waits. `issued_gpu_ns`:
-    time on the GPU of what `launches` started.
+    `launching` and `copying` hold what leads to the calls; `launch_calls` only the calls. `issued_gpu`, `copies_gpu`,
+    `pageable`: time on the GPU.
     """
 
-    launches: int = 0
-    launching_ns: float = 0.0
-    launch_calls_ns: float = 0.0
-    """Of `launching_ns`: inside of the calls themselves."""
-    issued_gpu_ns: float = 0.0
-    copies: int = 0
-    copying_ns: float = 0.0
-    copies_gpu_ns: float = 0.0
-    pageable_ns: float = 0.0
-    """Of `copies_gpu_ns`: from pageable memory."""
-    read_backs: int = 0
-    reading_ns: float = 0.0
-    waits: int = 0
-    synchronizing_ns: float = 0.0
-    turning_ns: float = 0.0
-    allocations: int = 0
-    """Calls that allocate or free memory of a GPU, or pinned memory."""
-    allocating_ns: float = 0.0
+    launches: float = 0.0
+    launching: float = 0.0
+    launch_calls: float = 0.0
+    issued_gpu: float = 0.0
+    copies: float = 0.0
+    copying: float = 0.0
+    copies_gpu: float = 0.0
+    pageable: float = 0.0
+    read_backs: float = 0.0
+    reading: float = 0.0
+    waits: float = 0.0
+    synchronizing: float = 0.0
+    turning: float = 0.0
+    allocations: float = 0.0
+    allocating: float = 0.0
 
 
-def issuing(events: StageEvents) -> Issuing:
+def issuing(events: StageEvents) -> Issued:
     """The stage's calls by what they are for, each moment of the host under one."""
     roles, call = events.workload.roles, events.call
     if not len(call):
-        return Issuing()
+        return Issued()
     calls = events.workload.calls
     role, step, leads_to = roles.role[call], roles.step_ns[call], roles.leads_to[call]
     first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
@@ -62,22 +56,23 @@ def issuing(events: StageEvents) -> Issuing:
     # Waits for copies that other stages started are waits of this one.
     waits = (WAIT,) if started[READ_BACK] else (WAIT, READ_BACK)
     reading_ns = float(spent_ns[READ_BACK]) if started[READ_BACK] else 0.0
-    return Issuing(
-        launches=int(count[LAUNCH]),
-        launching_ns=float(both[LAUNCH]),
-        launch_calls_ns=float(spent_ns[LAUNCH]),
-        issued_gpu_ns=float(gpu_ns[LAUNCH]),
-        copies=int(started[COPY]),
-        copying_ns=float(both[COPY]),
-        copies_gpu_ns=float(gpu_ns[COPY]),
-        pageable_ns=_pageable_ns(events, copied),
-        read_backs=int(started[READ_BACK]),
-        reading_ns=reading_ns,
-        waits=int(sum(count[each] for each in waits)),
-        synchronizing_ns=float(sum(spent_ns[each] for each in waits)),
-        turning_ns=float(both[READ_BACK] + both[WAIT] - spent_ns[READ_BACK] - spent_ns[WAIT]),
-        allocations=int(count[ALLOCATE]),
-        allocating_ns=float(spent_ns[ALLOCATE]),
+    wall, batches = max(events.wall, 1.0), max(events.stage.batches, 1)
+    return Issued(
+        launches=int(count[LAUNCH]) / batches,
+        launching=float(both[LAUNCH]) / wall,
+        launch_calls=float(spent_ns[LAUNCH]) / wall,
+        issued_gpu=float(gpu_ns[LAUNCH]) / wall,
+        copies=int(started[COPY]) / batches,
+        copying=float(both[COPY]) / wall,
+        copies_gpu=float(gpu_ns[COPY]) / wall,
+        pageable=_pageable_ns(events, copied) / wall,
+        read_backs=int(started[READ_BACK]) / batches,
+        reading=reading_ns / wall,
+        waits=int(sum(count[each] for each in waits)) / batches,
+        synchronizing=float(sum(spent_ns[each] for each in waits)) / wall,
+        turning=float(both[READ_BACK] + both[WAIT] - spent_ns[READ_BACK] - spent_ns[WAIT]) / wall,
+        allocations=int(count[ALLOCATE]) / batches,
+        allocating=float(spent_ns[ALLOCATE]) / wall,
     )
 
 

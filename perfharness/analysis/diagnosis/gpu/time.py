@@ -9,7 +9,7 @@ import numpy as np
 from perfharness.analysis.diagnosis.gpu.call_roles import READ_BACK
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
-from perfharness.analysis.diagnosis.gpu.issuing import issuing
+from perfharness.analysis.diagnosis.gpu.issuing import Issued, issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
@@ -22,31 +22,6 @@ MOST_OPERATIONS = 100
 """The longest of a wait, of which it is looked up who started them."""
 
 INSTANTIATES = r"cu(da)?GraphInstantiate"
-
-
-@dataclass(frozen=True)
-class Issued:
-    """What the host does to give the GPU work: counts per batch, times as shares of the stage's time.
-
-    `launching` and `copying` hold what leads to the calls; `launch_calls` only the calls. `issued_gpu`, `copies_gpu`,
-    `pageable`: time on the GPU.
-    """
-
-    launches: float = 0.0
-    launching: float = 0.0
-    launch_calls: float = 0.0
-    issued_gpu: float = 0.0
-    copies: float = 0.0
-    copying: float = 0.0
-    copies_gpu: float = 0.0
-    pageable: float = 0.0
-    read_backs: float = 0.0
-    reading: float = 0.0
-    waits: float = 0.0
-    synchronizing: float = 0.0
-    turning: float = 0.0
-    allocations: float = 0.0
-    allocating: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +76,7 @@ def gpu_time(events: StageEvents) -> GpuTime:
         capturing=_capturing(events) / wall,
         helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
         headroom=_headroom(limits),
-        made=_issued(events, wall),
+        made=issuing(events),
         has_all_calls=workload.api_is_complete,
     )
 
@@ -117,36 +92,14 @@ def _shared(events: StageEvents) -> float:
     return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())
 
 
-def _issued(events: StageEvents, wall: float) -> Issued:
-    made, batches = issuing(events), max(events.stage.batches, 1)
-    return Issued(
-        launches=made.launches / batches,
-        launching=made.launching_ns / wall,
-        launch_calls=made.launch_calls_ns / wall,
-        issued_gpu=made.issued_gpu_ns / wall,
-        copies=made.copies / batches,
-        copying=made.copying_ns / wall,
-        copies_gpu=made.copies_gpu_ns / wall,
-        pageable=made.pageable_ns / wall,
-        read_backs=made.read_backs / batches,
-        reading=made.reading_ns / wall,
-        waits=made.waits / batches,
-        synchronizing=made.synchronizing_ns / wall,
-        turning=made.turning_ns / wall,
-        allocations=made.allocations / batches,
-        allocating=made.allocating_ns / wall,
-    )
-
-
 def _capturing(events: StageEvents) -> float:
     """Time from each beginning of a capture to the end of the call that makes a graph of it, ns."""
     calls, trace = events.workload.calls, events.workload.trace
     names = CudaCalls(trace.api, trace.names)
-    begins, ends = (names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES))
-    end = np.flatnonzero(ends)
-    begin = np.searchsorted(np.flatnonzero(begins), end) - 1
-    end, begin = end[begin >= 0], np.flatnonzero(begins)[begin[begin >= 0]]
-    return float((calls.end_ns[events.call[end]] - calls.start_ns[events.call[begin]]).sum())
+    is_either = [names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES)]
+    begin, end = (events.call[one] for one in is_either)
+    before = np.searchsorted(calls.start_ns[begin], calls.start_ns[end]) - 1
+    return float((calls.end_ns[end] - calls.start_ns[begin[before]])[before >= 0].sum())
 
 
 def _helpers_reads(events: StageEvents) -> int:
@@ -164,9 +117,7 @@ def _headroom(limits: GpuLimits) -> float | None:
 
 
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
-    """Time of waits, also those that follow from what is read back, while the GPU did what other stages started, ns,
-    and one of these stages.
-    """
+    """Time of waits and readings while the GPU did what other stages started, ns, and one of these stages."""
     workload, calls, roles, own = events.workload, events.workload.calls, events.workload.roles, events.own
     waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
