@@ -16,26 +16,9 @@ from typing import Any, TypeVar
 
 Tree = dict[str, Any]
 
-NAMES = {
-    "allocation": ("allocator-churn",),
-    "capture": ("recompilation", "compilation", "garbage-collection", "allocator-churn", "cpu-bound"),
-    "contention": ("cpu-contention",),
-    "copies": ("small-copies", "pageable-copies", "implicit-synchronization"),
-    "copy": ("copy-bound",),
-    "cpu": ("cpu-bound",),
-    "cpu-or-copies": ("cpu-bound", "copy-bound", "pageable-copies"),
-    "file": ("file-wait",),
-    "gpu": ("gpu-bound",),
-    "loader": ("data-loader-starvation", "data-loader"),
-    "network": ("network-wait",),
-    "pageable": ("pageable-copies",),
-    "recompiles": ("recompilation", "compilation"),
-    "stage": ("waiting-on-stage",),
-    "sync": ("synchronization-bound", "implicit-synchronization", "synchronization"),
-}
-"""Causes by short names: the codes that mean them. A code that is renamed is renamed here."""
-OTHER_CODES = ("cannot-tell", "first-use", "gil-contention", "launch-bound", "unknown", "waiting-on-system")
-CODES = {*OTHER_CODES, *(code for codes in NAMES.values() for code in codes)}
+Limit = tuple[str, str | None]
+"""Code of a cause and its detail."""
+ADVICE = r"^ *\d+\. (.+?)  ([a-z-]+)(?: \((.+?)\))?(?:  |$)"
 
 
 @dataclass(frozen=True)
@@ -80,15 +63,14 @@ class Ran:
         found = [stage for body in self.processes for stage in body["diagnosis"]["stages"]]
         return [stage for stage in found if stage["path"][-1] == name]
 
-    def advice(self) -> list[tuple[list[str], str]]:
-        """Stages and cause of each numbered line of what to do first."""
-        lines = re.findall(r"^ *\d+\. (.+)$", self.printed, re.MULTILINE)
-        found = []
-        for line in lines:
-            stages, rest = re.split(r" \(|  ", line, maxsplit=1)
-            cause = min((code for code in CODES if code in rest), key=rest.index, default="")
-            found.append(([stage.strip().split("/")[-1] for stage in stages.split(", ")], cause))
-        return found
+    def limits(self, name: str) -> list[Limit]:
+        """What limits the stages of that name, one per process that has it."""
+        return [(one["causes"][0]["code"], one["causes"][0]["detail"]) for one in self.stages(name)]
+
+    def advice(self) -> list[tuple[str, Limit]]:
+        """Stage and cause of each numbered line of what to do first."""
+        found = re.findall(ADVICE, self.printed, re.MULTILINE)
+        return [(stage.split("/")[-1], (code, detail or None)) for stage, code, detail in found]
 
 
 Check = Callable[[Ran], None]
@@ -208,36 +190,34 @@ def batches(ran: Ran, *counts: int, measured: bool = False) -> None:
     assert sorted(count for body in ran.processes for count in body["meta"][key].values()) == sorted(counts)
 
 
-def cause(ran: Ran, stage: str, name: str, line: int | None = None, limit: str | None = None) -> None:
-    """What limits a stage in each process: its code, the line of its first cause, what of the GPU."""
+def cause(ran: Ran, stage: str, code: str, detail: str | None = None, line: int | None = None) -> None:
+    """What limits a stage in each process: code and detail of its first cause, and its line."""
     found = ran.stages(stage)
     assert found
     for one in found:
-        assert one["verdict"]["verdict"] in NAMES[name]
-        assert limit is None or one["verdict"]["limit"] == limit
-        assert line is None or one["causes"][0]["where"]["line"] == line
+        first_cause = one["causes"][0]
+        assert first_cause["code"] == code
+        assert detail is None or first_cause["detail"] == detail
+        assert line is None or first_cause["place"]["line"] == line
 
 
-def has_cause(ran: Ran, stage: str, name: str, line: int) -> None:
+def has_cause(ran: Ran, stage: str, code: str, line: int) -> None:
     """One of a stage's causes, with its line."""
     found = only(ran.stages(stage))
-    assert line in [one["where"]["line"] for one in found["causes"] if one["code"] in NAMES[name] and one["where"]]
+    assert line in [one["place"]["line"] for one in found["causes"] if one["code"] == code and one["place"]]
 
 
-def never(ran: Ran, stage: str, name: str) -> None:
+def never(ran: Ran, stage: str, code: str, detail: str | None = None) -> None:
     """Neither verdict nor advice names this cause of a stage."""
-    verdicts = [one["verdict"]["verdict"] for one in ran.stages(stage)]
-    assert verdicts
-    advice = [code for stages, code in ran.advice() if stage in stages]
-    assert not {*verdicts, *advice} & {*NAMES[name]}
+    limits = ran.limits(stage)
+    assert limits
+    limits += [limit for advised, limit in ran.advice() if advised == stage]
+    assert not [limit for limit in limits if limit[0] == code and detail in {None, limit[1]}]
 
 
-def first(ran: Ran, stage: str, name: str) -> None:
+def first(ran: Ran, stage: str, code: str) -> None:
     """Stage and cause of the first line of what to do first."""
-    assert ran.advice()
-    stages, code = ran.advice()[0]
-    assert stage in stages
-    assert code in NAMES[name]
+    assert [(advised, limit[0]) for advised, limit in ran.advice()][:1] == [(stage, code)]
 
 
 def times_fit(ran: Ran) -> None:
@@ -339,17 +319,19 @@ print((statistics.median(around) - statistics.median(end - begin for _, begin, e
 
 
 def line_takes(ran: Ran, stage: str, line: int, span: str, within: float = 0.2) -> None:
-    """The share of a stage that its first cause saves at that line is the share of the program's own span."""
+    """The share of the line that the first cause names, without the time for which no CPU was free, is that of the
+    program's own span.
+    """
     found = only(ran.stages(stage))
-    (first_cause, *_) = found["causes"]
-    assert first_cause["where"]["line"] == line
-    near(first_cause["saves_ms"] / found["cpu_ms"], statistics.fmean(ran.spans(span)) / found["cpu_ms"], within)
+    place = found["causes"][0]["place"]
+    assert place["line"] == line
+    running = 1.0 - found["activities"].get("no-cpu", 0.0)
+    near(place["line_share"] / running, statistics.fmean(ran.spans(span)) / found["wall_ms"], within)
 
 
-def saves_share(ran: Ran, stage: str, share: float, within: float) -> None:
-    """The share of the batch that a stage costs."""
-    found = only(ran.stages(stage))
-    near(found["cost"]["saving_share"], share, within)
+def takes_share(ran: Ran, stage: str, whole: str, share: float, within: float) -> None:
+    """The share of a stage in the time of one around it, over all batches."""
+    near(only(ran.stages(stage))["wall_ms"] / only(ran.stages(whole))["wall_ms"], share, within)
 
 
 def peak_memory(ran: Ran) -> None:
