@@ -333,6 +333,8 @@ def launch_bound(e: Evidence) -> Cause | None:
     share, variant = made.launching, ""
     if not gpu.has_all_calls:  # what passes between launches while the GPU works may be waits
         share, variant = made.launching - made.issued_gpu, ", waits not recorded"
+        if share < THRESHOLDS["launch-bound, waits not recorded"].least:
+            return None
     each_us = made.launching * e.wall_ms * 1e3 / made.launches
     what = (
         f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, "

@@ -136,6 +136,7 @@ def captures(last: float) -> Content:
 
     def content(batch: Batch) -> None:
         batch.call("cudaStreamBeginCapture_v10000", 100, 101)
+        batch.call("cudaStreamEndCapture_v10000", last - 3, last - 2)
         batch.call("cudaGraphInstantiateWithFlags_v11040", last - 2, last)
 
     return content

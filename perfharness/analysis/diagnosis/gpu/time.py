@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
 from perfharness.model.diagnosis import GpuCounters, GpuLimits
 from perfharness.model.trace import GpuOperationKind, Int64
 
@@ -93,13 +94,17 @@ def _shared(events: StageEvents) -> float:
 
 
 def _capturing(events: StageEvents) -> float:
-    """Time from each beginning of a capture to the end of the call that makes a graph of it, ns."""
+    """Time from each beginning of a capture to its end, and in the calls that make graphs of them, ns."""
     calls, trace = events.workload.calls, events.workload.trace
+    if not any(re.match(BEGINS_CAPTURE, name) for name in trace.names):
+        return 0.0
     names = CudaCalls(trace.api, trace.names)
-    is_either = [names.of(one)[calls.index[events.call]] for one in (BEGINS_CAPTURE, INSTANTIATES)]
-    begin, end = (events.call[one] for one in is_either)
-    before = np.searchsorted(calls.start_ns[begin], calls.start_ns[end]) - 1
-    return float((calls.end_ns[end] - calls.start_ns[begin[before]])[before >= 0].sum())
+    of = calls.index[events.call]
+    begin, end, made = (events.call[names.of(one)[of]] for one in (BEGINS_CAPTURE, ENDS_CAPTURE, INSTANTIATES))
+    end = end[calls.start_ns[end] > calls.start_ns[begin].min(initial=np.iinfo(np.int64).max)]
+    begin = begin[np.searchsorted(calls.start_ns[begin], calls.start_ns[end]) - 1]
+    starts, ends = np.concatenate([begin, made]), np.concatenate([end, made])
+    return float((calls.end_ns[ends] - calls.start_ns[starts]).sum())
 
 
 def _helpers_reads(events: StageEvents) -> int:
