@@ -190,7 +190,7 @@ def copy_bound(e: Evidence) -> Cause | None:
     is_pageable = bool(made.copies) and made.pageable >= PAGEABLE * made.copies_gpu
     step, detail = ("pageable copies", "pageable") if is_pageable else ("copies", None)
     if is_pageable and made.copying > gpu.copy_only:
-        what = f"{made.copies:.0f} copies per batch from pageable memory take {_percent(made.copying)} of its time."
+        what = f"{_count(made.copies, 'copy', 'copies')} per batch from pageable memory take {_percent(made.copying)} of its time."
         cause = _cause(e, Code.COPY_BOUND, made.copying, what, step, place, detail, ", pageable")
         return replace(cause, saves_ms=made.copying * e.wall_ms)
     share = gpu.copy_only / max(gpu.busy, 1.0)
@@ -255,14 +255,15 @@ def waiting(e: Evidence) -> Cause | None:
     """Blocked: in a lock, a sleep, a file, the network, or for another process or thread."""
     host = e.host
     without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
-    share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu - e.read_by_helpers
+    blocked = sum(map(host.blocked, WAITS)) - host.loading
+    share = blocked - without_cpu - e.read_by_helpers
     most = max(WAITS, key=host.blocked)
     is_work = most is Activity.LOCK and max(host.others.working, host.others.asked) >= WORKED
     detail, place = "stage" if is_work else most.value, host.places.get(most)
     variant = ", not sampled" if most is Activity.OTHER and place is None else ""
     if variant and share < THRESHOLDS["waiting, not sampled"].least:
         return None
-    what = f"It is blocked {_percent(share)} of its time, most of it {WAITS_FOR[detail]}{_meanwhile(host, most)}."
+    what = f"It is blocked {_percent(blocked)} of its time, most of it {WAITS_FOR[detail]}{_meanwhile(host, most)}."
     return _cause(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail, variant)
 
 
@@ -293,7 +294,7 @@ def allocator_churn(e: Evidence) -> Cause | None:
     if made is None or made.allocations < 1 or made.allocating < made.reading + made.synchronizing:
         return None
     share = made.allocating
-    what = f"{made.allocations:.0f} calls per batch allocate or free memory and take {_percent(share)} of its time."
+    what = f"{_count(made.allocations, 'call', 'calls')} per batch to allocate or free memory take {_percent(share)} of its time."
     cause = _cause(e, Code.ALLOCATOR_CHURN, share, what, "allocator", e.host.places.get(Activity.ALLOC))
     return replace(cause, saves_ms=share * e.wall_ms)
 
@@ -354,10 +355,9 @@ def cpu_bound(e: Evidence) -> Cause | None:
     if gpu is not None and not gpu.has_all_calls and share * e.wall_ms <= UNRECORDED_CALL_MS * gpu.made.launches:
         return None
     place, library = host.places.get(Activity.COMPUTE), host.library
-    at = "" if place is None else f", {_percent(place.function_share)} in {place.function}"
     inside = "" if library is None else f", most of that in {library.function} of {library.name}"
-    what = f"It computes {_percent(share)} of its time{at}{inside} ({host.samples} samples)."
-    return _cause(e, Code.CPU_BOUND, share, what, cheaper(place.function if place else None, library), place)
+    what = f"It computes {_percent(share)} of its time{inside} ({host.samples} samples)."
+    return _cause(e, Code.CPU_BOUND, share, what, cheaper(place, library), place)
 
 
 def unknown(e: Evidence) -> Cause:
@@ -381,6 +381,10 @@ PARTS = (garbage_collection, gil_contention, cpu_contention, data_loader, waitin
 """Of the threads' time."""
 CALLS = (allocator_churn, synchronization, launch_bound)
 """Before `cpu_bound`, which holds what leads to calls, too."""
+
+
+def _count(number: float, one: str, several: str) -> str:
+    return f"{number:.0f} {one if round(number) == 1 else several}"
 
 
 def _at(place: Place) -> str:

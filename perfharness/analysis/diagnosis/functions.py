@@ -31,7 +31,7 @@ def functions(stacks: Stacks, mine: SampleTimes) -> list[FunctionShare]:
         is_ours = is_recording(frames)
         if is_ours:
             frames = frames[next(at for at, frame in enumerate(frames) if is_instrument(frame.file)) :]
-        frames = program_frames(frames)
+        frames = [frame for frame in program_frames(frames) if not is_instrument(frame.file)]
         innermost: dict[Function, Frame] = {}
         for frame in frames:
             innermost.setdefault((frame.function, frame.file), frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfharness.analysis.diagnosis.stacks import Library
+from perfharness.model.diagnosis import Place
 
 STEPS = {
     "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",
@@ -68,12 +69,13 @@ LESS = {
 """How a caller gives a library less to do."""
 
 
-def cheaper(function: str | None, library: Library | None) -> str:
+def cheaper(place: Place | None, library: Library | None) -> str:
     """What to try where this function computes, most of it in this library."""
-    if function is None:
+    if place is None:
         return STEPS["explain"]
     if library is None:
-        return f"Make {function} cheaper, or spread its work over processes."
+        what = f"line {place.line}" if place.function.startswith("<") else place.function
+        return f"Make {what} cheaper, or spread its work over processes."
     less = LESS.get(library.name, "smaller inputs, cheaper options")
     threads = f", or more threads ({THREADS[library.name]})" if library.name in THREADS else ""
     return f"Call {library.function} of {library.name} less, or give it less to do ({less}){threads}."

@@ -119,8 +119,9 @@ def cause_lines(cause: Cause) -> list[Text]:
     """What a cause is and where; what to do."""
     what = safe_line(cause.what)
     if cause.place is not None:
-        what += f" {place_text(cause.place)} takes {100 * cause.place.function_share:.0f} % of the stage"
-        what += f", its line {100 * cause.place.line_share:.0f} %."
+        function, line = (f"{100 * share:.0f} %" for share in (cause.place.function_share, cause.place.line_share))
+        what += f" {place_text(cause.place)} takes {function} of the stage"
+        what += "." if line == function else f", its line {line}."
     return [Text(what), Text(f"→ {safe_line(cause.step)}")]
 
 
