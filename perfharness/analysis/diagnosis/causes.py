@@ -190,7 +190,8 @@ def copy_bound(e: Evidence) -> Cause | None:
     is_pageable = bool(made.copies) and made.pageable >= PAGEABLE * made.copies_gpu
     step, detail = ("pageable copies", "pageable") if is_pageable else ("copies", None)
     if is_pageable and made.copying > gpu.copy_only:
-        what = f"{_count(made.copies, 'copy', 'copies')} per batch from pageable memory take {_percent(made.copying)} of its time."
+        copies = _count(made.copies, "copy", "copies")
+        what = f"{copies} per batch from pageable memory take {_percent(made.copying)} of its time."
         cause = _cause(e, Code.COPY_BOUND, made.copying, what, step, place, detail, ", pageable")
         return replace(cause, saves_ms=made.copying * e.wall_ms)
     share = gpu.copy_only / max(gpu.busy, 1.0)
@@ -294,7 +295,8 @@ def allocator_churn(e: Evidence) -> Cause | None:
     if made is None or made.allocations < 1 or made.allocating < made.reading + made.synchronizing:
         return None
     share = made.allocating
-    what = f"{_count(made.allocations, 'call', 'calls')} per batch to allocate or free memory take {_percent(share)} of its time."
+    calls = _count(made.allocations, "call", "calls")
+    what = f"{calls} per batch to allocate or free memory take {_percent(share)} of its time."
     cause = _cause(e, Code.ALLOCATOR_CHURN, share, what, "allocator", e.host.places.get(Activity.ALLOC))
     return replace(cause, saves_ms=share * e.wall_ms)
 
