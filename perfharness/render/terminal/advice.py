@@ -128,7 +128,8 @@ def cause_lines(cause: Cause) -> list[Text]:
 def advice_text(advice: Advice, name: str, processes: int = 1) -> str:
     """One piece of advice on one line."""
     head, *rest = (line.plain for line in advice_lines(advice, name, processes))
-    return f"{head}. {' '.join(rest)}"
+    stage, _, limit = head.partition("  ")
+    return f"{stage}: {limit.replace('  ', ', ')}. {' '.join(rest)}"
 
 
 def milliseconds(value: float) -> str:
