@@ -154,20 +154,21 @@ def find_evidence(one: Pass) -> PassEvidence:
         for rows in times.rows_of_loops
     ]
     longest = {stage.path for stage in sorted(one.stages.values(), key=lambda stage: -one.wall_ms(stage))[:MAX_STAGES]}
-    found = {path: _of_stage(one, stage) for path, stage in one.stages.items() if path in longest}
+    host = one.host  # before the GPU work is joined: both at once take the most memory
+    found = {path: _of_stage(one, host, stage) for path, stage in one.stages.items() if path in longest}
     return PassEvidence(found, one.supply, loops, [] if one.workload is None else list(one.workload.gpus.facts))
 
 
-def _of_stage(one: Pass, stage: StageRows) -> StageEvidence:
+def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
     events = one.events(stage)
     return StageEvidence(
         number=stage.number,
         batches=one.batches_around(stage),
         wall_ms=one.wall_ms(stage),
-        host=one.host.of_stage(stage.number),
+        host=host.of_stage(stage.number),
         gpu=None if events is None else gpu_time(events),
         throttled=one.throttled(stage),
-        functions=one.host.functions(stage.number),
+        functions=host.functions(stage.number),
         kernels=[] if events is None else top_kernels(events),
         copies=[] if events is None else copies(events),
     )

@@ -15,7 +15,7 @@ from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
 from perfharness.analysis.host_samples.contention import own_contention
 from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BLOCK_ROWS, BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
 from perfharness.model.diagnosis import FunctionShare, Place
@@ -239,8 +239,11 @@ class HostTimes:
     def _with_inner(self, path: Integers, activity: Integers, ns: Int64) -> Float64:
         """Time by path, with that of the paths inside it, and activity."""
         size, count = len(ACTIVITIES), len(self._stages.paths)
-        key = np.asarray(path, dtype=np.int64) * size + activity
-        table = np.bincount(key, weights=ns, minlength=count * size).reshape(-1, size).astype(np.float64)
+        table = np.zeros((count, size))
+        for begin in range(0, len(ns), BLOCK_ROWS):  # of all at once the copies are large
+            block = slice(begin, begin + BLOCK_ROWS)
+            key = np.asarray(path[block], dtype=np.int64) * size + activity[block]
+            table += np.bincount(key, weights=ns[block], minlength=count * size).reshape(-1, size)
         around = self._stages.paths.parent.tolist()
         for one in range(count - 1, -1, -1):
             if around[one] >= 0:

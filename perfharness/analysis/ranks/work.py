@@ -15,7 +15,7 @@ from perfharness.analysis.segments import Segments, paint
 from perfharness.analysis.segments.calls import Calls
 from perfharness.analysis.segments.paint import WAITS_FOR_GPU, Line
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
 from perfharness.model.result import Float64, Path
@@ -164,7 +164,7 @@ def rank_work(analysis: Analysis) -> RankWork | None:
         ),
         host=_by_path(found.host, inside, len(batch), path),
         gpu=None if found.gpu is None else _by_path(found.gpu, inside, len(batch), path),
-        between=frozenset(np.unique(stages.paths.code[times.batch < 0]).tolist()) | {OUTSIDE},
+        between=frozenset(distinct(stages.paths.code[times.batch < 0])) | {OUTSIDE},
         reason=None if kind != "none" else _why_unseen(analysis.trace),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import unique
 from perfharness.model.measured import is_part_of
 from perfharness.model.result import BatchLoop, Float64, path_text
 from perfharness.model.rounding import figure
@@ -240,7 +241,7 @@ def _concurrency(processes: Sequence[_Process], window: Window) -> dict[str, Any
         )
         for one in processes
     ]
-    edges = np.unique(np.concatenate([edge for line in inside for edge in (line.start, line.end)]))
+    edges = unique(np.concatenate([edge for line in inside for edge in (line.start, line.end)]))
     length = np.diff(edges)
     count = sum(line.within(edges[:-1], edges[1:]) > 0 for line in inside)
     return {

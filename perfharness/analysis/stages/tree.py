@@ -14,7 +14,7 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throughput
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
-from perfharness.analysis.timeline.grouping import distinct, rows_by_code
+from perfharness.analysis.timeline.grouping import distinct, rows_by_code, unique
 from perfharness.model.result import TIMES, BatchLoop, EntryTable, OutsideStage, Path, ProcessResult, Tree
 from perfharness.model.trace import Bool
 
@@ -74,7 +74,7 @@ def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
     """Stages in no batch and around none, by path. Which batch they worked for is not in a trace."""
     holds_batches = np.zeros(len(stages), dtype=np.bool_)
     above = stages.parent[times.outermost_batches()]
-    while len(above := np.unique(above[above >= 0])):
+    while len(above := unique(above[above >= 0])):
         holds_batches[above] = True
         above = stages.parent[above]
     rows, counts = rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)

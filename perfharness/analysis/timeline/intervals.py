@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.trace import Int64, Integers
 
 NO_PARENT = -1
@@ -43,7 +44,7 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
         before = running_maximum_before(ends, partition)
         is_outer = ends > before
         overlaps = is_outer & (start[remaining] < before)
-        overlapping.update(np.unique(group[remaining[overlaps]]).tolist())
+        overlapping.update(distinct(group[remaining[overlaps]]))
         level[remaining[is_outer]] = depth
         last_outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(remaining), dtype=np.int32), 0))
         partition = remaining[last_outer[~is_outer]]

@@ -94,7 +94,7 @@ class Workload:
         """When threads without any stage began copies to the host, in order."""
         launch = np.flatnonzero(np.isin(self.details.copy_kind[self.launches.operation], TO_HOST))
         call = self.launches.call[launch]
-        own = np.isin(self.trace.api.thread[call], np.unique(self.stages.thread))
+        own = np.isin(self.trace.api.thread[call], unique(self.stages.thread))
         return np.sort(self.trace.api.start_ns[call[~own]]).astype(np.int64)
 
 
