@@ -129,7 +129,7 @@ def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int6
     events = list(_events(analysis, calls))
     spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
     pieces = Pieces(line, [*own, *spans])
-    row = narrow(np.concatenate([inner for inner, _ in levels]))[pieces.topmost(own)]
+    row = narrow(np.concatenate([rows[:0], *(inner for inner, _ in levels)]))[pieces.topmost(own)]
     top = pieces.topmost(spans)
     activity, name = (
         np.append(np.concatenate([column[at.event] for column, at in zip(columns, spans, strict=True)]), default)[top]
