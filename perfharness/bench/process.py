@@ -39,6 +39,12 @@ SEARCHED_LINES = 100
 NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA out of memory", "Out of memory")
 """What libraries write to stderr before they abort for lack of memory, instead of raising."""
 
+RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""As `python -m`, but without the modules of the current folder."""
+
 
 @dataclass(frozen=True)
 class CaseEnd:
@@ -148,7 +154,7 @@ def run_process(
         entry: the module that measures.
     """
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
-    command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
+    command = (sys.executable, "-c", RUN_MODULE, entry, str(folder.absolute() / SPEC_NAME))
     variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: "0"}
     process = ProcessSpec(0, (), folder.name, command, variables)
     folder.mkdir(parents=True, exist_ok=True)

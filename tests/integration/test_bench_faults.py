@@ -44,7 +44,7 @@ def test_two_benches_on_one_folder_and_a_killed_helper(tmp_path: Path) -> None:
         second.communicate(timeout=PATIENCE_S)
         assert second.returncode == 1
         assert any(out.glob("cases/.*slow*.running/status.json"))
-        (helper,) = [one for one in psutil.Process(first.pid).children() if "child.py" in " ".join(one.cmdline())]
+        (helper,) = [one for one in psutil.Process(first.pid).children() if "hold.py" in " ".join(one.cmdline())]
         helper.kill()
         stdout, stderr = first.communicate(timeout=PATIENCE_S)
     finally:

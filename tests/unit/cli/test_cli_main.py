@@ -97,7 +97,7 @@ def test_an_ascii_locale_is_no_reason_to_fail(environ: dict[str, str], tmp_path:
         "launch", "--dry-run", "--tracer", "none", "--cool-down", "40", str(tmp_path / "größe.py"), **environ
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
-    assert re.search(r"begins at 40 \\xb0C", done.stdout)
+    assert re.search(r"to 40 \\xb0C", done.stdout)
     trace = TraceBuilder()
     for index in range(12):
         trace.range(f"batch_{index}", 1000 * index, 1000 * index + 900)
