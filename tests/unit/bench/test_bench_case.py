@@ -76,8 +76,8 @@ def test_all_that_was_asked_for_is_there(whole: Run) -> None:
 
 @pytest.mark.slow
 def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
-    """4 rounds before, 120 timed, of which the last 60 take 40 ms longer; in the second pass all take 150 ms longer."""
-    script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 64, *[40.0] * 60, *[150.0] * 500))
+    """4 rounds before, 120 timed, each 0.4 ms longer than the last; in the second pass all take 150 ms longer."""
+    script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 4, *(0.4 * each for each in range(120)), *[150.0] * 500))
     found, _ = run(tmp_path / "case", script, passes=("latency", "telemetry"), telemetry=TelemetrySettings(seconds=0.5))
     assert known(known(found.latency).drift_percent) > 20
     assert found.reasons["latency"]
