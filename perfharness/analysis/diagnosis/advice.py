@@ -52,9 +52,13 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
             known = found.get(key)
             most = advice if known is None or advice.worth_ms > known.worth_ms else known
             found[key] = replace(most, processes=1 if known is None else known.processes + 1)
-    return sorted(
-        found.values(), key=lambda one: (one.cause.saves_ms is None, one.cause.detail == "stage", -one.worth_ms)
-    )
+    return sorted(found.values(), key=lambda one: (_has_no_saving(one.cause), -one.worth_ms))
+
+
+def _has_no_saving(cause: Cause) -> tuple[bool, bool]:
+    """Whether a cause names none, and whether it only names another stage."""
+    is_none = cause.saves_ms is None
+    return is_none, is_none and cause.detail == "stage"
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
