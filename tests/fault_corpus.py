@@ -11,6 +11,7 @@ comment counts as a whole, with its body (`for …:  # fault`, `def …:  # faul
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,17 @@ from pathlib import Path
 from typing import Any
 
 MARKER = "# fault"
+CORPORA = {
+    "cpu": "tests/faults_cpu",
+    "blind": "tests/faults_blind",
+    "blind2": "tests/faults_blind2",
+    "blind3": "tests/faults_blind3",
+    "blind4": "tests/faults_blind4",
+    "blind5": "tests/faults_blind5",
+    "gpu": "tests/gpu/faults",
+}
+"""Name -> folder, in the root of the checkout."""
+WITHOUT_GPU = tuple(name for name in CORPORA if name != "gpu")
 CONTROL_GROUPS = "/sys/fs/cgroup/cgroup.subtree_control"
 """Of version 2."""
 
@@ -56,6 +68,13 @@ class Fault:
         if self.needs_control_group and not os.access(CONTROL_GROUPS, os.W_OK):
             missing.append("the right to make control groups")
         return missing
+
+
+def faults_of(corpus: str) -> tuple[Fault, ...]:
+    """The programs of a corpus."""
+    module = importlib.import_module(f"{CORPORA[corpus].replace('/', '.')}.expected")
+    expected: tuple[Fault, ...] = module.EXPECTED
+    return expected
 
 
 def fault_lines(source: str) -> list[tuple[int, int]]:

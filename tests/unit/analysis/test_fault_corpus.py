@@ -9,23 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fault_corpus import Fault, fault_lines, judge
-from tests.faults_blind.expected import EXPECTED as BLIND
-from tests.faults_blind2.expected import EXPECTED as BLIND_2
-from tests.faults_blind3.expected import EXPECTED as BLIND_3
-from tests.faults_blind4.expected import EXPECTED as BLIND_4
-from tests.faults_blind5.expected import EXPECTED as BLIND_5
-from tests.faults_cpu.expected import EXPECTED
+from tests.fault_corpus import CORPORA, Fault, fault_lines, faults_of, judge
 
-TESTS = Path(__file__).resolve().parents[2]
-CORPORA = {
-    "faults_cpu": EXPECTED,
-    "faults_blind": BLIND,
-    "faults_blind2": BLIND_2,
-    "faults_blind3": BLIND_3,
-    "faults_blind4": BLIND_4,
-    "faults_blind5": BLIND_5,
-}
+ROOT = Path(__file__).resolve().parents[3]
 SOURCE = """\
 import time
 def slow(values):
@@ -119,20 +105,23 @@ def test_a_twin_may_wait_for_what_is_expected(program: Path, allowed: tuple[str,
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_expectations_and_programs_are_the_same_ones(corpus: str) -> None:
-    programs = {file.stem for file in (TESTS / corpus).glob("*.py")} - {"expected", "two_ranks", "fault_options"}
-    assert {fault.program for fault in CORPORA[corpus]} == programs
-    assert len(CORPORA[corpus]) == len(programs)
+    programs = {file.stem for file in (ROOT / CORPORA[corpus]).glob("*.py")} - {
+        "expected",
+        "two_ranks",
+        "fault_options",
+    }
+    assert sorted(fault.program for fault in faults_of(corpus)) == sorted(programs)
 
 
 @pytest.mark.parametrize(
     ("corpus", "fault"),
-    [(corpus, fault) for corpus, faults in CORPORA.items() for fault in faults],
+    [(corpus, fault) for corpus in CORPORA for fault in faults_of(corpus)],
     ids=lambda value: value if isinstance(value, str) else value.program,
 )
 def test_a_program_cites_its_report_and_marks_its_lines(corpus: str, fault: Fault) -> None:
-    source = (TESTS / corpus / f"{fault.program}.py").read_text()
+    source = (ROOT / CORPORA[corpus] / f"{fault.program}.py").read_text()
     assert fault.report in source
     assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", fault.report)
     assert bool(fault_lines(source)) == fault.has_line
     named = [option for option in fault.options if option.endswith(".toml")]
-    assert all((TESTS / corpus / name).is_file() for name in named)
+    assert all((ROOT / CORPORA[corpus] / name).is_file() for name in named)

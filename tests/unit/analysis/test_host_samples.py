@@ -10,29 +10,13 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
 from perfharness.analysis.host_samples.frames import is_library, library_of
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
-from perfharness.host_probe import sample_file
 from perfharness.model import conventions
 from perfharness.model.diagnosis import Code, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import RecordedProbe, read_host_probe
 from tests.support.made_batches import WORKER, Batch, Content, diagnosed, near, stage_of
+from tests.support.sample_files import MS, new_file, recorded_in
 from tests.support.trace_builder import TraceBuilder
-
-MS = 1_000_000
-
-
-def new_file(path: Path, **facts: int) -> sample_file.SampleFile:
-    file = sample_file.SampleFile(str(path))
-    file.write_json(sample_file.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, **facts})
-    return file
-
-
-def recorded_in(folder: Path, pid: int | None = None) -> RecordedProbe:
-    found = read_host_probe(folder, pid)
-    assert found is not None
-    return found
-
 
 # ---- functions and lines ----
 

@@ -12,21 +12,8 @@ from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
-from perfharness.trace.host_samples import RecordedProbe, read_host_probe
-
-MS = 1_000_000
-
-
-def new_file(path: Path, **facts: int) -> sample_file.SampleFile:
-    file = sample_file.SampleFile(str(path))
-    file.write_json(sample_file.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, **facts})
-    return file
-
-
-def recorded_in(folder: Path, pid: int | None = None) -> RecordedProbe:
-    found = read_host_probe(folder, pid)
-    assert found is not None
-    return found
+from perfharness.trace.host_samples import read_host_probe
+from tests.support.sample_files import MS, new_file, recorded_in
 
 
 @pytest.mark.parametrize(
