@@ -141,16 +141,6 @@ class CopyKind(IntEnum):
     UNIFIED_DEVICE_TO_DEVICE = 13
 
 
-class SynchronizationKind(IntEnum):
-    """What a synchronisation waited for, numbered as nsys does (ENUM_CUPTI_SYNC_TYPE)."""
-
-    UNKNOWN = 0
-    EVENT = 1
-    STREAM_WAIT_EVENT = 2
-    STREAM = 3
-    CONTEXT = 4
-
-
 @dataclass(frozen=True)
 class OperationDetails:
     """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
@@ -181,26 +171,6 @@ class OperationDetails:
 
     def __len__(self) -> int:
         return len(self.name)
-
-
-@dataclass(frozen=True)
-class Synchronizations:
-    """Waits that the tracer recorded as such (nsys only; none does not mean that there was none).
-
-    `kind` is a `SynchronizationKind`; `correlation` and `process` lead to the API call; `stream` is -1 where it waited
-    for more than one, or where the trace lacks it.
-    """
-
-    start_ns: Int64
-    end_ns: Int64
-    process: Int64
-    correlation: Int64
-    kind: Int64
-    device: Int64
-    stream: Int64
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 class OsWaitKind(IntEnum):
@@ -279,7 +249,6 @@ class Trace:
     api: ApiCalls
     operations: GpuOperations
     details: OperationDetails
-    synchronizations: Synchronizations
     os_calls: OsCalls | None
     """None: the operating system's calls were not recorded."""
 

@@ -28,7 +28,6 @@ from perfharness.model.trace import (
     NvtxMarks,
     NvtxRanges,
     OperationDetails,
-    Synchronizations,
     Trace,
     TraceMeta,
 )
@@ -86,7 +85,6 @@ def _without_trace() -> Analysis:
             nothing(ApiCalls),
             nothing(GpuOperations),
             nothing(OperationDetails),
-            nothing(Synchronizations),
             os_calls=None,
             names=[],
             meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),

@@ -16,7 +16,6 @@ from perfharness.model.trace import (
     OperationDetails,
     OsCalls,
     OsWaitKind,
-    Synchronizations,
 )
 from perfharness.trace.columns import MISSING, check_events, narrow
 from perfharness.trace.names import NameTable, by_name
@@ -25,7 +24,6 @@ UNKNOWN = -1
 CALL_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
 OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
 OS_CALL_COLUMNS = ["start", "end", "globalTid", "nameId"]
-SYNCHRONIZATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "syncType", "deviceId", "streamId"]
 
 OPERATION_TABLES = {
     GpuOperationKind.KERNEL: schema.TABLE_KERNEL,
@@ -45,8 +43,6 @@ DETAILS = {
 }  # fmt: skip
 """Columns that only operations of this kind have."""
 
-ANY_STREAM = 0xFFFFFFFF
-"""CUPTI's stream id of a wait that is not on one stream."""
 
 TABLE_OSRT = "OSRT_API"
 
@@ -139,21 +135,6 @@ def _operations(rows: dict[str, Integers], names: NameTable) -> dict[str, Intege
 def _known(values: Integers) -> Integers:
     missing = values == MISSING
     return np.where(missing, UNKNOWN, values) if missing.any() else values
-
-
-def make_synchronizations(rows: dict[str, Integers]) -> Synchronizations:
-    """The synchronisations that the tracer recorded as such."""
-    rows = {name: column.astype(np.int64) for name, column in rows.items()}
-    stream = _known(rows["streamId"])
-    return Synchronizations(
-        start_ns=rows["start"],
-        end_ns=rows["end"],
-        process=rows["globalPid"],
-        correlation=rows["correlationId"],
-        kind=np.maximum(rows["syncType"], 0),
-        device=_known(rows["deviceId"]),
-        stream=np.where(stream == ANY_STREAM, UNKNOWN, stream),
-    )
 
 
 def make_os_calls(rows: dict[str, Integers], names: NameTable) -> OsCalls:

@@ -118,7 +118,7 @@ def part_of_process(trace: Trace, pid: int) -> Trace:
     operations, details = rows_of(trace.operations, of_gpu), rows_of(trace.details, of_gpu)
     ends = (known_ends(ranges), marks.time_ns, api.end_ns, operations.end_ns)
     end_ns = max(int(column.max(initial=0)) for column in ends)
-    waits, os_calls, locks = trace.synchronizations, trace.os_calls, trace.lock_events
+    os_calls, locks = trace.os_calls, trace.lock_events
     return replace(
         trace,
         ranges=closed(ranges, end_ns),
@@ -126,7 +126,6 @@ def part_of_process(trace: Trace, pid: int) -> Trace:
         api=api,
         operations=operations,
         details=details,
-        synchronizations=own(waits, waits.process),
         os_calls=None if os_calls is None else own(os_calls, os_calls.thread),
         lock_events=None if locks is None else own(locks, locks.thread),
         end_ns=end_ns,

@@ -18,12 +18,10 @@ from perfharness.trace.events import (
     OPERATION_COLUMNS,
     OPERATION_TABLES,
     OS_CALL_COLUMNS,
-    SYNCHRONIZATION_COLUMNS,
     TABLE_OSRT,
     make_calls,
     make_operations,
     make_os_calls,
-    make_synchronizations,
 )
 from perfharness.trace.gpu_metrics import read_gpu_metrics
 from perfharness.trace.interpreter_lock import split_interpreter_lock
@@ -55,7 +53,6 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
         }
         texts = pool.submit(file.strings, schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
         calls = pool.submit(file.integers, schema.TABLE_API, CALL_COLUMNS)
-        waits = pool.submit(file.integers, schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
         os_calls = pool.submit(file.integers, TABLE_OSRT, OS_CALL_COLUMNS)
 
         names = NameTable.read(file)
@@ -74,7 +71,6 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
             api=api,
             operations=gpu_operations,
             details=details,
-            synchronizations=make_synchronizations(waits.result()),
             os_calls=make_os_calls(os_calls.result(), names) if file.has(TABLE_OSRT) else None,
             names=names.values,
             meta=meta,

@@ -19,7 +19,6 @@ from perfharness.model.trace import (
     GpuOperationKind,
     MemoryKind,
     OperationDetails,
-    SynchronizationKind,
     Trace,
     tid_of,
 )
@@ -50,7 +49,6 @@ def test_each_kind_of_operation_has_its_details(read: Read) -> None:
     builder.operation(30, 40, 2, table=schema.TABLE_MEMCPY, bytes=4096, copyKind=1, srcKind=0, dstKind=2)
     builder.operation(50, 60, 3, table=schema.TABLE_MEMSET, bytes=512, memKind=2)
     builder.operation(70, 80, 4, table=schema.TABLE_GRAPH, graphExecId=9)
-    builder.row(schema.TABLE_SYNCHRONIZATION, start=81, end=90, globalPid=1 << 48, syncType=3, streamId=0xFFFFFFFF)
     trace = read(builder)
     details = {
         name: getattr(trace.details, name).tolist()
@@ -68,10 +66,6 @@ def test_each_kind_of_operation_has_its_details(read: Read) -> None:
         "target": [-1, MemoryKind.DEVICE, MemoryKind.DEVICE, -1],
         "graph_exec": [-1, -1, -1, 9],
     }
-    assert (trace.synchronizations.kind.tolist(), trace.synchronizations.stream.tolist()) == (
-        [SynchronizationKind.STREAM],
-        [-1],
-    )
     without = read(builder, with_details=False)
     assert np.array_equal(without.operations.start_ns, trace.operations.start_ns)
     assert all((getattr(without.details, column.name) == -1).all() for column in fields(OperationDetails))
