@@ -32,6 +32,7 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
     WarmupDiagnosis,
 )
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, GpuDevice, Int64
 
 NS_PER_MS = 1e6
@@ -98,7 +99,7 @@ class Pass:
         """GPU work of a stage; None: it uses no GPU, or its GPU work is not known."""
         if self.workload is None or not self._knows_gpu_work(stage):
             return None
-        return stage_events(self.workload, stage)
+        return stage_events(self.workload, replace(stage, batches=self.batches_around(stage)))
 
     def _knows_gpu_work(self, stage: StageRows) -> bool:
         """Whether the trace lost none of it."""
@@ -123,7 +124,6 @@ class Pass:
 class StageEvidence:
     """What one pass shows of a stage. `wall_ms` is per batch."""
 
-    number: int
     batches: int
     wall_ms: float
     host: HostTime
@@ -136,12 +136,16 @@ class StageEvidence:
 
 @dataclass(frozen=True)
 class PassEvidence:
-    """What one pass shows: what remains of it when its trace is released."""
+    """What one pass shows: what remains of it when its trace is released.
+
+    `others_reason`: why it is not known when other processes of the run used its GPU; None: it is.
+    """
 
     stages: dict[Path, StageEvidence]
     supply: CpuSupply
     loops: list[WarmupDiagnosis]
     gpus: list[GpuDevice]
+    others_reason: str | None
 
 
 def find_evidence(one: Pass) -> PassEvidence:
@@ -156,13 +160,13 @@ def find_evidence(one: Pass) -> PassEvidence:
     longest = {stage.path for stage in sorted(one.stages.values(), key=lambda stage: -one.wall_ms(stage))[:MAX_STAGES]}
     host = one.host  # before the GPU work is joined: both at once take the most memory
     found = {path: _of_stage(one, host, stage) for path, stage in one.stages.items() if path in longest}
-    return PassEvidence(found, one.supply, loops, [] if one.workload is None else list(one.workload.gpus.facts))
+    gpus = [] if one.workload is None else list(one.workload.gpus.facts)
+    return PassEvidence(found, one.supply, loops, gpus, one.others.reason)
 
 
 def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
     events = one.events(stage)
     return StageEvidence(
-        number=stage.number,
         batches=one.batches_around(stage),
         wall_ms=one.wall_ms(stage),
         host=host.of_stage(stage.number),
@@ -180,7 +184,11 @@ def diagnose(measured: PassEvidence, profiling: PassEvidence | None = None) -> D
         _diagnose_stage(measured, stage, profiling, None if profiling is None else profiling.stages.get(path), path)
         for path, stage in measured.stages.items()
     ]
-    return Diagnosis(_marked(stages), measured.loops, warmup_findings(measured.loops), measured.gpus)
+    findings = warmup_findings(measured.loops)
+    if measured.others_reason is not None:
+        message = f"Waits for a GPU that processes share are not known: {measured.others_reason}."
+        findings.append(Finding("gpu-sharing-unknown", Severity.NOTE, message))
+    return Diagnosis(_marked(stages), measured.loops, findings, measured.gpus)
 
 
 def _diagnose_stage(

@@ -99,6 +99,28 @@ def test_forked_workers_on_one_gpu_are_on_one_gpu(tmp_path: Path) -> None:
     assert (len(found.gpus), stage_of(found).gpu_busy_ms) == (1, near(0.46))
 
 
+def test_a_stage_of_some_batches_is_counted_over_all_of_them(tmp_path: Path) -> None:
+    def content(batch: Batch) -> None:
+        if batch.index % 2:
+            batch.range("rare", 100, 500)
+            for at in (110, 310):
+                batch.kernel(at, at + 20, at + 170)
+                batch.copy((at + 1, at + 2), (at + 171, at + 181))
+
+    stage = stage_of(diagnosed(tmp_path, content, {}, batches=4), "rare")
+    assert (stage.batches, stage.wall_ms, stage.gpu_busy_ms) == (4, near(0.2), near(0.16))
+    ((kernels, kernel_ms),) = [(one.count, one.time_ms) for one in stage.kernels]
+    ((copied, copy_ms),) = [(one.count, one.time_ms) for one in stage.copies]
+    assert (kernels, kernel_ms, copied, copy_ms) == pytest.approx((1, 0.15, 1, 0.01))
+
+
+def test_a_gpu_whose_other_users_are_not_known_is_named(tmp_path: Path) -> None:
+    others = OtherProcesses(None, 1, "a trace is missing")
+    found = diagnose(find_evidence(Pass(made_analysis(tmp_path, in_turns, **TWO), others)))
+    assert "gpu-sharing-unknown" in [one.code for one in found.findings]
+    assert not [cause for cause in stage_of(found).causes if cause.detail == "process"]
+
+
 # ---- CUDA calls ----
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes", schema.META_CUDA_USED: "yes"}
