@@ -82,14 +82,14 @@ def explaining_pass_failed(reason: str) -> Finding:
     return Finding(FAILED, Severity.ERROR, message, "Launch again with --explain")
 
 
-def diagnosis_findings(folder: str, diagnosis: Diagnosis) -> Iterator[Finding]:
+def diagnosis_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     """What makes the profiling pass of a process another run than the measured one."""
     changed = [stage for stage in diagnosis.stages if stage.is_changed]
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         message = f"In the profiling pass {path_text(changed[0].path)}{more} took another part of the batch."
         hint = "Read the shares of these stages as those of the profiling pass"
-        yield Finding("explaining-pass-differs", Severity.NOTE, message, hint, folder)
+        yield Finding("explaining-pass-differs", Severity.NOTE, message, hint)
     loops = {loop.loop for loop in diagnosis.warmup}
     waits = {
         stage.path: stage.activities.get(Activity.NO_CPU, 0.0)
@@ -104,7 +104,7 @@ def diagnosis_findings(folder: str, diagnosis: Diagnosis) -> Iterator[Finding]:
         "times and savings are those of a busy machine."
     )
     hint = "Measure while nothing else runs on the machine"
-    yield Finding("cpu-shared", Severity.WARNING, message, hint, folder)
+    yield Finding("cpu-shared", Severity.WARNING, message, hint)
 
 
 def _reason(process: ProcessRecord | None) -> str:

@@ -15,7 +15,7 @@ LEAST = 0.01
 
 @dataclass(frozen=True)
 class Advice:
-    """A stage that something can be done about. `cause` is its verdict, `further` what else was found in it.
+    """A stage that something can be done about. `cause` is its verdict.
 
     Times are milliseconds per batch of `process`; of the `processes` that have the cause it costs that one most.
     `batch_ms` is None where the stage is in no batch.
@@ -23,7 +23,6 @@ class Advice:
 
     path: Path
     cause: Cause
-    further: list[Cause]
     worth_ms: float
     batch_ms: float | None
     process: str
@@ -76,7 +75,7 @@ def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
         batch_ms = None if batch is None else batch.wall_ms
         worth = _worth(stage)
         if stage.verdict.code is not Code.UNKNOWN and (batch_ms is None or worth >= LEAST * batch_ms):
-            found.append(Advice(stage.path, stage.verdict, stage.causes[1:], worth, batch_ms, process))
+            found.append(Advice(stage.path, stage.verdict, worth, batch_ms, process))
     return found
 
 

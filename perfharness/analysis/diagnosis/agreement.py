@@ -26,6 +26,12 @@ class StageAgreement:
         """In how many it is."""
         return sum(self.verdicts.values())
 
+    @property
+    def votes(self) -> str | None:
+        """How many of them have the most common verdict (`2/3`); None: all."""
+        most = next(iter(self.verdicts.values()))
+        return None if most == self.processes else f"{most}/{self.processes}"
+
 
 @dataclass(frozen=True)
 class RunDiagnosis:

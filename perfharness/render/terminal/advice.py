@@ -44,8 +44,7 @@ def limited_by(diagnoses: Mapping[str, Diagnosis]) -> dict[Path, Text]:
     found = {}
     for one in agreement(diagnoses):
         text = cause_text(names[one.process, one.path])
-        most = next(iter(one.verdicts.values()))
-        found[one.path] = text if most == one.processes else text + Text(f" {most}/{one.processes}")
+        found[one.path] = text if one.votes is None else text + Text(f" {one.votes}")
     return found
 
 

@@ -73,7 +73,7 @@ def print_agreement(console: Console, diagnoses: Mapping[str, Diagnosis]) -> Non
     for path, one in zip(row_names([one.path for one in found]), found, strict=True):
         verdicts = ", ".join(f"{count} {code.value}" for code, count in one.verdicts.items())
         rows.append([path, verdicts, one.process, fixed(one.wall_ms)])
-    say(console, styled(f"all {len(diagnoses)} processes", "bold"), " (ms per batch of the process that takes longest)")
+    say(console, styled(f"all {len(diagnoses)} processes", "bold"), " (ms per batch of the process that is named)")
     columns = [Column("stage", is_text=True), Column("verdicts", is_text=True), Column("process", is_text=True, drop=1)]
     print_table(console, [*columns, Column("CPU")], rows)
     longest = max(found, key=lambda one: one.wall_ms, default=None)

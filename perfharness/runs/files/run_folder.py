@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
@@ -264,14 +265,10 @@ def analyze_run(
         explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as, write=write)
         findings += problems
     all_analysed: dict[str, Analysed] = {}
-    analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit)
+    analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit, explaining)
     for process in manifest.measured_processes:
         analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
-        if analysed is not None and analysed.evidence is not None and process.folder in explaining:
-            diagnosis = diagnose(analysed.evidence, explaining[process.folder])
-            analysed = replace(analysed, result=replace(analysed.result, diagnosis=diagnosis))
-            findings.extend(diagnosis_findings(process.folder, diagnosis))
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
@@ -317,7 +314,9 @@ def analyze_run(
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
     evidence = {name: one.evidence for name, one in all_analysed.items() if one.evidence is not None}
-    summary = RunSummary(run_dir, mean, results, findings, None, failed, sharing, helpers, evidence)
+    summary = RunSummary(
+        run_dir, mean, results, findings, failed=failed, sharing=sharing, helpers=helpers, evidence=evidence
+    )
     if files is None:
         return summary
     files.write(BENCHMARK_MEAN_NAME, mean)
@@ -369,6 +368,9 @@ def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
     return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
 
 
+NOT_EXPLAINED: Mapping[str, PassEvidence] = MappingProxyType({})
+
+
 class ProcessAnalyzer:
     """Analyses the processes of a run, one at a time; what they share is read once. Raises `UsageError`.
 
@@ -376,8 +378,16 @@ class ProcessAnalyzer:
         options: how their traces are read.
     """
 
-    def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs, visit: Visit | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        manifest: RunManifest,
+        read_as: ReadAs,
+        visit: Visit | None = None,
+        explaining: Mapping[str, PassEvidence] = NOT_EXPLAINED,
+    ) -> None:
         self.options = read_as.options(manifest)
+        self._explaining = explaining
         self._visit = visit
         self._ranks = self._rank_comparison(manifest)
         self.telemetry = RunTelemetry(run_dir, manifest)
@@ -407,6 +417,7 @@ class ProcessAnalyzer:
                 self.options,
                 journals,
                 evidence_of=partial(self._evidence, process, others),
+                profiling=self._explaining.get(process.folder),
                 host_probe=host_probe,
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
@@ -420,6 +431,8 @@ class ProcessAnalyzer:
         self._helpers.note(process, runs_batches=bool(result.loops))
         own = without_consequences(result.findings, ended_well=process.ended == "ok")
         own = [*self._helpers.expected(process, own), *not_sampled(host_probe)]
+        if result.diagnosis is not None and process.folder in self._explaining:
+            own += diagnosis_findings(result.diagnosis)
         findings = [replace(finding, process=process.folder) for finding in own]
         return Analysed(result, opened.trace_meta, journals, opened.evidence, size_of(path)), findings
 
@@ -516,6 +529,7 @@ def analyze_opened(
     journals: Journals,
     *,
     evidence_of: Callable[[Analysis], PassEvidence] | None,
+    profiling: PassEvidence | None = None,
     host_probe: RecordedProbe | None = None,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
@@ -528,6 +542,7 @@ def analyze_opened(
         trace, options: the trace and how to read it.
         journals: what the recorders counted.
         evidence_of: what the diagnosis rests on; None: leave it out, which takes time of its own.
+        profiling: what the profiling pass of the process shows; None: there is none.
         host_probe: what was sampled of the process.
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
@@ -543,7 +558,7 @@ def analyze_opened(
         result,
         findings=[*checked, *drift_findings(analysis), *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
-        diagnosis=None if evidence is None else diagnose(evidence),
+        diagnosis=None if evidence is None else diagnose(evidence, profiling),
         gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
     )
     if visit is not None:

@@ -484,11 +484,7 @@ def _rest_line(
 
 def _limits(diagnoses: Mapping[str, Diagnosis]) -> dict[StagePath, tuple[str, str | None]]:
     """What limits each stage in most processes, and in how many where not in all."""
-    found = {}
-    for one in agreement(diagnoses):
-        code, count = next(iter(one.verdicts.items()))
-        found[one.path] = (code.value, None if count == one.processes else f"{count}/{one.processes}")
-    return found
+    return {one.path: (next(iter(one.verdicts)).value, one.votes) for one in agreement(diagnoses)}
 
 
 def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:

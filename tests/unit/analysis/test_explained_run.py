@@ -176,4 +176,4 @@ def test_cpus_that_others_had(no_cpu: float, code: Code, found: list[str]) -> No
 
     loop = WarmupDiagnosis(("r", "batch"), 12, 1, 0, "enough", 20.0, 1.0, None)
     stages = [stage("r", "batch", share=no_cpu), stage("r", "batch", "short", share=1.0)]
-    assert [one.code for one in diagnosis_findings("proc_0_gpu_0", Diagnosis(stages, [loop]))] == found
+    assert [one.code for one in diagnosis_findings(Diagnosis(stages, [loop]))] == found
