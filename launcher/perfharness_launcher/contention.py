@@ -61,11 +61,11 @@ def _steps(plan: LaunchPlan, count: int, threads: int, cpus: int) -> list[str]:
 
 def _libraries(plan: LaunchPlan) -> list[str]:
     """The libraries that the script names, else those that are installed."""
-    script = plan.program.script
+    script = plan.facts.program.script
     path = None if script is None or script.is_module else Path(script.target)
     text = path.read_text(errors="replace") if path is not None and path.is_file() else ""
     named = [name for name in LIBRARIES if re.search(rf"\b{name}\b", text)]
-    return named or [name for name in LIBRARIES if any(one.startswith(name) for one in plan.environment.packages)]
+    return named or [name for name in LIBRARIES if any(one.startswith(name) for one in plan.facts.environment.packages)]
 
 
 def _number(count: int, one: str, several: str) -> str:

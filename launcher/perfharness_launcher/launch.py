@@ -190,8 +190,8 @@ def _measure(
             of_processes += unfollowed(ending.folder, record.folder, plan.tracer.kind)
             limit_s, captured = plan.options.timeout_s, plan.options.capture_batches
             of_processes += process_findings(ending, record, plan.tracer, limit_s, captured)
-            if plan.annotations is not None:
-                of_processes += annotation_findings(ending.folder, record, plan.annotations)
+            if plan.facts.annotations is not None:
+                of_processes += annotation_findings(ending.folder, record, plan.facts.annotations)
         findings = [*plan.findings, *_unfinished(unfinished), *_leftovers(supervisor.leftovers), *run.findings]
         findings += contention_findings(plan, records)
         findings += of_processes
@@ -273,8 +273,8 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
         working_dir=str(Path.cwd()),
         placement_reason=plan.placement_reason,
         tracer=plan.tracer,
-        environment=plan.environment,
-        source=plan.source,
+        environment=plan.facts.environment,
+        source=plan.facts.source,
         processes=processes,
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, SourceRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.annotations import read_annotations
 from perfharness_launcher.collect import records_ranges
@@ -59,11 +59,8 @@ class MachineFacts:
     """What a plan depends on.
 
     Args:
-        gpus: GPUs; one with MIG on is listed as its instances.
-        gpu_problem: why no GPU could be listed, one sentence.
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
         nsys: newest first.
-        cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
         output_problem: why the output folder cannot be used, one sentence.
         annotations: those of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
         annotation_problems: what is wrong with them, one sentence each.
@@ -71,12 +68,10 @@ class MachineFacts:
     """
 
     program: Program
-    gpus: tuple[GpuRecord, ...] = ()
-    gpu_problem: str | None = None
+    gpus: GpuFacts = field(default_factory=GpuFacts)
     visible_devices: str | None = None
     nsys: tuple[NsysInstall, ...] = ()
     interpreter: InterpreterFacts = InterpreterFacts("python3")
-    cuda_driver: tuple[int, int] | None = None
     output_problem: str | None = None
     annotations: Annotations | None = None
     annotation_problems: tuple[str, ...] = ()
@@ -96,12 +91,10 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     annotations, problems = _annotations(options, program.script, interpreter, script)
     return MachineFacts(
         program=program,
-        gpus=gpus.gpus,
-        gpu_problem=gpus.problem,
+        gpus=gpus,
         visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
         nsys=_with_trial(nsys, interpreter),
         interpreter=interpreter,
-        cuda_driver=gpus.cuda_driver,
         output_problem=_output_problem(options),
         annotations=annotations,
         annotation_problems=tuple(problems),
@@ -151,15 +144,8 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
     if answer is None:
         problem = f"{shlex.join([python, *options])} is not a working Python interpreter"
         return InterpreterFacts(executable, problem=problem)
-    return InterpreterFacts(
-        executable,
-        answer["version"],
-        answer["nvtx"],
-        answer["has_perfharness"],
-        packages=answer["packages"],
-        module_path=answer.get("module_path"),
-        module_problem=answer.get("module_problem") and f"{python}: {answer['module_problem']}",
-    )
+    del answer["functions"]
+    return InterpreterFacts(executable, **answer)
 
 
 def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] | None:

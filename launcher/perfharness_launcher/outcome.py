@@ -28,7 +28,7 @@ TAIL_BYTES = 16_384
 
 def process_record(ending: RunningProcess, collected: Collected, command: list[str]) -> ProcessRecord:
     """The record of one process."""
-    report = ending.ended or {}
+    report = ending.ended
     number = report.get("signal")
     known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
     return planned_record(ending.spec, command).model_copy(
@@ -60,10 +60,10 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
 
 def _placement(ending: RunningProcess) -> PlacementRecord:
     return PlacementRecord(
-        cpus=cpu_list(ending.cpus) if ending.cpus is not None else None,
+        cpus=cpu_list(ending.started["cpus"]),
         bound=bool(ending.spec.cpus),
         how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
-        problems=ending.placement_problems,
+        problems=ending.started["problems"],
     )
 
 
@@ -79,7 +79,7 @@ def _ended(ending: RunningProcess) -> Ended:
 
 def _ignored_signals(ending: RunningProcess) -> bool:
     """Whether a process that was no longer needed had to be killed."""
-    return ending.stopped == "done" and (ending.ended or {}).get("signal") == signal.SIGKILL
+    return ending.stopped == "done" and ending.ended.get("signal") == signal.SIGKILL
 
 
 def signal_name(number: int) -> str:
@@ -114,8 +114,8 @@ def process_findings(
         yield Finding(f"process-{record.ended.replace('_', '-')}", Severity.ERROR, how + output, hint, name)
     if record.pid is None:
         return
-    if ending.placement_problems:
-        message = f"The process is {' and '.join(ending.placement_problems)}."
+    if problems := ending.started["problems"]:
+        message = f"The process is {' and '.join(problems)}."
         hint = "A container may forbid it (Docker: --cap-add SYS_NICE). Add --cpu-bind none."
         yield Finding("placement-failed", Severity.WARNING, message, hint, name)
     if ending.tracer_restarts:

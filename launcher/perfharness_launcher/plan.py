@@ -6,19 +6,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
-from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerRecord
 from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import ProcessSpec
-from perfharness_launcher.program import Program
 from perfharness_launcher.tracer_choice import TracerChoice, choose_tracer
 
 MOST_PROCESSES = 4096
@@ -32,20 +30,18 @@ class LaunchPlan:
     """All that will be started, and the findings known beforehand.
 
     Args:
+        facts: what it was made from.
         explaining: whether this is the profiling pass of `--explain`.
         measured_s: how long the measured pass before it took.
     """
 
     options: LaunchOptions
+    facts: MachineFacts
     tracer: TracerRecord
     nsys: NsysTracing | None
     gpus: Gpus
     processes: tuple[ProcessSpec, ...]
-    program: Program
-    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
-    source: SourceRecord | None = None
     placement_reason: str = ""
-    annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()
     explaining: bool = False
     measured_s: float | None = None
@@ -83,22 +79,19 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         raise kind("\n".join(map(str, problems)))
     gpus = tuple(dict.fromkeys(gpu for group in groups for gpu in group))
     if options.require_exclusive and not gpus:
-        raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpu_problem or 'none is visible'})")
+        raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpus.problem or 'none is visible'})")
     captures = options.capture_batches is not None
     nsys = None
     if choice.nsys is not None:
         nsys = NsysTracing(choice.nsys, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
         options=options,
+        facts=facts,
         tracer=choice.record,
         nsys=nsys,
         gpus=gpus,
         processes=tuple(_processes(options, facts, choice.record.kind, groups, cpus)),
-        program=facts.program,
-        environment=facts.environment,
-        source=facts.source,
         placement_reason=placement_reason,
-        annotations=facts.annotations,
         findings=(*choice.findings, *_gpu_findings(options, facts, groups)),
     )
 
@@ -181,7 +174,7 @@ def _tracer_conflicts(options: LaunchOptions, facts: MachineFacts, choice: Trace
         yield "--capture-batches needs --no-telemetry: power and use of the GPU would be those of all batches"
     if kind == "none":
         yield "--capture-batches needs a tracer"
-    if kind == "embedded" and facts.gpus:
+    if kind == "embedded" and facts.gpus.gpus:
         yield "--capture-batches with a GPU needs --tracer nsys: the embedded tracer records all GPU work"
     if choice.nsys is not None and (missing := set(CAPTURE_OPTIONS) - choice.nsys.profile_options):
         yield f"--capture-batches: nsys {choice.nsys.version_text} has no --{min(missing)}; use a newer nsys"
@@ -198,7 +191,7 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
         return
     program, interpreter = facts.program, facts.interpreter
     is_found = not (program.problem or interpreter.problem or interpreter.module_problem)
-    if options.annotate is not None and (facts.source is None or facts.source.script_sha256 is None):
+    if options.annotate is not None and facts.source.script_sha256 is None:
         if is_found:
             yield f"--annotate: the Python script that {options.script} runs is unknown; launch `python FILE` itself"
     elif is_found and not interpreter.has_perfharness and (program.python or options.annotate is not None):
@@ -218,11 +211,11 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> Gpus:
         return ()  # already reported
     visible, names = facts.visible_devices, options.gpus
     is_hidden = not names and visible == ""  # a run without GPUs
-    if facts.gpus and not is_hidden:
-        return choose_gpus(facts.gpus, names=names, number=number, offset=offset, visible_devices=visible)
+    if facts.gpus.gpus and not is_hidden:
+        return choose_gpus(facts.gpus.gpus, names=names, number=number, offset=offset, visible_devices=visible)
     if names or number > 1 or offset > 0:
         asked = f"--gpus {','.join(names)}" if names else f"-ng {number} -go {offset}"
-        reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpu_problem or "none was found"
+        reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpus.problem or "none was found"
         raise UsageError(f"{asked}: there is no usable GPU ({reason})")
     return ()
 
@@ -243,7 +236,7 @@ def _gpu_findings(options: LaunchOptions, facts: MachineFacts, groups: Sequence[
         hint = "Use one MIG instance per process."
         yield Finding("several-mig-instances", Severity.WARNING, message, hint)
     is_numbered = not options.gpus and re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or "")
-    if is_numbered and len({gpu.name for gpu in facts.gpus}) > 1:
+    if is_numbered and len({gpu.name for gpu in facts.gpus.gpus}) > 1:
         message = f"CUDA_VISIBLE_DEVICES={facts.visible_devices} was read in PCI bus order; CUDA orders GPUs by speed."
         hint = "Name the GPUs by UUID: --gpus GPU-…"
         yield Finding("gpu-order-ambiguous", Severity.WARNING, message, hint)

@@ -95,7 +95,7 @@ def _nvtx_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
 
 
 def _driver_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
-    if (problem := too_old_for_driver(install, facts.cuda_driver)) is None:
+    if (problem := too_old_for_driver(install, facts.gpus.cuda_driver)) is None:
         return None
-    hint = f"Install Nsight Systems for CUDA {dotted(facts.cuda_driver or ())}, or add --tracer embedded."
+    hint = f"Install Nsight Systems for CUDA {dotted(facts.gpus.cuda_driver or ())}, or add --tracer embedded."
     return Finding("nsys-too-old-for-driver", Severity.WARNING, problem, hint)
