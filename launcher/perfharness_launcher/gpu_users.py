@@ -1,14 +1,12 @@
 """Other processes on the GPUs of a launch: before its first process, and after its last one.
 
-NVML lists who has a context on a GPU, except processes of another container. So use of a GPU without a listed process
-counts too.
+NVML lists who has a context on a GPU, except processes of another container.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import psutil
 from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.nvml import Device, Nvml, open_nvml
+from perfharness.telemetry.nvml import Nvml, open_nvml
 from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.process import carries
 
@@ -29,45 +27,10 @@ LISTS = (
 MPS_SERVER = "nvidia-cuda-mps-server"
 """Does no work of its own; its clients are listed too."""
 
-IDLE_UTILISATION_PERCENT = 5
-IDLE_MEMORY_BYTES = 256 << 20
-"""Above either, a GPU without a listed process is in use. The driver's own reserve is not counted."""
-
 FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
 
-
-@dataclass(frozen=True)
-class GpuUser:
-    """A process on a GPU, with its name and memory if they are known."""
-
-    pid: int
-    name: str | None = None
-    memory_bytes: int | None = None
-
-    def __str__(self) -> str:
-        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**20:.0f} MiB"
-        return f"{self.pid} ({self.name or 'name unknown'}{memory})"
-
-
-@dataclass(frozen=True)
-class _Use:
-    """Use of one GPU at one time; `reason`: why its processes are not known."""
-
-    gpu: GpuRecord
-    users: dict[int, GpuUser] = field(default_factory=dict)
-    signs: str = ""
-    reason: str | None = None
-
-    def findings(self, severity: Severity) -> Iterator[Finding]:
-        """Who else used the GPU before the run."""
-        yield from _shared(self.gpu, "before the run", self.users, severity)
-        if self.signs:
-            message = f"{_label(self.gpu)} was in use before the run ({self.signs}), and no process is listed on it."
-            hint = "See `nvidia-smi` on the host, outside of containers."
-            yield Finding("gpu-in-use-before", severity, message, hint)
-        if self.reason is not None:
-            message = f"{_label(self.gpu)}: other users are not known ({self.reason})."
-            yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
+Users = dict[int, dict[str, Any]]
+"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if they are known."""
 
 
 def other_users(*, required: bool = False) -> Condition:
@@ -81,63 +44,59 @@ def other_users(*, required: bool = False) -> Condition:
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
-        before = _use_of(run.gpus)
-        found = [finding for use in before for finding in use.findings(severity)]
+        before, found = _use_of(run.gpus), list[Finding]()
+        for gpu, (users, reason) in zip(run.gpus, before, strict=True):
+            found += _shared(gpu, "before the run", users, severity)
+            if reason is not None:
+                message = f"{_label(gpu)}: other users are not known ({reason})."
+                found.append(Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host."))
         if required and found:
             reasons = " ".join(finding.message for finding in found)
             raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
         run.findings += found
         yield
         records = []
-        for first, last in zip(before, _use_of(run.gpus), strict=True):
-            came = {pid: user for pid, user in last.users.items() if pid not in first.users and _is_other(pid, run)}
-            run.findings += _shared(first.gpu, "when the run ended", came, severity)
-            listed = {
-                "foreign_before": [asdict(user) for user in first.users.values()],
-                "foreign_after": [asdict(user) for user in came.values()],
-            }
-            records.append({"uuid": first.gpu.uuid, **listed, "reason": first.reason or last.reason})
+        for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+            came = {pid: user for pid, user in last.items() if pid not in users and _is_other(pid, run)}
+            run.findings += _shared(gpu, "when the run ended", came, severity)
+            listed = {"foreign_before": list(users.values()), "foreign_after": list(came.values())}
+            records.append({"uuid": gpu.uuid, **listed, "reason": reason or last_reason})
         if records:
             run.records["exclusive"] = {"gpus": records}
 
     return condition
 
 
-def _use_of(gpus: tuple[GpuRecord, ...]) -> list[_Use]:
+def _use_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
+    """Who uses each GPU now, and why that is not known."""
     if not gpus:
         return []
     with open_nvml() as nvml:
-        return [_use(nvml, gpu) for gpu in gpus]
+        return [_users(nvml, gpu) for gpu in gpus]
 
 
-def _use(nvml: Nvml, gpu: GpuRecord) -> _Use:
+def _users(nvml: Nvml, gpu: GpuRecord) -> tuple[Users, str | None]:
     device = nvml.device(gpu.uuid) if nvml.opened.ok else None
     if device is None:
-        return _Use(gpu, reason=nvml.opened.reason or "NVML does not know this GPU")
+        return {}, nvml.opened.reason or "NVML does not know this GPU"
     answers = [device.ask(name) for name in LISTS]
-    users = {}
+    users: Users = {}
     for process in (one for answer in answers for one in answer.value or ()):
         memory, name = getattr(process, "usedGpuMemory", None), nvml.ask("nvmlSystemGetProcessName", process.pid).value
         if Path(name or "").name != MPS_SERVER:
-            users[int(process.pid)] = GpuUser(int(process.pid), name, None if memory is None else int(memory))
-    signs = "" if any(answer.value for answer in answers) else " and ".join(_signs_of_use(device))
-    return _Use(gpu, users, signs, answers[0].reason)
+            users[process.pid] = {"pid": process.pid, "name": name, "memory_bytes": memory}
+    return users, answers[0].reason
 
 
-def _signs_of_use(device: Device) -> Iterator[str]:
-    rates = device.ask("nvmlDeviceGetUtilizationRates")
-    if rates.ok and rates.value.gpu >= IDLE_UTILISATION_PERCENT:
-        yield f"{rates.value.gpu} % utilisation"
-    version: Any = getattr(device.nvml, "nvmlMemory_v2", None)
-    memory = None if version is None else device.ask("nvmlDeviceGetMemoryInfo", version)
-    if memory is not None and memory.ok and memory.value.used >= IDLE_MEMORY_BYTES:
-        yield f"{memory.value.used / 2**20:.0f} MiB used"
-
-
-def _shared(gpu: GpuRecord, when: str, users: dict[int, GpuUser], severity: Severity) -> Iterator[Finding]:
+def _shared(gpu: GpuRecord, when: str, users: Users, severity: Severity) -> Iterator[Finding]:
     if users:
-        message = f"{_label(gpu)} had other users {when}: {', '.join(map(str, users.values()))}."
+        message = f"{_label(gpu)} had other users {when}: {', '.join(map(_text, users.values()))}."
         yield Finding("gpu-shared", severity, message, FREE_GPU)
+
+
+def _text(user: dict[str, Any]) -> str:
+    memory = "" if user["memory_bytes"] is None else f", {user['memory_bytes'] / 2**20:.0f} MiB"
+    return f"{user['pid']} ({user['name'] or 'name unknown'}{memory})"
 
 
 def _is_other(pid: int, run: Run) -> bool:
