@@ -23,7 +23,7 @@ from perfharness_launcher.cool_down import cooled_down
 from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine_load import machine_load
-from perfharness_launcher.nsys import find_gpu_metrics, gpu_metrics_hz
+from perfharness_launcher.nsys import find_gpu_metrics
 from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import RunningProcess, planned_command
@@ -147,12 +147,13 @@ def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
             raise LaunchError("several processes share a GPU, and nsys samples it for one alone")
         if any(gpu.mig for gpu in plan.gpus):
             raise LaunchError("the GPU is divided (MIG)")
-        found = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
+        environ = {**os.environ, **plan.processes[0].environment}
+        found = find_gpu_metrics(plan.nsys.install, environ, plan.measured_s)
     except LaunchError as error:
         message = f"nsys does not sample the GPU's counters in the profiling pass: {error}."
         finding = Finding("gpu-metrics-unavailable", Severity.NOTE, message)
         return replace(plan, findings=(*plan.findings, finding))
-    return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found, gpu_metrics_hz=gpu_metrics_hz(plan.measured_s)))
+    return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found))
 
 
 def _measure(
@@ -192,12 +193,11 @@ def _measure(
             of_processes += process_findings(ending, record, plan.tracer, limit_s, captured)
             if plan.facts.annotations is not None:
                 of_processes += annotation_findings(ending.folder, record, plan.facts.annotations)
-        findings = [*plan.findings, *_unfinished(unfinished), *_leftovers(supervisor.leftovers), *run.findings]
-        findings += contention_findings(plan, records)
-        findings += of_processes
         barrier = supervisor.barrier
+        findings = [*plan.findings, *_findings_of_run(stage, len(records), unfinished, supervisor.leftovers)]
+        findings += run.findings
+        findings += [*contention_findings(plan, records), *of_processes]
         findings += barrier.findings() if barrier is not None else ()
-        findings += _full_disk(stage.path, len(records))
         if not supervisor.has_measured:
             reasons = [f"{one.process}: {one.message}" for one in findings if one.code.startswith("process-")]
             raise LaunchError("\n".join(["no process was started; earlier results are unchanged", *reasons]))
@@ -283,23 +283,21 @@ def _recorded(finding: Finding) -> FindingRecord:
     return FindingRecord(**finding.to_json())
 
 
-def _full_disk(folder: Path, processes: int) -> Iterator[Finding]:
-    """A tracer that cannot write any more may not be able to report it."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
-        message = f"The disk of {folder.parent} has {free_bytes >> 10} KiB left; the run may be incomplete."
-        hint = "Free some space, or name a folder on another disk with -o."
-        yield Finding("disk-full", Severity.WARNING, message, hint)
-
-
-def _leftovers(command_lines: Sequence[str]) -> Iterator[Finding]:
-    if command_lines:
-        message = f"Ended {len(command_lines)} processes that still ran at the end: {'; '.join(command_lines)}"
-        hint = "a pipeline should wait for the processes that it starts"
-        yield Finding("leftover-processes", Severity.WARNING, message, hint)
-
-
-def _unfinished(runs: Sequence[Path]) -> Iterator[Finding]:
-    for path in runs:
+def _findings_of_run(
+    stage: Staging, processes: int, unfinished: Sequence[Path], leftovers: Sequence[str]
+) -> Iterator[Finding]:
+    """Findings about the output folder, and about what still ran at the end."""
+    for path in unfinished:
         hint = f"`perfharness analyze {path}` reads it, `rm -r {path}` removes it."
         yield Finding("unfinished-run", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)
+    if leftovers:
+        message = f"Ended {len(leftovers)} processes that still ran at the end: {'; '.join(leftovers)}"
+        hint = "a pipeline should wait for the processes that it starts"
+        yield Finding("leftover-processes", Severity.WARNING, message, hint)
+    free_bytes = shutil.disk_usage(stage.path).free
+    if (
+        free_bytes < (1 + processes) * ALMOST_FULL_BYTES
+    ):  # a tracer that cannot write any more may not be able to report it
+        message = f"The disk of {stage.output_dir} has {free_bytes >> 10} KiB left; the run may be incomplete."
+        hint = "Free some space, or name a folder on another disk with -o."
+        yield Finding("disk-full", Severity.WARNING, message, hint)

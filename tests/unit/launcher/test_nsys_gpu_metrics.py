@@ -49,12 +49,13 @@ def make_nsys(folder: Path, listing: str, refused: dict[str, str] | None = None)
 
 
 def test_the_only_gpu_is_named_by_its_number_and_of_several_those_that_the_process_uses(tmp_path: Path) -> None:
-    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {}) == "cuda-visible"
+    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {})[0] == "--gpu-metrics-devices=cuda-visible"
     (tmp_path / "calls").unlink()
-    assert find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}) == "0"
+    options = find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"})
+    assert options == ("--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000")
     trial = (tmp_path / "calls").read_text().splitlines()[1].split()
     assert trial[0] == "GPU-aaaa"
-    assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(trial)
+    assert set(options) <= set(trial)
 
 
 @pytest.mark.parametrize(
