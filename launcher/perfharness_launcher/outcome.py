@@ -31,16 +31,24 @@ def process_record(ending: RunningProcess, collected: Collected, command: list[s
     report = ending.ended
     number = report.get("signal")
     known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
+    placement = None
+    if ending.pid is not None:
+        placement = PlacementRecord(
+            cpus=cpu_list(ending.started["cpus"]),
+            bound=bool(ending.spec.cpus),
+            how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
+            problems=ending.started["problems"],
+        )
     return planned_record(ending.spec, command).model_copy(
         update={
             **known,
             "pid": ending.pid,
             "signal": signal_name(number) if number is not None else None,
-            "ended": _ended(ending),
+            "ended": _end_of(ending)[0],
             "start_unix_ns": ending.start_unix_ns or None,
             "duration_s": report["duration_ns"] / 1e9 if report else None,
             "trace": collected.trace,
-            "placement": None if ending.pid is None else _placement(ending),
+            "placement": placement,
         }
     )
 
@@ -58,28 +66,22 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
     )
 
 
-def _placement(ending: RunningProcess) -> PlacementRecord:
-    return PlacementRecord(
-        cpus=cpu_list(ending.started["cpus"]),
-        bound=bool(ending.spec.cpus),
-        how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
-        problems=ending.started["problems"],
-    )
-
-
-def _ended(ending: RunningProcess) -> Ended:
+def _end_of(ending: RunningProcess, timeout_s: float | None = None) -> tuple[Ended, str]:
+    """How a process ended, also in words."""
+    code, number = ending.ended.get("exit_code"), ending.ended.get("signal")
+    if ending.stopped == "interrupted":
+        return "interrupted", "was interrupted"
     if ending.pid is None:
-        return "interrupted" if ending.stopped == "interrupted" else "not_started"
-    if ending.stopped == "done":
-        return "failed" if ending.lost or _ignored_signals(ending) else "ok"
-    if ending.stopped is not None:
-        return ending.stopped
-    return "ok" if ending.ended and ending.ended["exit_code"] == 0 else "failed"
-
-
-def _ignored_signals(ending: RunningProcess) -> bool:
-    """Whether a process that was no longer needed had to be killed."""
-    return ending.stopped == "done" and ending.ended.get("signal") == signal.SIGKILL
+        return "not_started", f"did not start ({ending.not_started})"
+    if ending.stopped == "timeout":
+        return "timeout", f"was ended after --timeout {timeout_s or 0:g} seconds"
+    if ending.lost:
+        return "failed", "was killed together with its helper"
+    if ending.stopped == "done" and number == signal.SIGKILL:
+        return "failed", "ignored SIGINT and SIGTERM, and was killed"
+    if number is not None:
+        return "ok" if ending.stopped == "done" else "failed", f"was killed by {signal_name(number)}"
+    return "ok" if code == 0 or ending.stopped == "done" else "failed", f"ended with exit code {code}"
 
 
 def signal_name(number: int) -> str:
@@ -104,9 +106,9 @@ def process_findings(
     """
     name, log = record.folder, f"{record.folder}/{TRACER_LOG}"
     if record.ended != "ok":
-        how = f"The process {_how_it_ended(ending, record, timeout_s)}: {shlex.join(ending.spec.command)}"
+        how = f"The process {_end_of(ending, timeout_s)[1]}: {shlex.join(ending.spec.command)}"
         output = _end_of_output(ending.folder, (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG))
-        if _ignored_signals(ending):
+        if record.ended == "failed" and ending.stopped == "done" and not ending.lost:
             hint = "Its trace may be incomplete. Let the server end on SIGINT or SIGTERM."
         else:
             stderr = log_tail(ending.folder / STDERR_LOG)
@@ -139,20 +141,6 @@ def process_findings(
             why = _end_of_output(ending.folder, (STDERR_LOG, TRACER_LOG))
             hint = _hint_without_trace(ending.spec.command[0], tracer)
         yield Finding("trace-missing", Severity.ERROR, f"The process left no trace ({tracer.kind}){why}", hint, name)
-
-
-def _how_it_ended(ending: RunningProcess, record: ProcessRecord, timeout_s: float | None) -> str:
-    if record.ended == "not_started":
-        return f"did not start ({ending.not_started})"
-    if record.ended == "timeout":
-        return f"was ended after --timeout {timeout_s:g} seconds"
-    if record.ended == "interrupted":
-        return "was interrupted"
-    if ending.lost:
-        return "was killed together with its helper"
-    if _ignored_signals(ending):
-        return "ignored SIGINT and SIGTERM, and was killed"
-    return f"was killed by {record.signal}" if record.signal else f"ended with exit code {record.exit_code}"
 
 
 def _tracer_death(ending: RunningProcess) -> str | None:
