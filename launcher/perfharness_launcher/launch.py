@@ -17,12 +17,9 @@ from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run
+from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
 from perfharness_launcher.contention import contention_findings
-from perfharness_launcher.cool_down import cooled_down
-from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.nsys import find_gpu_metrics
 from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
 from perfharness_launcher.plan import LaunchPlan

@@ -14,7 +14,7 @@ from perfharness.bench.suite.matrix import Plan, PlannedCase
 from perfharness.bench.suite.store import CASES, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite.suite import Suite
 from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
-from perfharness_launcher.cool_down import cool_down
+from perfharness_launcher.conditions import cool_down
 from perfharness_launcher.interrupts import Interrupts
 
 RESUME_HINT = "--resume goes on with what is left"

@@ -16,8 +16,7 @@ import pytest
 from perfharness.errors import LaunchError
 from perfharness.model.environment import RUN_ID
 from perfharness.model.manifest import GpuRecord
-from perfharness_launcher.conditions import Run
-from perfharness_launcher.gpu_users import LISTS, other_users
+from perfharness_launcher.conditions import LISTS, Run, other_users
 from tests.integration.launches import environment, manifest, run_to_the_end
 from tests.support.nvml_cards import error, gpu_uuid, h100_machine, value
 from tests.support.nvml_record import NvmlRecord, device

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 
 from perfharness.model.manifest import GpuRecord
-from perfharness_launcher import cool_down as module
-from perfharness_launcher.cool_down import as_cool_as_first, cool_down
+from perfharness_launcher import conditions as module
+from perfharness_launcher.conditions import as_cool_as_first, cool_down
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.nvml_record import Recorded, device
 from tests.support.replayed_nvml import ReplayedNvml
