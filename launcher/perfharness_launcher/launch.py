@@ -18,10 +18,15 @@ from perfharness_launcher.children import rank_findings, unfollowed, with_measur
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
 from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
-from perfharness_launcher.contention import contention_findings
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys import find_gpu_metrics
-from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
+from perfharness_launcher.outcome import (
+    annotation_findings,
+    contention_findings,
+    planned_record,
+    process_findings,
+    process_record,
+)
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import RunningProcess, planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs

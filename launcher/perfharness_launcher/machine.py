@@ -33,16 +33,7 @@ GIT_S = 10
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter of the script.
-
-    Args:
-        nvtx: version of its nvtx.
-        has_perfharness: whether it can import perfharness.
-        problem: why it could not be asked, one sentence.
-        packages: versions of numeric libraries and frameworks.
-        module_path: the file of the module to run.
-        module_problem: why it cannot be found, one sentence.
-    """
+    """The interpreter of the script, or the `problem` that kept it from answering."""
 
     executable: str
     version: str | None = None
@@ -56,14 +47,12 @@ class InterpreterFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a plan depends on.
+    """What a plan depends on; each problem is one sentence.
 
     Args:
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
         nsys: newest first.
-        output_problem: why the output folder cannot be used, one sentence.
         annotations: those of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
-        annotation_problems: what is wrong with them, one sentence each.
         environment, source: for the manifest.
     """
 
@@ -131,12 +120,7 @@ def _interpreter(program: Program, python: str) -> InterpreterFacts:
 
 
 def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
-    """Ask an interpreter for its versions and packages.
-
-    Args:
-        options: with which it will run.
-        module: that it will run.
-    """
+    """Ask an interpreter, with the options that it will run with, for its versions, packages and the module to run."""
     executable = shutil.which(python)
     if executable is None:
         return InterpreterFacts(python, problem=f"there is no interpreter {python}")

@@ -141,7 +141,6 @@ def find_nsys(
     """Every nsys found, usable ones first, newest first; only `asked` if one is asked for.
 
     Args:
-        root: what absolute paths are relative to.
         project: the checkout with a `.nsys` folder; None: this one.
     """
     if asked is not None:
@@ -280,7 +279,7 @@ class NsysTracing:
     """How nsys traces the processes of a launch.
 
     Args:
-        cuda: whether CUDA is traced; without a GPU that would only print warnings.
+        cuda: without a GPU that would only print warnings.
         os_calls: whether system calls that block are recorded.
         explain: whether this is the profiling pass, which also records holders of the interpreter lock.
         gpu_metrics: options that sample counters of GPUs.

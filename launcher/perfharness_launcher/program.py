@@ -25,14 +25,7 @@ COMMAND_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
 
 @dataclass(frozen=True)
 class PythonCommand:
-    """A command that runs a Python file or module.
-
-    Args:
-        python: the interpreter.
-        options: of the interpreter, `("-X", "dev")`.
-        target: the file, or the name of the module.
-        arguments: of the script.
-    """
+    """A command that runs a Python file or module, `target`."""
 
     python: str
     options: tuple[str, ...]
@@ -55,13 +48,11 @@ class PythonCommand:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to launch.
+    """A program to launch, or the `problem` that keeps it from starting.
 
     Args:
-        command: the program and its arguments.
         python: how it runs, if it is Python.
         script: the Python script that has the ranges, if it is known: of torchrun, the one that it starts.
-        problem: why it cannot be started.
     """
 
     command: tuple[str, ...]
@@ -85,7 +76,6 @@ def find_program(
 
     Args:
         python: the interpreter of a `.py` file or module, and its options.
-        is_module: SCRIPT is the name of a module.
         is_file: SCRIPT is a Python file, whatever its name ends in.
     """
     if is_module or is_file or script.endswith(".py"):

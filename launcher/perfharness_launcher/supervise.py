@@ -72,13 +72,12 @@ class Supervisor:
     """Runs the processes of a launch.
 
     Args:
-        run: holds the folders of the processes, which carry its id. Its conditions are left when they have ended.
+        run: its conditions are left when the processes have ended.
         timeout_s: for each process, from its start; None: no limit.
         barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
 
     Attributes:
         processes: those that were started.
-        barrier: the start barrier; None: there is one process only, or it is switched off.
         leftovers: command lines of what still ran at the end and had to be ended.
     """
 
