@@ -122,10 +122,9 @@ def launch(
         PerfHarnessError: a condition called the launch off; the same.
     """
     output_dir = written_to or plan.options.output_dir.absolute()
-    run_id = new_run_id()
     plan = with_gpu_metrics(plan)
-    with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions)
+    with noting_interrupts() as interrupts, staging(output_dir, new_run_id(), observer.stage) as stage:
+        manifest = _measure(plan, command, stage, interrupts, observer, conditions)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -161,18 +160,16 @@ def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
 def _measure(
     plan: LaunchPlan,
     command: Sequence[str],
-    run_id: str,
     stage: Staging,
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
+    run = Run(stage.path, stage.run_id, plan.gpus, lambda: bool(interrupts))
     limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
     supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
-    planned = _manifest(plan, command, run_id, created)
+    planned = _manifest(plan, command, stage.run_id)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:
         run.started.append(_keep_manifest(stage, planned))
@@ -185,14 +182,12 @@ def _measure(
         collected = collect(install, {ending.folder: ending.pid for ending in endings}, interrupts)
         records, of_processes = [], list[Finding]()
         for ending, found, before in zip(endings, collected, planned.processes, strict=True):
-            record = process_record(ending, found, before.command)
+            record = process_record(ending, before.command)
             record = with_measured(stage.path, record, share_trace=plan.nsys is not None)
             records.append(record.model_copy(update=run.of_processes.get(record.folder, {})))
-            of_processes += found.findings
-            of_processes += rank_findings(record)
+            of_processes += [*found, *rank_findings(record)]
             of_processes += unfollowed(ending.folder, record.folder, plan.tracer.kind)
-            limit_s, captured = plan.options.timeout_s, plan.options.capture_batches
-            of_processes += process_findings(ending, record, plan.tracer, limit_s, captured)
+            of_processes += process_findings(ending, record, plan)
             if plan.facts.annotations is not None:
                 of_processes += annotation_findings(ending.folder, record, plan.facts.annotations)
         barrier = supervisor.barrier
@@ -259,7 +254,7 @@ def _with_location(error: BaseException, place: Path, observer: Observer) -> Bas
     return error
 
 
-def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: str) -> RunManifest:
+def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManifest:
     """The manifest of a run as it begins: the ends of its processes are not known."""
     options = plan.options
     run_dir = options.output_dir.absolute()
@@ -267,7 +262,7 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
     return RunManifest(
         run_id=run_id,
         complete=False,
-        created=created,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
         **options.model_dump(include=LAUNCHED_WITH),
         num_processes_per_gpu=options.num_processes,

@@ -16,7 +16,7 @@ from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
-from perfharness_launcher.collect import Collected
+from perfharness_launcher.collect import trace_in
 from perfharness_launcher.nsys import TRACER_LOG, numbers
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
@@ -28,7 +28,7 @@ TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
 
-def process_record(ending: RunningProcess, collected: Collected, command: list[str]) -> ProcessRecord:
+def process_record(ending: RunningProcess, command: list[str]) -> ProcessRecord:
     """The record of one process."""
     report = ending.ended
     number = report.get("signal")
@@ -49,7 +49,7 @@ def process_record(ending: RunningProcess, collected: Collected, command: list[s
             "ended": _end_of(ending)[0],
             "start_unix_ns": ending.start_unix_ns or None,
             "duration_s": report["duration_ns"] / 1e9 if report else None,
-            "trace": collected.trace,
+            "trace": trace_in(ending.folder),
             "placement": placement,
         }
     )
@@ -94,21 +94,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def process_findings(
-    ending: RunningProcess,
-    record: ProcessRecord,
-    tracer: TracerRecord,
-    timeout_s: float | None,
-    captured: str | None = None,
-) -> Iterator[Finding]:
-    """Findings about how a process ended and about a missing trace.
-
-    Args:
-        captured: the batches that were to be traced; None: all.
-    """
-    name, log = record.folder, f"{record.folder}/{TRACER_LOG}"
+def process_findings(ending: RunningProcess, record: ProcessRecord, plan: LaunchPlan) -> Iterator[Finding]:
+    """Findings about how a process ended and about a missing trace."""
+    name, log, tracer = record.folder, f"{record.folder}/{TRACER_LOG}", plan.tracer
     if record.ended != "ok":
-        how = f"The process {_end_of(ending, timeout_s)[1]}: {shlex.join(ending.spec.command)}"
+        how = f"The process {_end_of(ending, plan.options.timeout_s)[1]}: {shlex.join(ending.spec.command)}"
         output = _end_of_output(ending.folder, (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG))
         if record.ended == "failed" and ending.stopped == "done" and not ending.lost:
             hint = "Its trace may be incomplete. Let the server end on SIGINT or SIGTERM."
@@ -136,7 +126,7 @@ def process_findings(
         yield Finding("output-folder-removed", severity, message, hint, name)
     elif lacks_trace:
         why, hint = "", ""
-        if record.ended == "ok" and captured:
+        if record.ended == "ok" and (captured := plan.options.capture_batches):
             why = f": no loop reached the batches {captured} of --capture-batches"
             hint = "Choose smaller numbers; the first batch of a loop is 0."
         elif record.ended == "ok":
