@@ -146,7 +146,10 @@ def compilation(e: Evidence) -> Cause | None:
     share = e.host.of(Activity.COMPILE)
     if e.gpu is not None:
         new = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
-        share, by, step = max((share, by, step), new, (e.gpu.capturing, " (CUDA graphs are captured)", "capture"))
+        captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
+        share, by, step = max((share, by, step), new, captures)
+        if step == "capture":  # the line of a `with` block: inside it the host does all sorts of things
+            place = max(e.host.places.values(), key=lambda one: one.line_share, default=None)
         share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
     return _cause(e, Code.COMPILATION, share, what, step, place)
