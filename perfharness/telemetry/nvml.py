@@ -40,6 +40,7 @@ class Answer:
     value: Any = None
     refusal: Refusal | None = None
     reason: str | None = None
+    code: int = 0
 
     @property
     def ok(self) -> bool:
@@ -51,7 +52,7 @@ def refused(nvml: Any, code: int) -> Answer:
     """The answer that an NVML error code stands for."""
     kind = KINDS.get(code, Refusal.OTHER)
     hint = "; this needs root" if kind is Refusal.NO_PERMISSION else ""
-    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}")
+    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}", code)
 
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
