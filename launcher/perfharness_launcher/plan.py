@@ -11,13 +11,24 @@ from dataclasses import dataclass, replace
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerKind, TracerRecord
+from perfharness.model.version import VERSION
 from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
-from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
+from perfharness_launcher.nsys import (
+    CAPTURE_OPTIONS,
+    INSTALL_NSYS,
+    NSYS_RECORDS,
+    NVTX_BY_NAME,
+    NVTX_PINNED,
+    NsysInstall,
+    NsysTracing,
+    dotted,
+    records_nvtx,
+    too_old_for_driver,
+)
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import ProcessSpec
-from perfharness_launcher.tracer_choice import TracerChoice, choose_tracer
 
 MOST_PROCESSES = 4096
 """Per GPU: more is a typing error."""
@@ -60,11 +71,10 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         LaunchError: what is wrong with the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
-    choice, groups = TracerChoice(TracerRecord(kind="none")), list[Gpus]()
-    cpus, placement_reason = list[tuple[int, ...]](), ""
+    groups, cpus, placement_reason = list[Gpus](), list[tuple[int, ...]](), ""
     try:
-        choice = choose_tracer(options, facts)
-        problems += map(UsageError, _tracer_conflicts(options, facts, choice))
+        tracer, install, faults = _tracer(options, facts)
+        problems += map(UsageError, _tracer_conflicts(options, facts, tracer.kind, install))
     except (UsageError, ToolNotFoundError) as error:
         problems.append(error)
     try:
@@ -81,18 +91,16 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     if options.require_exclusive and not gpus:
         raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpus.problem or 'none is visible'})")
     captures = options.capture_batches is not None
-    nsys = None
-    if choice.nsys is not None:
-        nsys = NsysTracing(choice.nsys, bool(gpus), options.trace_os, captures=captures)
+    nsys = None if install is None else NsysTracing(install, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
         options=options,
         facts=facts,
-        tracer=choice.record,
+        tracer=tracer,
         nsys=nsys,
         gpus=gpus,
-        processes=tuple(_processes(options, facts, choice.record.kind, groups, cpus)),
+        processes=tuple(_processes(options, facts, tracer.kind, groups, cpus)),
         placement_reason=placement_reason,
-        findings=(*choice.findings, *_gpu_findings(options, facts, groups)),
+        findings=(*faults, *_gpu_findings(options, facts, groups)),
     )
 
 
@@ -159,8 +167,9 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             yield f"batch-pattern {options.batch_pattern!r} is not a regular expression: {error}"
 
 
-def _tracer_conflicts(options: LaunchOptions, facts: MachineFacts, choice: TracerChoice) -> Iterator[str]:
-    kind = choice.record.kind
+def _tracer_conflicts(
+    options: LaunchOptions, facts: MachineFacts, kind: TracerKind, install: NsysInstall | None
+) -> Iterator[str]:
     if options.trace_os and kind != "nsys":
         yield f"trace-os needs nsys; the tracer is {kind}"
     if (wanted := options.capture_batches) is None:
@@ -176,8 +185,8 @@ def _tracer_conflicts(options: LaunchOptions, facts: MachineFacts, choice: Trace
         yield "--capture-batches needs a tracer"
     if kind == "embedded" and facts.gpus.gpus:
         yield "--capture-batches with a GPU needs --tracer nsys: the embedded tracer records all GPU work"
-    if choice.nsys is not None and (missing := set(CAPTURE_OPTIONS) - choice.nsys.profile_options):
-        yield f"--capture-batches: nsys {choice.nsys.version_text} has no --{min(missing)}; use a newer nsys"
+    if install is not None and (missing := set(CAPTURE_OPTIONS) - install.profile_options):
+        yield f"--capture-batches: nsys {install.version_text} has no --{min(missing)}; use a newer nsys"
 
 
 def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
@@ -199,6 +208,74 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     if program.python is not None and program.python.ignored_hook:
         yield f"{asked}: {program.python.ignored_hook}"
     yield from facts.annotation_problems
+
+
+# ---- the tracer: nsys if a working one records this interpreter's nvtx, else the embedded one ----
+
+NOT_UTF8 = "nsys cannot record a command line that is not UTF-8"
+Choice = tuple[TracerRecord, NsysInstall | None, Sequence[Finding]]
+
+
+def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
+    """Choose the tracer that was asked for, or the best one.
+
+    Raises:
+        UsageError: it cannot be used for this script.
+        ToolNotFoundError: nsys was asked for, and there is no working one.
+    """
+    if options.tracer == "none":
+        return TracerRecord(kind="none", reason="asked for"), None, ()
+    if options.tracer in environment.LOGGING_TRACERS:
+        return _embedded(options, facts, "asked for")
+    is_asked = options.tracer == "nsys"
+    unusable = [problem for install in facts.nsys for problem in install.problems]
+    usable = [install for install in facts.nsys if install.usable]
+    if options.nsys is not None and not usable:
+        raise UsageError(f"--nsys {options.nsys} cannot be used: {'; '.join(unusable)}")
+    try:
+        "".join((options.script, *options.script_arguments)).encode()
+    except UnicodeEncodeError:
+        if is_asked:
+            raise UsageError(f"--tracer nsys: {NOT_UTF8}; rename the script, or use --tracer embedded") from None
+        usable, unusable = [], [*unusable, NOT_UTF8]
+    for install in usable:
+        faults = list(_faults(install, facts))
+        severe = [finding.message for finding in faults if finding.severity is Severity.WARNING]
+        if severe and not is_asked:
+            unusable.append(severe[-1])
+            continue
+        reason = "asked for" if is_asked else f"newest that works, from {install.source}"
+        record = TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
+        return record, install, faults
+    why = "; ".join(unusable) or "no nsys was found"
+    if is_asked:
+        raise ToolNotFoundError(f"--tracer nsys: {why}. Install one without root: `{INSTALL_NSYS}`, or use --nsys.")
+    return _embedded(options, facts, why)
+
+
+def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Choice:
+    if (python := facts.program.python) is not None:  # in other programs, each Python that they start is traced
+        if python.ignored_hook:
+            raise UsageError(f"the embedded tracer: {python.ignored_hook}, or use --tracer nsys")
+        if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
+            needs = f"the embedded tracer needs perfharness in {facts.interpreter.executable}"
+            raise UsageError(f"{needs}; install it there, or use --tracer nsys")
+    kind: TracerKind = "ranges" if options.tracer == "ranges" else "embedded"
+    return TracerRecord(kind=kind, version=VERSION, reason=reason), None, ()
+
+
+def _faults(install: NsysInstall, facts: MachineFacts) -> Iterator[Finding]:
+    """What this nsys would lose."""
+    nvtx = facts.interpreter.nvtx
+    is_recorded = records_nvtx(install, nvtx)
+    if facts.program.script is not None and not is_recorded:
+        severity, may = (Severity.NOTE, "may record") if is_recorded is None else (Severity.WARNING, "records")
+        message = f"nsys {install.version_text} {may} no ranges of nvtx {nvtx}"
+        hint = f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded"
+        yield Finding("nvtx-too-new-for-nsys", severity, message, hint)
+    if problem := too_old_for_driver(install, facts.gpus.cuda_driver):
+        hint = f"Install Nsight Systems for CUDA {dotted(facts.gpus.cuda_driver or ())}, or add --tracer embedded."
+        yield Finding("nsys-too-old-for-driver", Severity.WARNING, problem, hint)
 
 
 # ---- GPUs ----
