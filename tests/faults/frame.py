@@ -95,6 +95,26 @@ def squaring(number: int) -> Stage:
     return square
 
 
+def hashing(number: int) -> Stage:
+    """An innocent stage in Python, with texts."""
+
+    def hash_texts(value: Any) -> Any:
+        sum(hash(f"{value}-{one}") % 7 for one in range(number))
+        return value
+
+    return hash_texts
+
+
+def spelling(number: int) -> Stage:
+    """An innocent stage in Python, with one long text."""
+
+    def spell(value: Any) -> Any:
+        "".join(chr(97 + one * 7919 % 26) for one in range(number))
+        return value
+
+    return spell
+
+
 def network(rows: int, width: int, layers: int) -> Stage:
     """An innocent stage in numpy: dense layers."""
     import numpy as np

@@ -1,6 +1,4 @@
-"""A client validates each answer with a pydantic adapter that it makes for it, which builds the validator again.
-Mended: one adapter.
-"""
+"""A client makes a pydantic adapter for each answer, which builds the validator again. Mended: one."""
 
 import functools
 import json

@@ -1,6 +1,4 @@
-"""A detector drops boxes without an object, or so it should: `.all()` stands on the wrong side of the comparison, and
-all boxes reach the loops that compare each with each. Mended: compared first.
-"""
+"""`.all()` on the wrong side of a comparison keeps all boxes, and each is compared with each. Mended: right side."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,4 @@
-"""A server collects requests into batches of 8 and has two clients, so every batch waits until its window closes.
-Mended: what comes alone is computed without the batcher.
-"""
+"""A batcher of 8 has two clients, so every batch waits until its window closes. Mended: no batcher."""
 
 import queue
 import threading

@@ -1,6 +1,4 @@
-"""A beam search joins the tokens of all candidates, sorts them, and throws all but a few away.
-Mended: sorted first, and joined where one stays.
-"""
+"""A beam search joins the tokens of all candidates and throws most away. Mended: it sorts first."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,4 @@
-"""A loader's thread fetches four batches with one call and hands out none of them until all are there. The queue is
-full at the start, so the first batches come at once. Mended: eight threads fetch, each a batch.
-"""
+"""A thread fetches four batches by one call and hands out none before all are there. Mended: eight threads."""
 
 import queue
 import threading

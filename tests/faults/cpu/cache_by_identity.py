@@ -1,6 +1,4 @@
-"""A grammar's table is kept by the tokenizer that it is for, and every request brings a tokenizer object of its own.
-Mended: it is kept by the tokenizer's name.
-"""
+"""A table is cached by the tokenizer object, and every request brings a new one. Mended: by its name."""
 
 import functools
 

@@ -1,6 +1,4 @@
-"""The cache of keys and values grows by concatenation: every token copies all tokens before it, in every layer.
-Mended: written into space that was allocated once.
-"""
+"""The cache of keys and values grows by concatenation for every token. Mended: it is allocated once."""
 
 import numpy as np
 

@@ -1,6 +1,4 @@
-"""A cache of compiled kernels has one lock file for all keys, and who finds it taken sleeps 50 ms and tries again.
-Another process holds it for 10 of every 25 ms, for keys of its own. Mended: a lock file per key.
-"""
+"""A cache has one lock file, and who finds it taken sleeps 50 ms and tries again. Mended: one per key."""
 
 import multiprocessing
 import os

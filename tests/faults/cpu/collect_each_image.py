@@ -1,6 +1,4 @@
-"""A hook frees memory after every image with a full collection, which walks everything that the service caches.
-Mended: the hook leaves the collector alone.
-"""
+"""A hook runs a full collection after every image, over all that is cached. Mended: no collection."""
 
 import gc
 

@@ -1,13 +1,11 @@
-"""Threads that index documents keep a connection of the pool while a model embeds; requests wait for one.
-Mended: they take a connection only to write.
-"""
+"""Threads keep a connection of the pool while a model embeds; requests wait for one. Mended: only to write."""
 
 import tempfile
 import threading
 
 from sqlalchemy import QueuePool, create_engine, text
 
-from tests.faults.frame import MENDED, count, run, svd
+from tests.faults.frame import MENDED, count, hashing, run, svd
 
 CONNECTIONS = 2
 stopping = threading.Event()
@@ -29,10 +27,6 @@ def index_documents():
             with engine.connect() as connection:
                 connection.execute(query, {"value": embed_remotely()})
         stopping.wait(0.001)
-
-
-def understand(index):
-    return sum(hash(f"{index}:{position}") & 7 for position in range(9000))
 
 
 def find(question):
@@ -59,7 +53,7 @@ with engine.begin() as connection:
 threads = [threading.Thread(target=index_documents) for _ in range(CONNECTIONS)]
 for thread in threads:
     thread.start()
-run(30, understand=understand, find=find, rank=svd(70))
+run(30, understand=hashing(9000), find=find, rank=svd(70))
 stopping.set()
 for thread in threads:
     thread.join()

@@ -1,6 +1,4 @@
-"""A client is made for each request, and with it a TLS context, which parses all certificates of the authorities.
-Mended: the context is made once and given to the clients.
-"""
+"""Each request makes a TLS context, which parses all certificates. Mended: one context for all."""
 
 import json
 import ssl

@@ -1,6 +1,4 @@
-"""Workers of a pool count tokens in a shared value and hold its lock while they tokenize, so one works at a time.
-Mended: each counts for itself.
-"""
+"""Workers of a pool tokenize with the lock of a shared counter in their hand. Mended: without a counter."""
 
 import multiprocessing
 import time

@@ -1,6 +1,4 @@
-"""A container with a CPU limit, and a thread for each CPU of the machine: the limit is used up at the beginning of each
-period, and then all of the container stands still. Mended: the limit is worth more CPUs than there are threads.
-"""
+"""A CPU limit is used up at the beginning of each period, then all stands still. Mended: a limit of 8 CPUs."""
 
 import os
 import time

@@ -1,6 +1,4 @@
-"""Images are decoded under a lock of the whole service, which a thread that makes thumbnails holds most of the time.
-Mended: without the lock, and the thread works at night.
-"""
+"""Images are decoded under one lock, which a thread for thumbnails holds mostly. Mended: no lock, no thumbnails."""
 
 import contextlib
 import io
@@ -8,7 +6,7 @@ import threading
 
 from PIL import Image
 
-from tests.faults.frame import MENDED, count, run
+from tests.faults.frame import MENDED, count, hashing, run
 
 lock, stopping = threading.Lock(), threading.Event()
 
@@ -40,10 +38,6 @@ def open_picture(_):
         return decode(small)
 
 
-def fetch(index):
-    return sum(hash(f"{index}-{position}") % 7 for position in range(6000))
-
-
 def dither(picture):
     return picture.resize((96, 96)).convert("1").tobytes()
 
@@ -51,6 +45,6 @@ def dither(picture):
 small, large = jpeg(160), jpeg(2400)
 thread = threading.Thread(target=make_thumbnails, name="thumbnails")
 thread.start()
-run(40, fetch=fetch, open=open_picture, dither=dither)
+run(40, fetch=hashing(6000), open=open_picture, dither=dither)
 stopping.set()
 thread.join()

@@ -1,6 +1,4 @@
-"""A client writes the head of a request, then its body: the second write waits for the other side's delayed ACK.
-Mended: head and body in one write, on a socket that does not wait.
-"""
+"""Head and body of a request are two writes; the second waits for a delayed ACK. Mended: one write."""
 
 import socket
 import struct

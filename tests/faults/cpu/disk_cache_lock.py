@@ -1,6 +1,4 @@
-"""A cache of answers on disk writes its files under the lock that every look-up takes, in a thread of its own.
-Mended: files are written beside, and only given their name under the lock.
-"""
+"""A thread writes files under the lock that every look-up takes. Mended: it only renames them under it."""
 
 import contextlib
 import gzip
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.faults.frame import MENDED, count, run, svd
+from tests.faults.frame import MENDED, count, run, spelling, svd
 
 ANSWER = np.random.default_rng(5).integers(0, 9, 600_000, dtype=np.uint8).tobytes()
 lock, stopping = threading.Lock(), threading.Event()
@@ -37,14 +35,10 @@ def write_behind():
         number += 1
 
 
-def summarize(value):
-    return "".join(chr(97 + (value * position) % 26) for position in range(9000))
-
-
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     thread = threading.Thread(target=write_behind, name="write-behind")
     thread.start()
-    run(40, 2, features=svd(80), look_up=look_up, summarize=summarize)
+    run(40, 2, features=svd(80), look_up=look_up, summarize=spelling(9000))
     stopping.set()
     thread.join()

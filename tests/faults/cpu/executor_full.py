@@ -1,6 +1,4 @@
-"""A server tokenizes on the event loop's default executor, whose two threads are full of slow uploads.
-Mended: uploads have an executor of their own.
-"""
+"""A server tokenizes on the default executor, whose threads are full of uploads. Mended: two executors."""
 
 import asyncio
 import time

@@ -1,6 +1,4 @@
-"""The lock of a compilation cache is tried again and again without a pause while another process holds it.
-Mended: the call that waits.
-"""
+"""A file lock is tried again and again while another process holds it. Mended: the call that waits."""
 
 import fcntl
 import multiprocessing

@@ -1,6 +1,4 @@
-"""Each request ends with a flush of the tracing library, which waits until its exporter's thread has sent all spans.
-Mended: the exporter sends them when it likes to.
-"""
+"""Each request waits until the exporter's thread has sent all spans. Mended: it does not wait."""
 
 import queue
 import socket

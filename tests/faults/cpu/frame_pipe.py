@@ -1,6 +1,4 @@
-"""Frames come through a pipe from a decoder that unpacks them in full size; the reader shrinks them afterwards.
-Mended: the decoder is asked for small frames.
-"""
+"""A decoder process sends frames in full size, which are then shrunk. Mended: it sends small ones."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""Frames go to a pool of processes as arrays, and masks come back: both are pickled and copied, the work is small.
-Mended: the frames lie in shared memory, and only numbers go there and back.
-"""
+"""Frames are pickled for a pool of processes, and masks back. Mended: they lie in shared memory."""
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

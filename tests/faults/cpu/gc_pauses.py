@@ -1,6 +1,4 @@
-"""A server keeps many long-lived objects, and every full run of the garbage collector goes through all of them.
-Mended: they are frozen after the start, and nothing is collected in batches.
-"""
+"""Full garbage collections go through many long-lived objects. Mended: frozen, and no collections."""
 
 import collections
 import gc

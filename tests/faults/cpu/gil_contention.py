@@ -1,6 +1,4 @@
-"""A thread takes results apart in pure Python all the time, and the main thread waits for the interpreter lock between
-its short operations. Mended: the thread waits until there is something new, which there is once.
-"""
+"""A thread works in pure Python while the main one needs the interpreter lock. Mended: it waits."""
 
 import threading
 import zlib

@@ -1,6 +1,4 @@
-"""The cache of preprocessed images is asked by a digest of the finished float pixels, for each of several layers of it.
-Mended: by a digest of the file.
-"""
+"""A cache is asked by a digest of the finished float pixels. Mended: by a digest of the file."""
 
 import hashlib
 

@@ -1,6 +1,4 @@
-"""A thread asks a scheduler without a pause whether a job is due, and takes the interpreter lock.
-Mended: it sleeps until the next job is due.
-"""
+"""A thread asks a scheduler without a pause whether a job is due. Mended: it sleeps between."""
 
 import threading
 import time

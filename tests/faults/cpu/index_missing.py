@@ -1,6 +1,4 @@
-"""The memory of an assistant is a table of SQLite without an index on the column that every look-up asks for.
-Mended: it has one.
-"""
+"""Every look-up scans a table of SQLite that has no index. Mended: it has one."""
 
 import sqlite3
 

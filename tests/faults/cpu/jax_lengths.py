@@ -1,6 +1,4 @@
-"""A rating system calls a function of JAX with as many games as a player had, a new number nearly each time.
-Mended: padded to one length, with weights of 0 for what was added.
-"""
+"""A function of JAX gets as many games as a player had, a new shape each time. Mended: padded to one length."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,4 @@
-"""Models of languages are loaded when the first text needs them: with warm requests behind it, the service stops again.
-Mended: all of them are loaded before the service starts.
-"""
+"""Models of languages are loaded when the first text needs them. Mended: before the service starts."""
 
 import pickle
 import tempfile

@@ -1,6 +1,4 @@
-"""Two tenants share a rate limiter, which sleeps until the slow one may go on with the lock of both in its hand.
-Mended: it sleeps without the lock. The pipeline runs on a thread that is not the main one.
-"""
+"""A rate limiter sleeps for a slow tenant with the lock of all tenants in its hand. Mended: without the lock."""
 
 import threading
 import time

@@ -1,6 +1,4 @@
-"""A DataLoader without workers: every image is decoded in the main process, between two batches of the model.
-Mended: the decoded images are kept after the first epoch.
-"""
+"""A DataLoader without workers decodes every image in the main process. Mended: decoded once."""
 
 import zlib
 

@@ -1,6 +1,4 @@
-"""A service runs a small DataLoader over each upload, and its workers start and end with every one.
-Mended: the loader stays, and so do its workers.
-"""
+"""The workers of a DataLoader start and end for every upload. Mended: they stay."""
 
 import numpy as np
 import torch

@@ -1,6 +1,4 @@
-"""A DataLoader whose only worker decodes slowly: the main process waits at the loader's queue.
-Mended: the worker reads what was decoded beforehand.
-"""
+"""The only worker of a DataLoader decodes slowly, and the main process waits. Mended: decoded before."""
 
 import zlib
 

@@ -1,6 +1,4 @@
-"""A batcher holds the lock of its queue while it waits for a free slot, so that whoever wants to enqueue waits too.
-Mended: it waits without the lock.
-"""
+"""A batcher waits for a free slot with the lock of its queue, which others want. Mended: without the lock."""
 
 import threading
 import time

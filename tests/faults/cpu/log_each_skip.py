@@ -1,6 +1,4 @@
-"""A runner of plug-ins logs every refusal with its traceback, and most boxes are refused by one of the plug-ins.
-Mended: the refusal is logged as one line.
-"""
+"""A runner of plug-ins logs every refusal with its traceback. Mended: as one line."""
 
 import logging
 import os

@@ -1,6 +1,4 @@
-"""A log handler posts its buffer to a collector by HTTP whenever it is full, on the thread that happened to log.
-Mended: a listener's thread posts.
-"""
+"""A log handler posts its full buffer by HTTP, on the thread that logs. Mended: on a listener's thread."""
 
 import http.client
 import json

@@ -1,6 +1,4 @@
-"""Statistics are shared through a manager's dictionary: every reading and writing is a message to its process.
-Mended: counted here, shared once a batch.
-"""
+"""Every count is two messages to a manager's process. Mended: counted here, shared once a batch."""
 
 import multiprocessing
 from collections import Counter

@@ -1,6 +1,4 @@
-"""Vectors are read out of a mapped file that is not in memory, and every page of it waits for the disk.
-Mended: the file is read into memory before the service starts.
-"""
+"""Vectors of a mapped file that is not in memory: every page waits for the disk. Mended: read before."""
 
 import mmap
 import os

@@ -1,6 +1,4 @@
-"""After each frame the metadata of all frames is written anew into a temporary file, which then replaces the old one.
-Mended: a line is added for each frame.
-"""
+"""The metadata of all frames is written anew after each frame. Mended: a line is added."""
 
 import itertools
 import json

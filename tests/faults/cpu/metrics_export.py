@@ -1,6 +1,4 @@
-"""A thread of the metrics library serialises all series in one call that never gives the interpreter lock away.
-Mended: it does so once a minute.
-"""
+"""A thread of a metrics library holds the interpreter lock in one long call. Mended: once a minute."""
 
 import json
 import threading

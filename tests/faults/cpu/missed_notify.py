@@ -1,6 +1,4 @@
-"""A caller looks whether its result is there only after a wait, so a result that came before it wakes nobody.
-Mended: it looks first, and waits for a predicate.
-"""
+"""A caller waits before it looks, so that a result that is there wakes nobody. Mended: it looks first."""
 
 import queue
 import threading

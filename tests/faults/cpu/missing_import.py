@@ -1,6 +1,4 @@
-"""A helper tries to import an optional accelerator on every call; Python does not remember that there is none.
-Mended: it is tried once.
-"""
+"""Every call tries to import an accelerator that nobody has. Mended: it is tried once."""
 
 import functools
 

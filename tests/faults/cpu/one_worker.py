@@ -1,6 +1,4 @@
-"""The images of a request are fetched by a pool that somebody has given one thread, so one after the other.
-Mended: as many threads as a request has images.
-"""
+"""A pool with one thread fetches the images of a request one by one. Mended: a thread for each."""
 
 import time
 import zlib

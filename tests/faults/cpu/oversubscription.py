@@ -1,6 +1,4 @@
-"""Eight engines in a process, each with threads of its own, on two CPUs: whoever wants to run waits for its turn.
-Mended: the engines that have nothing to do wait.
-"""
+"""Eight threads of other engines compete for two CPUs. Mended: they wait."""
 
 import os
 import threading

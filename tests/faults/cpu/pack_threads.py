@@ -1,6 +1,4 @@
-"""Sixteen threads pack small objects, which is pure Python, so that they only take the lock from each other.
-Mended: they are packed one after the other.
-"""
+"""Sixteen threads pack objects in pure Python, one at a time. Mended: one thread."""
 
 import struct
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,4 @@
-"""Frames go to a worker process and back through a pipe, pickled, copied and unpickled each time.
-Mended: they lie in shared memory, and a number goes through.
-"""
+"""Frames go to a worker process and back, pickled. Mended: they lie in shared memory."""
 
 import multiprocessing
 from multiprocessing.sharedctypes import RawArray

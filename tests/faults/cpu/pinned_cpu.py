@@ -1,6 +1,4 @@
-"""A library pins the process to one CPU when it is imported, and the pool of two threads made later shares that one.
-Mended: all CPUs are given back before the pool is made.
-"""
+"""A library pins the process to one CPU, which the threads of a pool share. Mended: all CPUs."""
 
 import os
 import zlib
@@ -8,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tests.faults.frame import MENDED, count, run
+from tests.faults.frame import MENDED, count, run, spelling
 
 TILES = 4
 everywhere = os.sched_getaffinity(0)
@@ -33,12 +31,8 @@ def cut(index):
     return [bytes([index]) + tile for _ in range(TILES)]
 
 
-def describe(size):
-    return "".join(chr(97 + (size * position) % 26) for position in range(20000))
-
-
 import_library()
 if MENDED:
     os.sched_setaffinity(0, everywhere)
 pool = ThreadPoolExecutor(2, thread_name_prefix="tiles")
-run(30, TILES, cut=cut, encode=encode, describe=describe)
+run(30, TILES, cut=cut, encode=encode, describe=spelling(20000))

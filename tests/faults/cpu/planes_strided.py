@@ -1,6 +1,4 @@
-"""Volumes come with their channels last in memory, and each plane is normalized through a view across the stride.
-Mended: the planes are made contiguous once, when the volume is loaded.
-"""
+"""Planes of a volume with channels last are read across the stride. Mended: made contiguous once."""
 
 import numpy as np
 

@@ -1,6 +1,4 @@
-"""After every step rank 0 alone evaluates; rank 1 is in the next reduction long before it. Rank 1 is launched, and
-starts rank 0 as `torchrun` would. Mended: each rank evaluates its half.
-"""
+"""Rank 0 alone evaluates after a step, and rank 1, which starts it, waits for it. Mended: each does its half."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""The expression that finds an agent's tool call tries every way to split an answer that was cut off.
-Mended: a search for the closing part comes first.
-"""
+"""An expression tries every way to split an answer that was cut off. Mended: a search for its end comes first."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""The client of a store reads its answers from the socket as the protocol names its fields: one or four bytes a call.
-Mended: through a buffered file of the socket.
-"""
+"""A client reads each field from its socket by a call. Mended: through a buffer."""
 
 import socket
 import struct

@@ -1,6 +1,4 @@
-"""A model's first answer is always `busy`, and a decorator sleeps before it asks again.
-Mended: the client asks for a place first.
-"""
+"""A model's first answer is always `busy`, and a decorator sleeps. Mended: a place is reserved first."""
 
 import functools
 import time

@@ -1,6 +1,4 @@
-"""An embedding worker awaits the answer to each prompt before it sends the next one.
-Mended: all prompts of a batch are under way at once.
-"""
+"""A worker awaits each answer before it sends the next prompt. Mended: all at once."""
 
 import asyncio
 import time

@@ -1,6 +1,4 @@
-"""A shared array is filled and read through its wrapper, which turns each number into a Python object and back.
-Annotated from outside (shared_array_elements.toml). Mended: through a view of its memory.
-"""
+"""A shared array is used number by number, annotated from outside. Mended: through a view."""
 
 import multiprocessing
 

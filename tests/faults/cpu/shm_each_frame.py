@@ -1,6 +1,4 @@
-"""Every frame goes into a segment of shared memory of its own, whose pages the kernel clears and frees again.
-Mended: a segment is used again.
-"""
+"""Every frame gets a new segment of shared memory, whose pages the kernel clears. Mended: one segment."""
 
 from multiprocessing.shared_memory import SharedMemory
 

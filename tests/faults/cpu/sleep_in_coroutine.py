@@ -1,11 +1,9 @@
-"""An asynchronous client sleeps as a synchronous one does while the model is loading, and stops all other requests.
-Mended: asyncio.sleep, through which the others go on.
-"""
+"""A coroutine sleeps with `time.sleep`, which stops all others. Mended: asyncio.sleep."""
 
 import asyncio
 import time
 
-from tests.faults.frame import MENDED, count, run_async
+from tests.faults.frame import MENDED, count, hashing, run_async
 
 REQUESTS, RETRY_S = 5, 0.009
 
@@ -34,12 +32,8 @@ async def infer(_):
     return await asyncio.gather(*(infer_one(client, asked) for client in range(REQUESTS)))
 
 
-def tokenize(index):
-    return [hash(f"{index}-{position}") % 32003 for position in range(9000)]
-
-
 def decode(answers):
     return "".join(sorted("".join(answers) * 200))
 
 
-asyncio.run(run_async(30, REQUESTS, tokenize=tokenize, infer=infer, decode=decode))
+asyncio.run(run_async(30, REQUESTS, tokenize=hashing(9000), infer=infer, decode=decode))

@@ -1,6 +1,4 @@
-"""Tokens are printed into a pipe whose reader, a console that draws them, is slower than the model.
-Mended: the console draws a screen, not each line.
-"""
+"""Tokens go into a pipe whose reader is slower than the model. Mended: a fast reader."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""Threads of ONNX Runtime's pools spin after every run, and take the cores from the steps between the runs.
-Mended: the pools do not spin.
-"""
+"""Threads of ONNX Runtime's pools spin after every run. Mended: they do not spin."""
 
 import os
 import time

@@ -1,6 +1,4 @@
-"""Documents are dealt out to worker processes by their number, and one of four workers gets all the long ones.
-Mended: dealt out so that every worker gets as much text.
-"""
+"""Documents are dealt out by number, and one of four workers gets the long ones. Mended: by length."""
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

@@ -1,6 +1,4 @@
-"""Memory is logged by starting a program after every step (there `nvidia-smi`, here an interpreter).
-Mended: once, after the last step.
-"""
+"""A program is started after every step to log memory. Mended: after the last step."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""A batch is collated with `torch.tensor` of a list of arrays, which reads them number by number.
-Mended: stacked by numpy first.
-"""
+"""`torch.tensor` of a list of arrays reads them number by number. Mended: stacked by numpy first."""
 
 import numpy as np
 import torch

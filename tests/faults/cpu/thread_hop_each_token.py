@@ -1,6 +1,4 @@
-"""A model's generator is iterated from an event loop through its executor: each token goes to a thread and back.
-Mended: 64 tokens a hop.
-"""
+"""Each token of a generator is fetched on another thread. Mended: 64 tokens a hop."""
 
 import asyncio
 import itertools

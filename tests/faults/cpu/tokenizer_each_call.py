@@ -1,6 +1,4 @@
-"""A service that names entities loads its tokenizer from a file for every request, two helpers below the stage.
-Mended: the cache of the loader has room for some.
-"""
+"""A tokenizer is loaded from its file for every request, two helpers below. Mended: it is cached."""
 
 import functools
 import tempfile

@@ -1,6 +1,4 @@
-"""A compiled model gets a sequence of another length in every batch and is compiled anew for each.
-Mended: the sequences are padded to one length.
-"""
+"""A compiled model gets another length in every batch, and is compiled anew. Mended: padded."""
 
 import torch
 

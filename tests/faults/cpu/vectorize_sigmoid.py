@@ -1,6 +1,4 @@
-"""The head of a detector is decoded with `np.vectorize`, which calls a Python function for every number.
-Mended: numpy's own `exp`.
-"""
+"""`np.vectorize` calls a Python function for every number. Mended: numpy's own `exp`."""
 
 import math
 

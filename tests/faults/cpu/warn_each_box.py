@@ -1,6 +1,4 @@
-"""A deprecation warning is issued for each box and always shown, since a library has reset the filters.
-Mended: the filter shows it once.
-"""
+"""A deprecation warning is shown for each box. Mended: the filter shows it once."""
 
 import io
 import sys

@@ -1,6 +1,4 @@
-"""Annotated frames go to a writer thread through a short queue; the thread encodes slower than frames come.
-Mended: the writer takes a fast encoding.
-"""
+"""A writer thread encodes slower than frames come, and its queue is full. Mended: a fast encoding."""
 
 import queue
 import threading

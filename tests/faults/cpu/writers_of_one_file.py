@@ -1,6 +1,4 @@
-"""Results go into an SQLite file in which another process keeps a transaction open, so that writers sleep and retry.
-Mended: each process has a file of its own.
-"""
+"""Another process keeps transactions of the same SQLite file open. Mended: a file for each process."""
 
 import multiprocessing
 import sqlite3

@@ -1,6 +1,4 @@
-"""The tiles of an image pyramid lie in a ZIP archive, which is opened, with its directory of all names, for each tile.
-Mended: opened once.
-"""
+"""A ZIP archive is opened, and its directory read, for each tile. Mended: opened once."""
 
 import tempfile
 from zipfile import ZipFile

@@ -1,6 +1,4 @@
-"""Strides of a detector's feature levels become tensors on the GPU one number at a time, again for each image.
-Mended: they stay numbers.
-"""
+"""Strides become tensors on the GPU one number at a time, again for each image. Mended: they stay numbers."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""A repetition penalty divides the positive logits through a boolean mask, whose size the host has to wait for.
-Mended: `torch.where`.
-"""
+"""Logits are divided through a boolean mask, for whose size the host waits. Mended: `torch.where`."""
 
 import torch
 

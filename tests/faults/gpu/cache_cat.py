@@ -1,6 +1,4 @@
-"""Keys and values grow by `torch.cat` for each token: the whole cache is read and written once a token.
-Mended: the cache has room for the new tokens from the start.
-"""
+"""Keys and values grow by `torch.cat`, which copies the cache for each token. Mended: there is room for them."""
 
 import torch
 

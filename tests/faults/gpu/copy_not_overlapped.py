@@ -1,6 +1,4 @@
-"""Each batch is uploaded on the stream that computes, so the GPU computes nothing meanwhile.
-Mended: the next batch travels on a stream of its own, into the other of two buffers.
-"""
+"""Batches are uploaded on the stream that computes. Mended: on another one, into two buffers in turn."""
 
 import torch
 

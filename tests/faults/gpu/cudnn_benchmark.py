@@ -1,6 +1,4 @@
-"""`cudnn.benchmark` is on while each batch has another width: cuDNN tries its algorithms again for each.
-Mended: all are padded to the widest, for which cuDNN has chosen once.
-"""
+"""`cudnn.benchmark` tries all algorithms for each new width. Mended: all are padded to the widest."""
 
 import torch
 

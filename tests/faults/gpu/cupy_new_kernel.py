@@ -1,6 +1,4 @@
-"""The source of a CUDA kernel has the batch's threshold written into it, so NVRTC compiles it in each batch.
-Mended: the threshold is an argument.
-"""
+"""A threshold in a kernel's source makes NVRTC compile it in each batch. Mended: it is an argument."""
 
 import os
 

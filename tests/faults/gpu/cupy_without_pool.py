@@ -1,6 +1,4 @@
-"""CuPy allocates without its memory pool, as it does after another library has set its own allocator.
-Mended: with its pool.
-"""
+"""CuPy allocates without its memory pool, which another library has replaced. Mended: with it."""
 
 import cupy
 import numpy as np

@@ -1,6 +1,4 @@
-"""A decoder makes one token after the other by the same short kernels, each launched anew for each token.
-Mended: a CUDA graph.
-"""
+"""A decoder launches the same short kernels anew for each token. Mended: a CUDA graph."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""Independent small models share the default stream, so none fills the GPU while the others wait.
-Mended: a stream for each.
-"""
+"""Small independent models share the default stream, and none fills the GPU. Mended: a stream for each."""
 
 import contextlib
 

@@ -1,6 +1,4 @@
-"""The allocator's cache is emptied after each image "to save memory": every allocation reaches the driver again.
-Mended: it is kept.
-"""
+"""The allocator's cache is emptied after each image. Mended: it is kept."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""A request's features are a dictionary of hundreds of small tensors, moved to the GPU one by one.
-Mended: packed into one.
-"""
+"""Hundreds of small tensors are moved to the GPU one by one. Mended: packed into one."""
 
 import torch
 

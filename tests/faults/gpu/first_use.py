@@ -1,6 +1,4 @@
-"""The first batches call functions that no batch has called before, and their libraries and kernels are loaded.
-Mended: they are called before the first batch.
-"""
+"""The first batches call functions whose libraries and kernels have to be loaded. Mended: called before."""
 
 import torch
 

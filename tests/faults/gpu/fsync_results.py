@@ -1,6 +1,4 @@
-"""Each batch's results are written to files and forced to the disk before the next batch is started.
-Mended: to one file, and not forced.
-"""
+"""Each batch's results are written to files and forced to the disk. Mended: one file, not forced."""
 
 import os
 import tempfile

@@ -1,6 +1,4 @@
-"""A thread that parses log lines in Python takes the interpreter lock from the thread that launches kernels.
-Mended: there is no such thread.
-"""
+"""A thread that parses logs takes the interpreter lock from the one that launches. Mended: no such thread."""
 
 import threading
 

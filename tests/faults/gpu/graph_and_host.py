@@ -1,6 +1,4 @@
-"""The decoder is a CUDA graph, but the host prepares each step's metadata before it replays it, and the GPU waits.
-Mended: only what is new, the last page of each request.
-"""
+"""The host makes all page tables anew before each replay of a CUDA graph. Mended: only what is new."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""Sequences of ever new lengths ask for ever larger buffers, which no block of the allocator's cache fits.
-Mended: the longest first, so that every later one fits into its blocks.
-"""
+"""Ever new lengths ask for buffers that fit no cached block. Mended: the longest comes first."""
 
 import torch
 

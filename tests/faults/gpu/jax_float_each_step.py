@@ -1,6 +1,4 @@
-"""A float is made of each step's value, which ends JAX's asynchronous dispatch: the next step starts on an idle GPU.
-Mended: of the last one.
-"""
+"""A float of each step's value ends JAX's asynchronous dispatch. Mended: of the last one."""
 
 import jax
 import jax.numpy as jnp

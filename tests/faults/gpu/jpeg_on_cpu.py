@@ -1,6 +1,4 @@
-"""Photographs are decoded in full on the CPU, in the loop, before a network that takes 224 pixels of them.
-Mended: photographs are stored in the size needed.
-"""
+"""Photographs are decoded in full on the CPU for 224 pixels. Mended: they are stored in that size."""
 
 import io
 

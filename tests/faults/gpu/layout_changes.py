@@ -1,6 +1,4 @@
-"""Activations change between channels first and channels last around each layer, which takes longer than the layer.
-Mended: they are channels last throughout.
-"""
+"""Activations change their layout around each layer. Mended: channels last throughout."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""The boxes above a threshold are found image by image; how many there are has to reach the host each time.
-Mended: the best of all images at once, of a fixed number.
-"""
+"""How many boxes are above a threshold reaches the host for each image. Mended: a fixed number of all."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""The denoiser is moved to the host after each step and back before the next, to make room that nobody needs.
-Mended: it stays.
-"""
+"""A denoiser moves to the host after each step and back. Mended: it stays."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""Probabilities are computed one request at a time: a row is one block, and the other multiprocessors are idle.
-Mended: as many requests at once as there are multiprocessors for them, four times over.
-"""
+"""A softmax per request is one block, and other multiprocessors are idle. Mended: many requests at once."""
 
 import torch
 

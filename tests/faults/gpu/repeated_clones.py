@@ -1,6 +1,4 @@
-"""Activations are cloned before each step, to be safe, and the clones are never written to.
-Mended: the steps share one tensor.
-"""
+"""Activations are cloned before each step and never written to. Mended: one tensor."""
 
 import torch
 

@@ -1,6 +1,4 @@
-"""A normalisation written as eight elementwise operations reads and writes the activations eight times.
-Mended: that of the library.
-"""
+"""A normalisation is eight elementwise operations. Mended: that of the library."""
 
 import torch
 

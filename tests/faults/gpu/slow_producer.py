@@ -1,6 +1,4 @@
-"""One thread decodes what the GPU's thread takes from a queue, and takes longer for an item than the GPU.
-Mended: items are decoded beforehand.
-"""
+"""A thread decodes for the GPU's thread and takes longer. Mended: items are decoded before."""
 
 import hashlib
 import queue

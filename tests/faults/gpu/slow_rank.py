@@ -1,6 +1,4 @@
-"""One rank has more work on the host than the other, which waits for it in each all-reduce. Two processes of one
-launch (-np 2), by gloo. Mended: both have half of it.
-"""
+"""One rank has more work on the host, and the other waits in each all-reduce. Mended: half of it for both."""
 
 import hashlib
 import os

@@ -1,6 +1,4 @@
-"""Requests go through a small transformer one at a time: its hundreds of kernels take less time than to launch them.
-Mended: a CUDA graph.
-"""
+"""Hundreds of small kernels take longer to launch than to run. Mended: a CUDA graph."""
 
 import torch
 

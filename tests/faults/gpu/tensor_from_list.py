@@ -1,6 +1,4 @@
-"""Tables of block numbers, lists in Python, are made into tensors in each step, object by object.
-Annotated from outside (tensor_from_list.toml). Mended: an array is kept.
-"""
+"""`torch.tensor` of a list gathers numbers one by one; annotated from outside. Mended: an array is kept."""
 
 import numpy as np
 import torch

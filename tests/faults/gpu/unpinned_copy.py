@@ -1,6 +1,4 @@
-"""Frames are sent with `non_blocking=True` from memory that is not pinned, so the call waits for the copy.
-Mended: it is pinned.
-"""
+"""Frames are sent with `non_blocking=True` from memory that is not pinned. Mended: it is pinned."""
 
 import torch
 
