@@ -157,7 +157,7 @@ def planned(
         output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
         plans = plan_launches(launches)
-    misplaced = options_after_script(plans[0].program.script_arguments, context)
+    misplaced = options_after_script(plans[0].facts.program.script_arguments, context)
     if misplaced:
         finding = _after_script_finding(misplaced, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]

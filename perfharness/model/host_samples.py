@@ -29,7 +29,7 @@ class HostState(IntEnum):
     FILE = 5
     """Reads, writes, opens, synchronises a file, or waits for a page of one."""
     SOCKET = 6
-    """Network: another machine, or one that is not known. In files of earlier versions also pipes, and this machine."""
+    """Network. In files of earlier versions also pipes."""
     PROCESS = 7
     """Waits for a child process to end."""
     DRIVER = 8
@@ -41,7 +41,7 @@ class HostState(IntEnum):
     PIPE = 11
     """Waits for another process of this machine: a pipe, or a local socket."""
     LOOPBACK = 12
-    """Network, to this machine itself."""
+    """Network, to this machine itself; in files of earlier versions."""
 
 
 class HostEventKind(IntEnum):
@@ -57,8 +57,6 @@ class HostEventKind(IntEnum):
     at least."""
     CPU_TIME = 4
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
-    CPUS = 6
-    """From here on the process may run on other CPUs than before; `detail`: how many cores."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,6 @@ class HostSamples:
     stage: Integers
     gil_holder: Int64
     """The thread that held the interpreter lock at that moment, as `thread`; 0: none did, or it is not known."""
-
-    counts: Int64
-    """Shape (samples, 4): page faults without and with reading from a disk, context switches by waiting and by losing
-    the CPU, since the last sample of the thread; -1: not known."""
 
     frames: list[Frame]
     stacks: list[tuple[int, ...]]
@@ -135,8 +129,6 @@ class HostProbe:
     samples: HostSamples
     events: HostEvents
     missing: tuple[str, ...] = ()
-    cpus: int | None = None
-    """Cores that the process may run on at first: two hyperthreads of one core count once. None: not known."""
     together: HostSamples | None = None
     """The samples of all processes that were launched together, where it is not the only one: those that it waits for
     may be among them. Their frames and stacks have numbers of their own."""

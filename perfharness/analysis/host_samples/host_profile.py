@@ -143,7 +143,6 @@ def _samples_at(samples: HostSamples, rows: Int64) -> HostSamples:
         samples, time_ns=samples.time_ns[rows], thread=samples.thread[rows], length_ns=samples.length_ns[rows],
         on_cpu_ns=samples.on_cpu_ns[rows], runnable_ns=samples.runnable_ns[rows], state=samples.state[rows],
         stack=samples.stack[rows], stage=samples.stage[rows], gil_holder=samples.gil_holder[rows],
-        counts=samples.counts[rows],
     )  # fmt: skip
 
 

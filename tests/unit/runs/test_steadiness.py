@@ -20,8 +20,7 @@ from perfharness.runs.series.steadiness import (
     unsteadiness,
     unsteady_findings,
 )
-from perfharness_launcher.conditions import Run
-from perfharness_launcher.machine_load import machine_load
+from perfharness_launcher.conditions import Run, machine_load
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
 from tests.unit.run_records import manifest_of
 
