@@ -14,7 +14,6 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
-from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
 from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
@@ -175,6 +174,8 @@ def _measure(
         run.started.append(_keep_manifest(stage, planned))
         run.enter(conditions)
         endings = supervisor.watch()
+        from perfharness_launcher.children import rank_findings, unfollowed, with_measured  # slow to load
+
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         for ending in endings:  # a script may have removed its own folder, and that of the run
             ending.folder.mkdir(parents=True, exist_ok=True)
