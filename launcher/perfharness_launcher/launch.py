@@ -13,7 +13,7 @@ from pathlib import Path
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.model.manifest import RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
@@ -64,7 +64,7 @@ class FinishedRun:
 
     def note_explained(self, findings: Sequence[Finding]) -> None:
         """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
-        found = [*self.manifest.findings, *map(_recorded, findings)]
+        found = [*self.manifest.findings, *findings]
         self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
         self._stage.write_manifest(self.manifest)
 
@@ -205,7 +205,7 @@ def _measure(
             update={
                 "complete": True,
                 "processes": records,
-                "findings": list(map(_recorded, findings)),
+                "findings": findings,
                 "companions": run.records,
                 "start_barrier": barrier.record() if barrier is not None else None,
             }
@@ -277,10 +277,6 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
         source=plan.source,
         processes=processes,
     )
-
-
-def _recorded(finding: Finding) -> FindingRecord:
-    return FindingRecord(**finding.to_json())
 
 
 def _full_disk(folder: Path, processes: int) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ class StressResult:
         """Those of the load, then those of the run."""
         ignored = of_no_concern(self.load)
         of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
-        return [*(record.to_finding() for record in self.load.findings), *of_run]
+        return [*self.load.findings, *of_run]
 
     def _repr_html_(self) -> str | None:
         return notebook_html(self)

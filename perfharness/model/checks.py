@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from perfharness.model.conventions import printable
-from perfharness.model.secrets import mask_arguments, mask_text
+from perfharness.model.secrets import mask_arguments
 
 NAME_BYTES = 255
 PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}(-\d{1,9}){0,63}")
@@ -79,9 +79,6 @@ MaskedArguments = Annotated[list[str], AfterValidator(mask_arguments)]
 
 PrintableText = Annotated[str, AfterValidator(printable)]
 """A text with what is no UTF-8 escaped, as a folder's name may have it: JSON takes none of it."""
-
-MaskedText = Annotated[str, AfterValidator(mask_text)]
-"""A text that may quote command lines or output, with secrets masked."""
 
 
 def refuse_booleans(values: Mapping[str, Any], fields: Mapping[str | None, FieldInfo]) -> None:

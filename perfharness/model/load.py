@@ -11,9 +11,9 @@ from pydantic import Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.findings import Finding
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
 from perfharness.model.load_judgement import Sustained
-from perfharness.model.manifest import FindingRecord
 
 WINDOWS_NAME = "load_windows.jsonl"
 REQUESTS_NAME = "requests.parquet"
@@ -246,7 +246,7 @@ class LoadResult(Record):
     requests_kept: str | None = None
     """Which requests `requests.parquet` has, where it is not all of them."""
 
-    findings: list[FindingRecord] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
 
     def in_warmup(self, kind: str) -> int:
         """Errors of a kind in phases that do not count."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.model.base import Record
@@ -17,14 +17,13 @@ from perfharness.model.checks import (
     FiniteJson,
     Int64,
     MaskedArguments,
-    MaskedText,
     MeasuredFolder,
     Seconds,
     TraceName,
     UnixNs,
 )
 from perfharness.model.conventions import printable
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding
 from perfharness.model.measured import MeasuredProcess
 
 MANIFEST_NAME = "manifest.json"
@@ -52,20 +51,6 @@ class _Model(Record, allow_inf_nan=False):
         if isinstance(value, list):
             return [printable(item) if isinstance(item, str) else item for item in value]
         return value
-
-
-class FindingRecord(_Model):
-    """A `Finding` as it stands in a file."""
-
-    code: str
-    severity: Severity
-    message: MaskedText
-    hint: str = Field(default="", validation_alias=AliasChoices("hint", "cure"))  # `cure` in earlier files
-    process: str | None = None
-
-    def to_finding(self) -> Finding:
-        """The finding itself."""
-        return Finding(self.code, self.severity, self.message, self.hint, self.process)
 
 
 class GpuRecord(_Model):
@@ -324,7 +309,7 @@ class RunManifest(_Model):
     companions: FiniteJson = Field(default_factory=dict)
     """The records of the launch's conditions, by name: `clocks`, `telemetry`, `yardstick` (load of the machine), …"""
 
-    findings: list[FindingRecord] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""
 
     @property

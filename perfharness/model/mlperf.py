@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.manifest import FindingRecord
+from perfharness.model.findings import Finding
 
 MLPERF_VERSION = 1
 LOGS = "mlperf"
@@ -129,4 +129,4 @@ class MlperfResult(Record):
     logs: dict[str, str]
     """LoadGen's files by name, in the run folder."""
 
-    findings: list[FindingRecord] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)

@@ -337,7 +337,7 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
             processes.append(Process(name, run_dir / record.folder, path, record, options, helpers))
         if located.process is None:
             before = f"{run_dir.name}/" if located.is_series else ""
-            found = [record.to_finding() for record in manifest.findings]
+            found = manifest.findings
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
     return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)

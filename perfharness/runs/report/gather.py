@@ -139,10 +139,9 @@ def gather(
 def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     if load is None:
         return run
-    findings = [record.to_finding() for record in load.result.findings]
     ignored = of_no_concern(load.result)
     of_run = [finding for finding in run.findings if finding.code not in ignored]
-    return run.model_copy(update={"load": load, "findings": [*findings, *of_run]})
+    return run.model_copy(update={"load": load, "findings": [*load.result.findings, *of_run]})
 
 
 def _series_report(one: Located) -> SeriesReport:
@@ -274,7 +273,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         energy=energy,
         metrics=TypeAdapter(RunMetrics).validate_python(mean["gpu_metrics"]) if "gpu_metrics" in mean else None,
         cost=None if prices is None else _cost(prices, made, energy),
-        findings=[*(() if mlperf is None else [record.to_finding() for record in mlperf.findings]), *findings],
+        findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
         sampled=sampled,
     )

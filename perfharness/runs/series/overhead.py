@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -19,7 +20,7 @@ from perfharness.files import write_model
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, TracerRecord
+from perfharness.model.manifest import TracerRecord
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
@@ -108,7 +109,7 @@ class Overhead(Record):
     """`items_per_second` (a loss is negative), and of the processes of a launch, from start to end, `duration_s` and
     `cpu_s`."""
 
-    findings: list[FindingRecord] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
 
 
 def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
@@ -199,9 +200,9 @@ def summarize_overhead(options: LaunchOptions, cases: Sequence[RepeatCase], comm
         latency={path: _latency(untraced, path) for path in untraced.loops},
         run=run,
         findings=[
-            *(FindingRecord(**finding.to_json()) for finding in _findings(stages)),
-            *(one.model_copy(update={"process": TRACED}) for one in traced.findings),
-            *(one.model_copy(update={"process": UNTRACED}) for one in untraced.findings),
+            *_findings(stages),
+            *(replace(one, process=TRACED) for one in traced.findings),
+            *(replace(one, process=UNTRACED) for one in untraced.findings),
         ],
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.findings import Finding
 from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.manifest import FindingRecord
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.steadiness import Unsteadiness
 
@@ -126,7 +126,7 @@ class Repeat(Record):
     machine: Unsteadiness | None = None
     """What moved on the machine between the launches; None: fewer than two."""
 
-    findings: list[FindingRecord] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
 
     @property
     def measured(self) -> list[RepeatRow]:
