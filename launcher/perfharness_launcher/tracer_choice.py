@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfharness.distribution import VERSION
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerKind, TracerRecord
-from perfharness.model.version import VERSION
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import (
     INSTALL_NSYS,

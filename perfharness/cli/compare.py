@@ -27,8 +27,8 @@ from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.settings import Option
-from perfharness.model.text import ascii_json
 from perfharness.render.terminal.console import say
+from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison

@@ -30,9 +30,9 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option, options_of
-from perfharness.model.text import safe
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
+from perfharness.render.text import safe
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.options import (
     PROJECT_NAME,

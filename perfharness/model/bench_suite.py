@@ -20,7 +20,7 @@ from perfharness.model.bench import (
     Precision,
 )
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.notebook import notebook_html
+from perfharness.notebook import notebook_html
 
 BENCH_TABLE_NAME = "bench.parquet"
 BENCH_VERSION = 1

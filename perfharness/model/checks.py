@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from perfharness.model.conventions import printable
-from perfharness.model.secrets import mask_arguments
+from perfharness.secrets import mask_arguments
 
 NAME_BYTES = 255
 PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}(-\d{1,9}){0,63}")

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from perfharness.model.conventions import printable
-from perfharness.model.secrets import mask_text
+from perfharness.secrets import mask_text
 
 
 class Severity(str, Enum):

@@ -19,7 +19,6 @@ from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.measured import MeasuredProcess
-from perfharness.model.notebook import notebook_html
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import (
@@ -31,6 +30,7 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
+from perfharness.notebook import notebook_html
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.inputs import Located, locate

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.secrets import mask_arguments, mask_text
+from perfharness.secrets import mask_arguments, mask_text
 from tests.unit.run_records import manifest_of, process
 
 SECRET = "hunter2hunter2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perfharness.model.text import NOT_MEASURED
+from perfharness.render.text import NOT_MEASURED
 from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.comparison.limits import LimitResult
 from perfharness.runs.comparison.result import (

@@ -9,9 +9,9 @@ from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.bench import bytes_text, unsteady_lines
 from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:

@@ -18,8 +18,8 @@ from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
-from perfharness.model.secrets import mask_text
 from perfharness.runs.comparison.compared_figure import PHASES, Figure
+from perfharness.secrets import mask_text
 
 if TYPE_CHECKING:
     from perfharness.model.load import LoadFigure, LoadResult, PhaseResult, Status, TargetRecord

@@ -8,10 +8,10 @@ from pydantic import AfterValidator, Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
-from perfharness.model.notebook import notebook_html
-from perfharness.model.secrets import mask_arguments
+from perfharness.notebook import notebook_html
 from perfharness.runs.comparison.compared_figure import Unit
 from perfharness.runs.comparison.limits import LimitResult
+from perfharness.secrets import mask_arguments
 
 COMPARISON_NAME = "comparison.json"
 COMPARISON_VERSION = 1

@@ -32,6 +32,7 @@ from perfharness.analysis.suites.cost import Cost, Prices, cost
 from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.clock import tie_trace_clock
+from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
@@ -42,7 +43,6 @@ from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResul
 from perfharness.model.result import Path as StagePath
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
-from perfharness.model.version import VERSION
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
