@@ -39,18 +39,6 @@ class Code(str, Enum):
     UNKNOWN = "unknown"
 
 
-class HostActivity(str, Enum):
-    """What a host thread does: inside a kind of CUDA call, or outside of any."""
-
-    LAUNCH = "launch"
-    SYNCHRONIZE = "synchronize"
-    ALLOCATE = "allocate"
-    COPY = "copy"
-    LOAD = "load"
-    OTHER = "other"
-    OUTSIDE = "outside"
-
-
 class KernelKind(str, Enum):
     """The kind of work, by the kernel's name."""
 
