@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from perfharness.model.conditions import GpuWait
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.conditions import Condition, Run

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from perfharness.model.machine_load import MACHINE_LOAD, LoopTime, MachineLoad
+from perfharness.model.conditions import MACHINE_LOAD, LoopTime, MachineLoad
 from perfharness_launcher.conditions import Run
 
 TURNS, STEPS = 40, 20_000

@@ -20,7 +20,7 @@ from perfharness.cli.support.options import (
 )
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
-from perfharness.model.clocks import ClockStep
+from perfharness.model.conditions import ClockStep
 from perfharness.model.settings import Option
 from perfharness.render.text import safe
 from perfharness.telemetry.clocks import (

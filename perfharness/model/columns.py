@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Integers = npt.NDArray[np.signedinteger[Any]]
-"""Codes, indices and numbers, as narrow as they may be."""
-
 Bool = npt.NDArray[np.bool_]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]  # codes, indices and numbers, as narrow as they may be

@@ -26,7 +26,7 @@ from perfharness.runs.files.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from perfharness.model.cold_start import ColdStart
+    from perfharness.runs.series.cold_start_file import ColdStart
     from perfharness.runs.series.repeat_file import Repeat
     from perfharness.runs.series.scaling import Scaling
 

@@ -17,8 +17,7 @@ from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
-from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from perfharness.model.diagnosis import rounded
 from perfharness.model.result import Path
+from perfharness.model.rounding import rounded
 
 Parallel = Literal["data", "model"]
 """Ranks with items of their own, or ranks that work on the same ones (tensor or pipeline parallel)."""

@@ -132,7 +132,11 @@ class SweepRun(MeasuringRun):
 
         if self.target_ms is None:
             swept = sweep(at, doubling_sizes(self.largest, self.smallest))
-            found = swept.model_dump(exclude={"cases"})
+            found: dict[str, Any] = {
+                "ended_by": swept.ended_by,
+                "ended_at_batch": swept.ended_at_batch,
+                "reason": swept.reason,
+            }
             sizes = [case.case.batch_size for case in swept.cases]
         else:
             target = largest_batch(at, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points, throttle_spans
-from perfharness.model.load import LoadResult, PhaseResult
-from perfharness.model.load_judgement import LoadFigure
+from perfharness.model.load import LoadFigure, LoadResult, PhaseResult
 from perfharness.model.telemetry import SampleLog, Series
 from perfharness.render.charts.drawing import (
     GREY,

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 
 from perfharness.load.progress import LoadStatus
 from perfharness.load.reported import phase_verdict
-from perfharness.model.load import TOKEN_TIMES, UNANSWERED, ErrorKind, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import ClockChange, StepVerdict, Sustained
+from perfharness.model.load import (
+    TOKEN_TIMES,
+    UNANSWERED,
+    ClockChange,
+    ErrorKind,
+    LoadFigure,
+    LoadResult,
+    LoadTimes,
+    PhaseResult,
+    StepVerdict,
+    Sustained,
+)
 from perfharness.render.terminal.console import Column, Console, print_table, say
 from perfharness.render.text import NOT_MEASURED
 

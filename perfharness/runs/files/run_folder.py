@@ -39,13 +39,12 @@ from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
-from perfharness.model.diagnosis import rounded
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity, without_consequences
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.rounding import rounded
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
 from perfharness.runs.clocks import machine_clock, on_utc

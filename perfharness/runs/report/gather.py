@@ -35,10 +35,8 @@ from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.diagnosis import Diagnosis
-from perfharness.model.manifest import RunManifest, TracerRecord
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
 from perfharness.model.result import Path as StagePath
 from perfharness.model.telemetry import TELEMETRY_NAME
@@ -67,6 +65,7 @@ from perfharness.runs.report.model import (
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import Repeat, read_repeat
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.conditions import GpuWait
 from perfharness.model.findings import Finding
-from perfharness.model.gpu_wait import GpuWait
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.steadiness import Unsteadiness
 

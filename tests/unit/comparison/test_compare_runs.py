@@ -12,7 +12,7 @@ import pytest
 import perfharness
 from perfharness.analysis.comparison.compare import Pair, Rule, compare
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.manifest import MeasuredProcess
 from perfharness.runs.comparison.compare import (
     ComparedRow,
     ComparedVersion,

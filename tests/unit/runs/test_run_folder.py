@@ -20,10 +20,10 @@ from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import (
     MANIFEST_NAME,
+    MeasuredProcess,
     RunManifest,
     TracerRecord,
 )
-from perfharness.model.measured import MeasuredProcess
 from perfharness.runs.files import json_files as files
 from perfharness.runs.files import process_traces
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
@@ -100,7 +100,7 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
     assert [row["key"] for row in rows if row["parent"] == 0] == list(whole["data"]["toy"])[-5:]
     (batch,) = (row for row in rows if row["key"] == "batch_2")
     assert (batch["depth"], batch["cpu_time"], batch["total_items"], batch["warmup"]) == (1, 20.0, 4, False)
-    assert entry_table(summary.results["proc_1_gpu_0"].entries).to_tree() == whole["data"]
+    assert files.entry_tree(entry_table(summary.results["proc_1_gpu_0"].entries)) == whole["data"]
     monkeypatch.undo()
     analyze_run(tmp_path, manifest)
     assert load(tmp_path / "proc_1_gpu_0" / "benchmark.json") == whole

@@ -1,4 +1,4 @@
-"""`cold_start.json`: start-ups of fresh processes, with a cold and a warm file cache. Validated, as it is read back."""
+"""`cold_start.json`: start-ups of fresh processes, with a cold and a warm file cache."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ Cache = Literal["cold", "warm", "unknown"]
 class ColdStartRow(Record):
     """One process."""
 
-    cache: Cache
-    """`unknown`: the first one, which came upon whatever was there."""
-
+    cache: Cache  # `unknown`: the first one
     folder: str
     status: Literal["ok", "failed", "not_run"]
     reason: str | None = None
-    startup: dict[str, Any] | None = None
-    """As in benchmark.json."""
+    startup: dict[str, Any] | None = None  # as in benchmark.json
 
 
 class Spread(Record):
@@ -41,17 +38,12 @@ class ColdStart(Record):
     """The file; times in milliseconds."""
 
     schema_version: int = COLD_START_VERSION
-    created: str
-    """UTC, ISO 8601."""
-
+    created: str  # UTC, ISO 8601
     command: MaskedArguments
     script: str
     script_arguments: MaskedArguments = Field(default_factory=list)
     tracer: str
     rows: list[ColdStartRow]
-    cold: dict[str, Spread]
-    """By name of the figure, as in `startup`."""
-
+    cold: dict[str, Spread]  # by name of the figure, as in `startup`
     warm: dict[str, Spread]
-    cold_reason: str | None = None
-    """Why there is nothing with a cold cache."""
+    cold_reason: str | None = None  # why there is nothing with a cold cache
