@@ -154,13 +154,13 @@ def compare_verb(
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or nothing could be compared.
     """
+    from perfharness.analysis.comparison.compare import Rule
     from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
     from perfharness.runs.comparison.limits import parse_limit
-    from perfharness.runs.comparison.result import CompareRule
 
     verdicts = _verdicts(asked.fail_on)
     options = CompareOptions(
-        rule=CompareRule(alpha=asked.alpha, min_effect=asked.min_effect, spread=asked.spread),
+        rule=Rule(alpha=asked.alpha, min_effect=asked.min_effect, spread=asked.spread),
         renamed=dict(_renaming(text) for text in asked.renamed),
         allowed=frozenset(name for text in asked.allow for name in split_commas(text)),
         stages=tuple(asked.stage),

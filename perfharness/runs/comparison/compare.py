@@ -40,12 +40,10 @@ from perfharness.runs.comparison.result import (
     ComparedRow,
     ComparedSide,
     ComparedVersion,
-    CompareRule,
     Comparison,
     EnvironmentDifference,
     NotCompared,
     Order,
-    RatioInterval,
     SideFigures,
     UnmatchedStage,
     Verdict,
@@ -58,7 +56,6 @@ from perfharness.runs.series.steadiness import movements_of, unsteady_findings
 __all__ = [
     "VERDICTS",
     "CompareOptions",
-    "CompareRule",
     "ComparedLaunch",
     "ComparedRow",
     "ComparedSide",
@@ -67,7 +64,6 @@ __all__ = [
     "EnvironmentDifference",
     "NotCompared",
     "Order",
-    "RatioInterval",
     "SideFigures",
     "SideInput",
     "UnmatchedStage",
@@ -138,18 +134,18 @@ def compare_runs(
         allowed: differences that would make the comparison meaningless, and may be.
         stages: only these, by last name or path.
         limits: as `inference.p95 > 20ms`; see `limits` of the result.
-        rule: fields of `CompareRule`, as `min_effect=0.03`.
+        rule: fields of `Rule`, as `min_effect=0.03`.
 
     Raises:
         UsageError: an option is wrong.
         ResultError: a side cannot be read, or has no launch that can be used.
     """
     try:
-        checked = CompareRule.model_validate(rule)
+        checked = Rule.model_validate(rule)
     except ValidationError as error:
         raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    if unknown := sorted(set(rule) - set(CompareRule.model_fields)):
-        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(CompareRule.model_fields)}")
+    if unknown := sorted(set(rule) - set(Rule.model_fields)):
+        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(Rule.model_fields)}")
     options = CompareOptions(checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
     return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
@@ -172,16 +168,12 @@ def compare_sides(
             )
     matched = [match_sides(base, other, options) for other in others]
     judged = [one for version in matched for one in version.pairs if version.is_comparable]
-    rule = options.rule
-    judgements = compare(
-        [one.pair for one in judged],
-        Rule(alpha=rule.alpha, min_effect=rule.min_effect, spread=rule.spread),
-    )
+    judgements = compare([one.pair for one in judged], options.rule)
     by_pair = {id(one): judgement for one, judgement in zip(judged, judgements, strict=True)}
     return Comparison(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
-        rule=rule,
+        rule=options.rule,
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
         versions=[_version(version, by_pair) for version in matched],
@@ -323,8 +315,8 @@ def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -
         update={
             "verdict": _verdict(judgement, more_is_better=metric.more_is_better),
             "ratio": judgement.ratio,
-            "interval": None if judgement.interval is None else RatioInterval(**vars(judgement.interval)),
-            "judged_by": None if judgement.judged_by is None else RatioInterval(**vars(judgement.judged_by)),
+            "interval": judgement.interval,
+            "judged_by": judgement.judged_by,
             "threshold": judgement.threshold,
             "p_different": judgement.p_different,
             "p_same": judgement.p_same,

@@ -17,7 +17,6 @@ from perfharness.runs.comparison.compare import (
     ComparedRow,
     ComparedVersion,
     CompareOptions,
-    CompareRule,
     Comparison,
     compare_sides,
     read_side,
@@ -156,7 +155,7 @@ def test_one_launch_a_side_decides_nothing(tmp_path: Path) -> None:
     assert {one.verdict for one in version.rows} == {"undecided"}
     assert row(version, "toy/batch/decode").ratio == pytest.approx(2.0)
     assert row(version, "toy/batch/decode").base.spread is None
-    (stated,) = compared(base, new, rule=CompareRule(spread=0.05)).versions
+    (stated,) = compared(base, new, rule=Rule(spread=0.05)).versions
     assert row(stated, "toy/batch/decode").verdict == "slower"
 
 
