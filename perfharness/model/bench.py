@@ -26,17 +26,22 @@ class TensorSpec(Record):
     dtype: str
 
 
-class BenchCase(Record):
-    """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite."""
+class Cell(Record):
+    """What is measured at one or several batch sizes."""
 
-    case_id: str
     model: str
     backend: str
     mode: str
     precision: Precision
     device: Literal["cpu", "cuda"]
-    batch_size: int
     variant: str = ""  # settings of the backend that the suite names, as `threads=2`
+
+
+class BenchCase(Cell):
+    """A cell at one batch size; `case_id` is a file name, unique in a suite."""
+
+    case_id: str
+    batch_size: int
 
 
 NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=1)

@@ -10,6 +10,7 @@ from perfharness.model.base import Record
 from perfharness.model.bench import (
     CaseResult,
     CaseStatus,
+    Cell,
     Direction,
     Estimate,
     LatencyPercentile,
@@ -121,15 +122,9 @@ class LatencyTarget(Record):
     reason: str = ""
 
 
-class CellSweep(Record):
-    """What a sweep or a search found of one cell: model, backend with its settings, mode and precision."""
+class CellSweep(Cell):
+    """What a sweep or a search found of one cell."""
 
-    model: str
-    backend: str
-    mode: str
-    precision: Precision
-    device: Literal["cpu", "cuda"]
-    variant: str = ""
     batch_sizes: list[int]  # in the order in which they were measured
     case_ids: list[str] = Field(default_factory=list)  # in the same order
     ended_by: SweepEnd | None = None  # None: all sizes were measured, or `target` has the reason

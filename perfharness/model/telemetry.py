@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.columns import Bool, Int64
+from perfharness.model.columns import Bool, Columns, Int64
 from perfharness.model.columns import Float64 as Float64
 
 TELEMETRY_NAME = "telemetry.parquet"
@@ -82,7 +82,7 @@ def clock_event_names(bits: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(Columns):
     """Readings of one metric of one subject in order of time; columns of one length."""
 
     time_unix_ns: Int64  # middle of the reading: the monotonic time moved by one constant
@@ -90,9 +90,6 @@ class Series:
     value: Float64  # NaN: the reading failed
     is_new: Bool  # the source was updated since the reading before
     read_ns: Int64  # how long the reading took
-
-    def __len__(self) -> int:
-        return len(self.value)
 
     @property
     def is_read(self) -> Bool:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from perfharness.model.columns import Bool as Bool
+from perfharness.model.columns import Columns
 from perfharness.model.columns import Int64 as Int64
 from perfharness.model.columns import Integers as Integers
 from perfharness.model.findings import Finding
@@ -51,7 +52,7 @@ class GpuOperationKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class NvtxRanges:
+class NvtxRanges(Columns):
     """NVTX ranges, in no order that can be relied on."""
 
     row: Integers  # row id in the trace's NVTX table
@@ -67,12 +68,9 @@ class NvtxRanges:
     is_open: Bool  # never closed
     crosses_threads: Bool  # ended on another thread, so that no GPU work can be attributed to it
 
-    def __len__(self) -> int:
-        return len(self.row)
-
 
 @dataclass(frozen=True)
-class NvtxMarks:
+class NvtxMarks(Columns):
     """NVTX marks: moments with a name, a category and perhaps a payload."""
 
     time_ns: Int64
@@ -83,12 +81,9 @@ class NvtxMarks:
     payload: Integers
     has_payload: Bool
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
 
 @dataclass(frozen=True)
-class ApiCalls:
+class ApiCalls(Columns):
     """CUDA runtime and driver API calls."""
 
     start_ns: Int64
@@ -98,12 +93,9 @@ class ApiCalls:
     name: Integers
     return_value: Integers
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True)
-class GpuOperations:
+class GpuOperations(Columns):
     """Kernels, copies, memsets and graph replays."""
 
     start_ns: Int64
@@ -113,9 +105,6 @@ class GpuOperations:
     kind: Integers
     device: Integers
     stream: Integers
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 class MemoryKind(IntEnum):
@@ -151,7 +140,7 @@ class CopyKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class OperationDetails:
+class OperationDetails(Columns):
     """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
 
     -1 where a column means nothing for that kind of operation, or the trace lacks it.
@@ -172,9 +161,6 @@ class OperationDetails:
     source_device: Integers  # of a copy between GPUs, as the process numbers them
     target_device: Integers
 
-    def __len__(self) -> int:
-        return len(self.name)
-
 
 class OsWaitKind(IntEnum):
     """What a thread waits for in the operating system."""
@@ -187,7 +173,7 @@ class OsWaitKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class OsCalls:
+class OsCalls(Columns):
     """Calls of the operating system in which a thread waits. They may lie in each other."""
 
     start_ns: Int64
@@ -195,9 +181,6 @@ class OsCalls:
     thread: Int64
     kind: Integers  # `OsWaitKind`
     name: Integers
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 class GpuMetric(str, Enum):
@@ -232,7 +215,7 @@ class GpuDevice:
 
 
 @dataclass(frozen=True)
-class GpuMetrics:
+class GpuMetrics(Columns):
     """One row per reading of one GPU, ordered by GPU and time; a reading is the mean over its period.
 
     Periods of a GPU do not overlap; a gap between them is lost readings.
@@ -244,9 +227,6 @@ class GpuMetrics:
     gpus: list[GpuDevice]  # `number` is nsys's, not the process's
     percent: dict[GpuMetric, Integers]  # 0 to 100, rounded by nsys; -1: not in this reading
     clock_mhz: Integers | None = None  # of the multiprocessors, -1: not in this reading; None: not sampled
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 ClockSource = Literal["marks", "tracer", "session_start"]

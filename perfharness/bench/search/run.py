@@ -17,7 +17,7 @@ from perfharness.bench.suite.check import load_suite
 from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_suite
 from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
-from perfharness.bench.suite.table import CELL, as_suite
+from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import CellSweep, SweepFile, TargetFigure
 
@@ -144,7 +144,7 @@ class SweepRun(MeasuringRun):
             found = {"target": target, "reason": target.reason, "ended_by": ended_by}
             sizes = [point.batch_size for point in target.points]
         ids = [at_batch(cell, size).case_id for size in sizes]
-        return CellSweep(**{name: getattr(cell.case, name) for name in CELL}, batch_sizes=sizes, case_ids=ids, **found)
+        return CellSweep(**vars(cell.case), batch_sizes=sizes, case_ids=ids, **found)
 
     def _known(self, planned: PlannedCase) -> CaseResult | None:
         before = self.on_disk.get(planned.case_id)

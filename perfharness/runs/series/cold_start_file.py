@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
-
 from perfharness.model.base import Record
-from perfharness.model.checks import MaskedArguments
+from perfharness.runs.series.file import SeriesFile, SeriesRow
 
 COLD_START_NAME = "cold_start.json"
-COLD_START_VERSION = 1
 
 Cache = Literal["cold", "warm", "unknown"]
 
 
-class ColdStartRow(Record):
+class ColdStartRow(SeriesRow):
     """One process."""
 
     cache: Cache  # `unknown`: the first one
-    folder: str
-    status: Literal["ok", "failed", "not_run"]
-    reason: str | None = None
     startup: dict[str, Any] | None = None  # as in benchmark.json
 
 
@@ -34,14 +28,9 @@ class Spread(Record):
     max: float | None = None
 
 
-class ColdStart(Record):
+class ColdStart(SeriesFile):
     """The file; times in milliseconds."""
 
-    schema_version: int = COLD_START_VERSION
-    created: str  # UTC, ISO 8601
-    command: MaskedArguments
-    script: str
-    script_arguments: MaskedArguments = Field(default_factory=list)
     tracer: str
     rows: list[ColdStartRow]
     cold: dict[str, Spread]  # by name of the figure, as in `startup`
