@@ -101,7 +101,7 @@ class Process:
         folder: of its files.
         trace_path: its trace, or None where none was written.
         record: the entry of its launched process in the manifest, with its own folder, pid and trace; None without a
-            manifest. `measured` has who it is (`model.measured.MeasuredProcess`).
+            manifest. `measured` has who it is (`MeasuredProcess`).
     """
 
     def __init__(

@@ -21,7 +21,7 @@ AWAKE_S = 1.0
 
 
 class ClockSetting(NamedTuple):
-    """A setting that decides the clocks; every answer's value is a list of numbers, as in `model.clocks`.
+    """A setting that decides the clocks; every answer's value is a list of numbers, as in `ClockStep`.
 
     Args:
         put, reset_by: functions that set it, and that reset it if there is one.
