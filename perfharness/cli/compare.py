@@ -155,8 +155,9 @@ def compare_verb(
     met, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
-    from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+    from perfharness.runs.comparison.compare import compare_sides, read_side
     from perfharness.runs.comparison.limits import parse_limit
+    from perfharness.runs.comparison.matched_sides import CompareOptions
 
     verdicts = _verdicts(asked.fail_on)
     options = CompareOptions(

@@ -35,15 +35,11 @@ from perfharness.runs.comparison.matched_sides import (
     match_sides,
 )
 from perfharness.runs.comparison.result import (
-    VERDICTS,
     ComparedLaunch,
     ComparedRow,
     ComparedSide,
     ComparedVersion,
     Comparison,
-    EnvironmentDifference,
-    NotCompared,
-    Order,
     SideFigures,
     UnmatchedStage,
     Verdict,
@@ -52,26 +48,6 @@ from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs
 from perfharness.runs.series.steadiness import movements_of, unsteady_findings
-
-__all__ = [
-    "VERDICTS",
-    "CompareOptions",
-    "ComparedLaunch",
-    "ComparedRow",
-    "ComparedSide",
-    "ComparedVersion",
-    "Comparison",
-    "EnvironmentDifference",
-    "NotCompared",
-    "Order",
-    "SideFigures",
-    "SideInput",
-    "UnmatchedStage",
-    "Verdict",
-    "compare_runs",
-    "compare_sides",
-    "read_side",
-]
 
 LISTED = 8
 """Metrics of accuracy that a remark names."""
@@ -300,30 +276,19 @@ def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:
 def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -> ComparedRow:
     metric = METRICS[one.figure.metric]
     base, new = _side_figures(one.base), _side_figures(one.new)
-    row = ComparedRow(
-        stage=one.figure.stage,
-        new_stage=one.new_figure.stage if one.new_figure.path != one.figure.path else None,
-        metric=one.figure.metric,
-        unit=metric.unit,
-        base=base,
-        new=new,
-    )
+    row: dict[str, Any] = {
+        "stage": one.figure.stage,
+        "new_stage": one.new_figure.stage if one.new_figure.path != one.figure.path else None,
+        "metric": one.figure.metric,
+        "unit": metric.unit,
+        "base": base,
+        "new": new,
+    }
     if judgement is None:
         ratio = new.mean / base.mean if base.mean and new.mean is not None else None
-        return row.model_copy(update={"ratio": ratio, "reason": _why_not(matched)})
-    return row.model_copy(
-        update={
-            "verdict": _verdict(judgement, more_is_better=metric.more_is_better),
-            "ratio": judgement.ratio,
-            "interval": judgement.interval,
-            "judged_by": judgement.judged_by,
-            "threshold": judgement.threshold,
-            "p_different": judgement.p_different,
-            "p_same": judgement.p_same,
-            "reason": _reason(judgement),
-            "launches_needed": judgement.launches_needed,
-        }
-    )
+        return ComparedRow(**row, ratio=ratio, reason=_why_not(matched))
+    verdict = _verdict(judgement, more_is_better=metric.more_is_better)
+    return ComparedRow(**row, **vars(judgement) | {"verdict": verdict, "reason": _reason(judgement)})
 
 
 def _why_not(matched: MatchedSides) -> str:

@@ -13,15 +13,10 @@ import perfharness
 from perfharness.analysis.comparison.compare import Pair, Rule, compare
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import MeasuredProcess
-from perfharness.runs.comparison.compare import (
-    ComparedRow,
-    ComparedVersion,
-    CompareOptions,
-    Comparison,
-    compare_sides,
-    read_side,
-)
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.limits import parse_limit
+from perfharness.runs.comparison.matched_sides import CompareOptions
+from perfharness.runs.comparison.result import ComparedRow, ComparedVersion, Comparison
 from tests.unit.compared_runs import write_launch, write_side
 from tests.unit.run_records import process
 

@@ -11,8 +11,9 @@ import pytest
 from perfharness.analysis.comparison.compare import Rule
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
-from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.matched_sides import CompareOptions
 from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from tests.unit.compared_runs import write_side
 
