@@ -22,9 +22,8 @@ from typing import Any
 import psutil
 
 from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.conditions import MACHINE_LOAD, GpuWait, LoopTime, MachineLoad
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.machine_load import MACHINE_LOAD, LoopTime, MachineLoad
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Answer, Nvml, open_nvml
 from perfharness_launcher.process import RunningProcess, carries

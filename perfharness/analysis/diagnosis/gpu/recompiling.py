@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
@@ -29,7 +28,7 @@ def recompiling_ns(events: StageEvents) -> float:
     if count < MIN_BATCHES or batches[0] < 0:
         return 0.0
     spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
-    is_load = events.call_kind == ACTIVITIES.index(HostActivity.LOAD)
+    is_load = events.call_kind == CODES[Activity.COMPILE]
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
     )

@@ -292,7 +292,7 @@ class StageEvents:
 
     @cached_property
     def call_kind(self) -> Integers:
-        """The index in `ACTIVITIES` of each call."""
+        """The code of the activity of each call."""
         return self.workload.calls.kind[self.call]
 
     @cached_property
