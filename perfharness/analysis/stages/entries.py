@@ -13,33 +13,32 @@ import numpy as np
 from perfharness.analysis.stages.per_batch import per_item
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.stages.times import StageTimes
-from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code, unique
+from perfharness.analysis.timeline.grouping import (
+    Groups,
+    count_by_code,
+    group_nested,
+    rows_of_levels,
+    sum_by_code,
+    unique,
+)
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
 from perfharness.model.rounding import BELOW, DECIMALS, figure
 from perfharness.model.trace import Bool, Int64, Integers
 
 
-def group_entries(stages: StageTable) -> tuple[Integers, Int64, Int64]:
-    """The entry of each stage; the first stage of each entry, and the entry above it."""
-    entry = np.zeros(len(stages), dtype=np.int32)
-    firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    numbered = 0
-    for rows in stages.rows_of_levels:
-        parent = stages.parent[rows]
-        above = np.where(parent >= 0, entry[parent], np.int32(NO_PARENT))
-        index = np.where(stages.is_batch[rows], stages.batch_index[rows], np.int32(NOT_COUNTED))
-        groups = group_rows(stages.owner[rows], above, stages.name[rows], stages.is_batch[rows].astype(np.int8), index)
-        entry[rows] = groups.code + numbered
-        firsts.append(rows[groups.first])
-        parents.append(above[groups.first])
-        numbered += len(groups)
-    return entry, np.concatenate(firsts), np.concatenate(parents)
+def group_entries(stages: StageTable) -> Groups:
+    """The entry of each stage, and the first stage of each entry."""
+    index = np.where(stages.is_batch, stages.batch_index, NOT_COUNTED)
+    columns = stages.owner, stages.name, stages.is_batch.astype(np.int8), index
+    return group_nested(stages.rows_of_levels, stages.parent, *columns)
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
     """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known."""
-    entry, first, parent = group_entries(stages)
+    groups = group_entries(stages)
+    entry, first = groups.code, groups.first
+    parent = np.append(entry, NO_PARENT)[stages.parent[first]].astype(np.int64)
     owners, owner = np.unique(stages.owner[first], return_inverse=True)
     count, roots = len(first), len(owners)
     sums = {time: sum_by_code(entry, times.times[time], count) for time in TIMES}
@@ -101,10 +100,10 @@ def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, 
 
 def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]:
     """Names of entries whose time without warm-up comes out below zero, because warm-up batches overlap; it is NaN."""
-    entry, first, _ = group_entries(stages)
-    sums = {time: sum_by_code(entry, times.times[time], len(first)) for time in TIMES}
-    _, _, negative = _batches_below(stages, times, entry, {**sums, "items": np.zeros(len(first))})
-    return [stages.names[name] for name in stages.name[first[negative]].tolist()]
+    groups = group_entries(stages)
+    sums = {time: sum_by_code(groups.code, times.times[time], len(groups)) for time in TIMES}
+    _, _, negative = _batches_below(stages, times, groups.code, {**sums, "items": np.zeros(len(groups))})
+    return [stages.names[name] for name in stages.name[groups.first[negative]].tolist()]
 
 
 def _batches_below(
@@ -217,20 +216,13 @@ def mean_entries(processes: Sequence[Entries]) -> Entries:
     parent = np.concatenate(
         [np.where(one.parent >= 0, one.parent + begin, NO_PARENT) for one, begin in zip(processes, begins, strict=True)]
     )
-    merged = np.zeros(len(name) + 1, dtype=np.int64)
-    merged[-1] = NO_PARENT
-    firsts, count = [np.empty(0, dtype=np.int64)], 0
-    for level in range(int(depth.max(initial=-1)) + 1):
-        rows = np.flatnonzero(depth == level)
-        groups = group_rows(merged[parent[rows]], name[rows], index[rows])
-        merged[rows] = groups.code + count
-        firsts.append(rows[groups.first])
-        count += len(groups)
-    first = np.concatenate(firsts)
+    groups = group_nested(rows_of_levels(depth), parent, name, index)
+    first, count = groups.first, len(groups)
+    merged = np.append(groups.code, NO_PARENT)
     order, new_depth = preorder(merged[parent[first]], first)
     place = np.empty(count + 1, dtype=np.int64)
     place[order], place[-1] = np.arange(count), NO_PARENT
-    row, at = place[merged[:-1]], first[order]
+    row, at = place[groups.code], first[order]
     having = count_by_code(row, count)
     keys = processes[0].sums
     sums = {key: sum_by_code(row, np.concatenate([one.sums[key] for one in processes]), count) for key in keys}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct, group_rows, rows_of_levels
+from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -124,24 +124,13 @@ class StageTable:
     @cached_property
     def paths(self) -> StagePaths:
         """Number the paths of all stages; owners, batches and stages are distinguished."""
-        code = np.zeros(len(self), dtype=np.int32)
-        first: list[Int64] = []
-        numbered = 0
-        for rows in self.rows_of_levels:
-            parent = self.parent[rows]
-            above = np.where(parent >= 0, code[parent], -1)
-            groups = group_rows(self.owner[rows], above, self.name[rows], self.is_batch[rows].astype(np.int8))
-            code[rows] = groups.code + numbered
-            numbered += len(groups)
-            first.append(rows[groups.first])
-        firsts = np.concatenate([np.empty(0, dtype=np.int64), *first])
-        above = self.parent[firsts]
+        groups = group_nested(self.rows_of_levels, self.parent, self.owner, self.name, self.is_batch.astype(np.int8))
         return StagePaths(
-            code=code,
-            parent=np.where(above >= 0, code[above], NO_PARENT) if len(code) else above,
-            is_batch=self.is_batch[firsts],
-            keys=[self.names[name] for name in self.name[firsts].tolist()],
-            owners=[self.owners[owner] for owner in self.owner[firsts].tolist()],
+            code=groups.code,
+            parent=np.append(groups.code, NO_PARENT)[self.parent[groups.first]],
+            is_batch=self.is_batch[groups.first],
+            keys=[self.names[name] for name in self.name[groups.first].tolist()],
+            owners=[self.owners[owner] for owner in self.owner[groups.first].tolist()],
         )
 
     @cached_property
