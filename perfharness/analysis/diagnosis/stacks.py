@@ -17,12 +17,11 @@ from perfharness.analysis.host_samples.frames import (
     own_frame,
     program_frames,
 )
-from perfharness.analysis.host_samples.host_profile import nearest_samples
 from perfharness.analysis.segments import SampleTimes
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.diagnosis import Place
 from perfharness.model.host_samples import Frame, HostSamples
-from perfharness.model.trace import Bool
+from perfharness.model.trace import Bool, Int64
 
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
@@ -96,8 +95,7 @@ class Stacks:
         spent: list[tuple[Frame | None, float]] = []
         for thread in distinct(holder[holder > 0]):
             of_thread = holder == thread
-            near = nearest_samples(samples, int(thread), samples.time_ns[rows[of_thread]])
-            stacks = np.append(samples.stack, -1)[near]
+            stacks = np.append(samples.stack, -1)[_nearest(samples, thread, samples.time_ns[rows[of_thread]])]
             spent += [
                 (own_frame(program_frames(self.frames[stack])) if self.frames[stack] else None, ns)
                 for stack, ns in zip(stacks.tolist(), mine.ns[chosen][of_thread].tolist(), strict=True)
@@ -119,6 +117,16 @@ def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place
     (function, file), lines = max(functions.items(), key=lambda one: sum(one[1].values()))
     line = max(lines, key=lambda one: lines[one])
     return Place(function, file, line, sum(lines.values()) / whole * share, lines[line] / whole * share)
+
+
+def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
+    """The sample of a thread that is nearest to each moment, of two the earlier; -1 where the thread has none."""
+    first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
+    if first == last:
+        return np.full(len(time_ns), -1, dtype=np.int64)
+    after = np.searchsorted(times := samples.time_ns[first:last], time_ns)
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
+    return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
 
 
 def _with(samples: HostSamples, names: Names) -> Bool:

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.host_samples.frames import is_library
-from perfharness.analysis.host_samples.host_profile import COMPUTING
-from perfharness.model.host_samples import Frame, HostSamples
+from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
 STEP = ("asyncio/events.py", "_run")
@@ -26,6 +25,7 @@ LOOP: Mapping[str, frozenset[str]] = {
 }
 """Functions of event loops, by the ends of their files; of native ones only `asyncio.run` is on a Python stack."""
 SELECTS = "/selectors.py"
+COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
 def with_awaits(samples: HostSamples) -> HostSamples:
