@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.gpu.workload import stage_rows
 from perfharness.analysis.host_samples.frames import shown_stack
 from perfharness.analysis.segments import paint, sample_times
+from perfharness.analysis.stages.times import stage_rows
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import Path
 from perfharness.model.host_samples import Frame

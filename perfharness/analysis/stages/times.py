@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import group_rows, rows_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.analysis.timeline.projection import RangeTable
-from perfharness.model.result import Float64
+from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64, Integers
 
 NS_PER_MS = 1e6
@@ -81,6 +81,34 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
         warmup=warmup,
         loop=loop,
     )
+
+
+@dataclass(frozen=True)
+class StageRows:
+    """The ranges of one stage that count: rows of the stage table, and in how many batches they lie."""
+
+    path: Path
+    number: int
+    rows: Int64
+    batches: int
+
+
+def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
+    """The stages as they first occur, a parent before its children: ranges in batches, less the warm-up; without
+    batches, all.
+    """
+    has_batches = bool(stages.is_batch.any())
+    code = stages.paths.code
+    eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
+    rows, counts = rows_by_code(code, eligible & ~times.warmup)
+    by_path = np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
+    in_order = code[eligible]
+    found = []
+    for number in in_order[group_rows(in_order).first].tolist():
+        mine = by_path[number]
+        batches = unique(times.batch[mine]) if has_batches else mine
+        found.append(StageRows(stages.paths.names(number), number, mine, len(batches)))
+    return found
 
 
 def find_loops(stages: StageTable) -> Integers:

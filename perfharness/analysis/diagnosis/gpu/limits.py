@@ -120,13 +120,15 @@ def _work(workload: Workload, operation: Int64) -> Int64:
     """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
     copies = np.flatnonzero(workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY)
     return (
-        np.delete(operation, copies[~stays_inside(workload.details, operation[copies])]) if len(copies) else operation
+        np.delete(operation, copies[~stays_inside(workload.trace.details, operation[copies])])
+        if len(copies)
+        else operation
     )
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
     """Bytes that copies inside the GPU and memsets read and wrote, their time, and how much of it was near the peak."""
-    operations, details = workload.trace.operations, workload.details
+    operations, details = workload.trace.operations, workload.trace.details
     at = at[(operations.kind[at] != GpuOperationKind.GRAPH) & (details.bytes[at] >= 0)]
     duration = np.maximum(operations.end_ns[at] - operations.start_ns[at], 1).astype(np.float64)
     traffic = details.bytes[at] * np.where(operations.kind[at] == GpuOperationKind.MEMCPY, 2.0, 1.0)

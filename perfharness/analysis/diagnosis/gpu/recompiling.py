@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents
+from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.result import Float64
@@ -23,13 +24,13 @@ LOADING_SHARE = 0.02
 def recompiling_ns(events: StageEvents) -> float:
     """What loading modules costs, or what batches with kernels that never ran before take more than the others do."""
     workload, rows = events.workload, events.stage.rows
-    outer = workload.stage_times.outer_batch[rows]
+    outer = workload.analysis.stage_times.outer_batch[rows]
     batches, of_row = np.unique(outer, return_inverse=True)
     count = len(batches)
     if count < MIN_BATCHES or batches[0] < 0:
         return 0.0
     spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
-    is_load = events.call_kind == ACTIVITIES.index(HostActivity.LOAD)
+    is_load = workload.calls.kind[events.call] == ACTIVITIES.index(HostActivity.LOAD)
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
     )
@@ -47,17 +48,16 @@ def recompiling_ns(events: StageEvents) -> float:
 
 def _compiling(events: StageEvents, batches: Int64) -> float:
     """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
-    readings, stages = events.workload.thread_times.compiling, events.workload.stages
-    share = events.least_share(readings)
-    if not share:
+    stages = events.workload.stages
+    readings = thread_times(events.workload.trace).compiling
+    shares = readings.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
+    if shares is None or not shares[1]:
         return 0.0
     begin, end = stages.start_ns[batches], stages.end_ns[batches]
     grown = np.r_[False, (np.diff(readings.spent_ns) > 0) & (np.diff(readings.thread) == 0)]
     at = np.sort(readings.time_ns[grown])
     compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
-    if not _recurs(compiles):
-        return 0.0
-    return share * events.wall
+    return shares[1] * events.wall if _recurs(compiles) else 0.0
 
 
 def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> float:

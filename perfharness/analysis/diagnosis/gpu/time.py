@@ -13,14 +13,12 @@ from perfharness.analysis.diagnosis.gpu.counters import trace_counters
 from perfharness.analysis.diagnosis.gpu.issuing import Issued, issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
-from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
+from perfharness.analysis.timeline.attribution import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
 from perfharness.model.diagnosis import GpuCounters, GpuLimits
-from perfharness.model.trace import GpuOperationKind, Int64
-
-MOST_OPERATIONS = 100
-"""The longest of a wait, of which it is looked up who started them."""
+from perfharness.model.trace import Int64
 
 INSTANTIATES = r"cu(da)?GraphInstantiate"
 
@@ -53,23 +51,21 @@ class GpuTime:
 
 def gpu_time(events: StageEvents) -> GpuTime:
     """What the GPU and the CUDA calls did."""
-    workload, wall = events.workload, max(events.wall, 1.0)
-    operations, details = workload.trace.operations, workload.details
-    copies = events.of_kind(GpuOperationKind.MEMCPY)
-    copies = copies[~stays_inside(details, copies)]
+    workload, gpus, wall = events.workload, events.gpus, max(events.wall, 1.0)
+    operations = workload.trace.operations
+    copies = events.copies[~stays_inside(workload.trace.details, events.copies)]
     start, end = operations.start_ns[copies], operations.end_ns[copies]
-    alone = float((end - start - workload.compute.within(start, end)).sum())
+    alone = float((end - start - gpus.compute.within(start, end)).sum())
     counters = trace_counters(events) if len(events.operation) else []
     limits = gpu_limits(events, counters)
     for_stages, other = _for_other_stages(events)
-    blocking = events.call[events.blocking]
     return GpuTime(
         limits=limits,
         counters=counters,
         busy=float(events.own.length) / wall,
         copy_only=min(alone, float(events.own.length)) / wall,
-        idle=float(events.gaps_ns.sum()) / wall,
-        blocking_idle=float(workload.calls.own_idle_ns[blocking].sum()) / wall,
+        idle=(events.wall - float(gpus.busy.within(events.start_ns, events.end_ns).sum())) / wall,
+        blocking_idle=float(gpus.own_idle_ns[events.blocking].sum()) / wall,
         for_stages=for_stages / wall,
         other_stage=other,
         shared=_shared(events) / wall,
@@ -78,19 +74,26 @@ def gpu_time(events: StageEvents) -> GpuTime:
         helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
         headroom=_headroom(limits),
         made=issuing(events),
-        has_all_calls=workload.api_is_complete,
+        has_all_calls=workload.has_all_calls,
     )
 
 
 def _shared(events: StageEvents) -> float:
     """Own GPU work beside that of other processes, and waits while only theirs was at work, ns; 0: not known."""
-    workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
-    if others is None or shared is None or not others.length:
+    workload, others, busy = events.workload, events.workload.others, events.gpus.busy
+    if others.busy is None or not others.busy.length:
         return 0.0
-    blocking = events.call[events.blocking]
-    start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
-    either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
-    return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())
+    own = events.own
+    if len(workload.gpus) > 1 and others.count:
+        uuids = [device.uuid for device in workload.gpus.facts]
+        if others.gpu_uuid is None or others.gpu_uuid not in uuids:
+            return 0.0
+        on_it = workload.gpus.of[events.operation] == uuids.index(others.gpu_uuid)
+        own = busy_line(workload.trace.operations, events.operation[on_it])
+    start, end = workload.calls.start_ns[events.blocking], workload.calls.end_ns[events.blocking]
+    either = BusyLine(np.r_[busy.start, others.busy.start], np.r_[busy.end, others.busy.end])
+    waited = either.within(start, end) - busy.within(start, end)
+    return float(others.busy.within(own.start, own.end).sum()) + float(waited.sum())
 
 
 def _capturing(events: StageEvents) -> float:
@@ -127,7 +130,7 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
     waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
     end = np.maximum(calls.end_ns[waits], start + roles.spent_ns[waits])
-    others = workload.busy.within(start, end) - own.within(start, end)
+    others = events.gpus.busy.within(start, end) - own.within(start, end)
     if not len(others) or not others.sum():
         return 0.0, None
     longest = int(np.argmax(others))
@@ -137,27 +140,12 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
 
 def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:
     """The stage that started most of what the GPUs do in that time, without some operations; None: it was in none."""
-    operations = workload.trace.operations
-    at = np.flatnonzero((operations.start_ns < end_ns) & (operations.end_ns > start_ns))
-    at = at[~np.isin(at, but)]
-    time = np.minimum(operations.end_ns[at], end_ns) - np.maximum(operations.start_ns[at], start_ns)
-    found: dict[str | None, int] = {}
-    for place in np.argsort(-time, kind="stable")[:MOST_OPERATIONS].tolist():
-        stage = _launching_stage(workload, int(at[place]))
-        found[stage] = found.get(stage, 0) + int(time[place])
-    return max(found, key=lambda stage: found[stage], default=None)
-
-
-def _launching_stage(workload: Workload, operation: int) -> str | None:
-    """Name of the innermost stage in which an operation was started; None where it was in none."""
-    at = np.flatnonzero(workload.launches.operation == operation)
-    if not len(at):
-        return None
-    call = int(workload.launches.call[at[0]])
-    moment, thread = int(workload.trace.api.start_ns[call]), int(workload.trace.api.thread[call])
-    stages = workload.stages
-    around = np.flatnonzero((stages.thread == thread) & (stages.start_ns <= moment) & (stages.end_ns >= moment))
-    if not len(around):
-        return None
-    name: str = stages.names[stages.name[around[np.argmax(stages.level[around])]]]
-    return name
+    operations, launches, stages = workload.trace.operations, workload.analysis.launches, workload.stages
+    works = (operations.start_ns < end_ns) & (operations.end_ns > start_ns)
+    works[but] = False
+    launch = np.flatnonzero(works[launches.operation])
+    operation = launches.operation[launch]
+    spent = np.minimum(operations.end_ns[operation], end_ns) - np.maximum(operations.start_ns[operation], start_ns)
+    row = stage_of_calls(stages, workload.trace.api, launches.call[launch])
+    by_name = np.bincount(np.append(stages.name, len(stages.names))[row], weights=spent, minlength=1)
+    return [*stages.names, None][int(by_name.argmax())]
