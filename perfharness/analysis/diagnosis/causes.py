@@ -143,7 +143,7 @@ def compilation(e: Evidence) -> Cause | None:
     by, step = ("", "compilation") if compiler is None else (f" ({compiler.name})", compiler.step)
     share = e.host.of(Activity.COMPILE)
     if e.gpu is not None:
-        new = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
+        new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
         share, by, step = max((share, by, step), new, (e.gpu.capturing, " (CUDA graphs are captured)", "capture"))
         share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."

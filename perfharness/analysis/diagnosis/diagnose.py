@@ -27,8 +27,8 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, GpuDevice, Int64
+from perfharness.model.units import NS_PER_MS
 
-NS_PER_MS = 1e6
 MAX_STAGES = 200
 """The longest; more are no help."""
 MAX_CHANGE = 1.5

@@ -7,8 +7,7 @@ import numpy as np
 from perfharness.model.host_samples import HostEventKind, HostEvents, HostSamples
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
-
-NS_PER_US = 1e3
+from perfharness.model.units import NS_PER_US
 
 
 def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> float:

@@ -14,8 +14,7 @@ from perfharness.analysis.stages.times import stage_rows
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import Path
 from perfharness.model.host_samples import Frame
-
-NS_PER_MS = 1e6
+from perfharness.model.units import NS_PER_MS
 
 Stack = tuple[tuple[Frame, ...], float]
 """Frames, the outermost first, and their host time, ms per batch."""

@@ -12,8 +12,8 @@ from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
 from perfharness.model.trace import Bool, Int64
+from perfharness.model.units import NS_PER_S
 
-NS_PER_S = 1e9
 MAX_DROP = 0.05
 """A clock this much below its reference was not held."""
 

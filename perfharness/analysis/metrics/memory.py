@@ -9,6 +9,7 @@ from perfharness.analysis.metrics.figures import Window, held
 from perfharness.analysis.metrics.results import BatchPeak, Growth
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Int64
+from perfharness.model.units import NS_PER_S
 
 BLOCKS = 20
 """Parts of the window whose lowest values are its levels: what comes and goes with each batch is no growth."""
@@ -20,7 +21,6 @@ MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
 """Growth over the window that is reported: allocators take pages in steps of this size, and caches fill up."""
 
-NS_PER_S = 1e9
 NO_BATCHES = "there is no measured window, and while a program starts its memory grows in any case"
 
 

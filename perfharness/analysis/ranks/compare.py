@@ -25,8 +25,7 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
-
-NS_PER_MS = 1e6
+from perfharness.model.units import NS_PER_MS
 
 MIN_BATCHES = 8
 """With fewer, chance makes one rank the last of two in every batch too often."""

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.ranks.work import RankWork, batch_keys, occurrences
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.ranks.work import RankWork, batch_keys
+from perfharness.analysis.timeline.grouping import group_rows, occurrences
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, NS_PER_MS, Divided, usual
+from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, Divided, usual
 from perfharness.analysis.slowest.results import (
     GENERATOR,
     OUTSIDE,
@@ -24,8 +24,8 @@ from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
+from perfharness.model.units import NS_PER_MS, NS_PER_S
 
-NS_PER_S = 1e9
 MIN_TYPICAL = 5
 """With fewer other batches there is no typical one."""
 MAX_TYPICAL = 2_000

@@ -8,13 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
-from perfharness.analysis.timeline.grouping import group_rows, rows_by_code, unique
+from perfharness.analysis.timeline.grouping import group_rows, occurrences, rows_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64, Integers
-
-NS_PER_MS = 1e6
+from perfharness.model.units import NS_PER_MS
 
 
 @dataclass(frozen=True)
@@ -133,9 +132,8 @@ def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> 
     """Batches among the first or last `warmup_batches` of their loop, in order of start."""
     warmup = np.zeros(len(stages), dtype=np.bool_)
     at = np.flatnonzero(stages.is_batch)
-    at = at[np.lexsort((stages.start_ns[at], loop[at]))]
-    if warmup_batches > 0 and len(at):
-        _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
-        position = np.arange(len(at)) - np.repeat(first, count)
-        warmup[at] = (position < warmup_batches) | (position >= np.repeat(count, count) - warmup_batches)
+    at = at[np.argsort(stages.start_ns[at], kind="stable")]
+    if warmup_batches > 0:
+        position, count = occurrences(loop[at]), np.bincount(loop[at])[loop[at]]
+        warmup[at] = (position < warmup_batches) | (position >= count - warmup_batches)
     return warmup

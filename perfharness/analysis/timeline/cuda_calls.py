@@ -31,7 +31,6 @@ ACTIVITY_OF = (
 STARTS_KERNEL = r"cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch"
 STARTS_COPY = r"cu(da)?Memcpy"
 STARTS_MEMSET = r"cu(da)?Memset"
-READS_TIMES = r"cu(da)?EventElapsedTime"
 BEGINS_CAPTURE = r"cu(da)?StreamBeginCapture"
 ENDS_CAPTURE = r"cu(da)?StreamEndCapture"
 NEEDS_CONTEXT = (

@@ -68,6 +68,16 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     return np.split(order, bounds[:-1]) if len(bounds) else []
 
 
+def occurrences(*columns: Integers) -> Int64:
+    """How often a row's values came before, in order of the rows."""
+    code = group_rows(*columns).code
+    order = np.argsort(code, kind="stable")
+    first = np.searchsorted(code[order], np.arange(int(code.max(initial=-1)) + 1))
+    found = np.empty(len(code), dtype=np.int64)
+    found[order] = np.arange(len(code)) - first[code[order]]
+    return found
+
+
 def _combine(left: Integers, right: Integers) -> Integers:
     """One number for each pair of values, the same for equal pairs."""
     if not len(left):

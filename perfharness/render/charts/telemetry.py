@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from perfharness.analysis.metrics.telemetry_lines import (
-    NS_PER_S,
     Spans,
     core_load,
     line_points,
@@ -25,6 +24,7 @@ from perfharness.analysis.metrics.telemetry_lines import (
 from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
+from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
     GREY,
     LIGHT_GREY,

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, KernelGroups
-from perfharness.analysis.diagnosis.gpu.workload import NS_PER_MS, StageEvents, Workload
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
 from perfharness.model.result import Float64
 from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.units import NS_PER_MS
 
 Basis = Literal["counters", "shape", "bandwidth", "names"]
 

@@ -1,4 +1,4 @@
-"""Compilation, tuning or loading that does not end with the warm-up, by what it leaves in a trace."""
+"""Compilation or loading that does not end with the warm-up, by what it leaves in a trace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from perfharness.analysis.diagnosis.gpu.workload import StageEvents
 from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import HostActivity
-from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
 MIN_BATCHES = 6
 """With fewer, a second half says nothing about the steady state."""
 RECURS, RECURS_LATE = 3, 2
 """Batches, and batches of the second half, in which it occurs: one late load may be a rare branch of the program."""
-MANY_TIMINGS = 3
-"""Of one batch. A program that times itself asks for one interval a batch or stage; a search, for one a candidate."""
 LOADING_SHARE = 0.02
 """Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
 
@@ -38,11 +35,11 @@ def recompiling_ns(events: StageEvents) -> float:
     loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
     if _recurs(loads):
         lost.append(float(loading.sum()))
-    lost += [_compiling(events, batches), _tuning(events, of_row, spent)]
+    lost.append(_compiling(events, batches))
     is_new = np.zeros(count, dtype=np.bool_)
     is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
     if _recurs(is_new) and not is_new.all():
-        lost.append(_more_than_others(spent, is_new))
+        lost.append(float(np.maximum(spent[is_new] - np.median(spent[~is_new]), 0).sum()))
     return max(lost)
 
 
@@ -58,29 +55,6 @@ def _compiling(events: StageEvents, batches: Int64) -> float:
     at = np.sort(readings.time_ns[grown])
     compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
     return shares[1] * events.wall if _recurs(compiles) else 0.0
-
-
-def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> float:
-    """Searches for the fastest kernel (cudnn.benchmark, Triton's autotuner): candidates are run and timed."""
-    timing = events.workload.roles.reads_time[events.call]
-    if not timing.any():
-        return 0.0
-    of_batch, calls = of_row[events.call_of[timing]], events.workload.calls
-    tunes = np.bincount(of_batch, minlength=len(spent)) >= MANY_TIMINGS
-    if not _recurs(tunes):
-        return 0.0
-    if tunes.all():  # what lies between the first and the last timing of a batch is the search
-        end = calls.end_ns[events.call[timing]]
-        first, last = np.full(len(spent), np.iinfo(np.int64).max), np.zeros(len(spent), dtype=np.int64)
-        np.minimum.at(first, of_batch, end)
-        np.maximum.at(last, of_batch, end)
-        return float(np.minimum(last - first, spent).sum())
-    return _more_than_others(spent, tunes)
-
-
-def _more_than_others(spent: Float64, which: Bool) -> float:
-    """How much more these batches took than the median of the others, ns."""
-    return float(np.maximum(spent[which] - np.median(spent[~which]), 0).sum())
 
 
 def _recurs(occurs: Bool) -> bool:

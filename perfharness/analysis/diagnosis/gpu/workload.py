@@ -18,9 +18,8 @@ from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import unique
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, Integers, Trace
+from perfharness.model.units import NS_PER_MS
 from perfharness.trace.columns import narrow
-
-NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
