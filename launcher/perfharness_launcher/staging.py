@@ -84,13 +84,14 @@ def _is_launch(folder: Path) -> bool:
 
 
 def has_numbers(folder: Path) -> bool:
-    """Whether anything was measured in the run, or the series, there."""
+    """Whether anything was measured in the run, or the series, there: a whole batch, if its processes were cut off."""
     entries = _entries_of(folder)
-    content = {name: _content(folder / name) for name in entries if name in (BENCHMARK_MEAN_NAME, COLD_START)}
-    mean, cold = content.get(BENCHMARK_MEAN_NAME, {}), content.get(COLD_START, {})
+    read = (BENCHMARK_MEAN_NAME, COLD_START, MANIFEST_NAME)
+    mean, cold, manifest = (_content(folder / name) if name in entries else {} for name in read)
+    is_whole = any(one.get("ended") == "ok" for one in manifest.get("processes", ()))
     return (
         any(name in LOAD_FILES for name in entries)
-        or bool(mean.get("mean_data") or mean.get("mean_all_batches"))
+        or bool(mean.get("mean_data") or (is_whole and mean.get("mean_all_batches")))
         or any(row.get("startup") for row in cold.get("rows", ()))
         or any(has_numbers(folder / name) for name in entries if LAUNCH_FOLDER.fullmatch(name))
     )

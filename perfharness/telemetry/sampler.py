@@ -34,7 +34,10 @@ HOST_PERIOD_NS = 200 * MS
 ENERGY_PERIOD_NS = 70 * MS
 """At least: the counter moves every 100 ms, reading it takes 3 ms (measured on an H200)."""
 
-MEMORY_PERIOD_NS = 100 * MS
+MEMORY_PERIOD_NS = 20 * MS
+"""So that a measured window of 0.2 s shows whether memory grows; a reading takes microseconds."""
+
+PROCESS_MEMORY_PERIOD_NS = 100 * MS
 """At least."""
 
 SLOW_PERIOD_NS = 1000 * MS
@@ -139,12 +142,13 @@ class Sampler:
         def each(read: Callable[[Questions], Values], devices: Sequence[Device] = gpus) -> list[Callable[[], Values]]:
             return [partial(read, Questions(device)) for device in devices]
 
-        memory = [*each(gpu.memory, self._devices), ProcessMemory(self._devices, self.followed).read]
+        of_processes = ProcessMemory(self._devices, self.followed).read
         samples = [PowerSamples(Questions(device), self._offset_ns).read for device in gpus]
         yield Group("gpu-sensors", self._period_ns, each(gpu.sensors))
         yield Group("gpu-energy", max(self._period_ns, ENERGY_PERIOD_NS), each(gpu.energy))
         yield Group("gpu-links", SLOW_PERIOD_NS, each(gpu.links))
-        yield Group("gpu-memory", max(self._period_ns, MEMORY_PERIOD_NS), memory)
+        yield Group("gpu-memory", MEMORY_PERIOD_NS, each(gpu.memory, self._devices))
+        yield Group("gpu-process-memory", max(self._period_ns, PROCESS_MEMORY_PERIOD_NS), [of_processes])
         yield Group("gpu-power-samples", SLOW_PERIOD_NS, samples)
         yield Group("gpu-counters", GPM_PERIOD_NS, [GpmCounters(device).read for device in self._devices])
 

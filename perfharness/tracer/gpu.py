@@ -95,12 +95,13 @@ class GpuTrace:
     def _enable_calls(self, domain: int, kind: int, function: str) -> None:
         """Record the functions that start GPU work, or all but inquiries in the profiling pass.
 
-        All functions where CUPTI cannot choose, and in the profiling pass where it refuses one of them.
+        All functions where CUPTI cannot choose: an old CUPTI, one that refuses a function in the profiling pass, and
+        after the first use of CUDA, when CUPTI accepts a choice but records none of the functions.
         """
         functions = self.cupti.functions(domain)
         wanted = {cbid: name for cbid, name in functions.items() if self._is_wanted(name)}
         self._has_canary |= CANARY in wanted.values()
-        if self.cupti.has(function):
+        if self.cupti.has(function) and not cupti.is_initialised(self.driver):
             try:
                 for cbid in sorted(wanted):
                     self.cupti.call(function, ctypes.c_uint32(cbid), ctypes.c_uint8(1))

@@ -150,7 +150,8 @@ def test_an_old_sqlite_beside_a_new_report_is_not_read(programs: Path, tmp_path:
     shutil.copy(launched.out / "proc_0_gpu_0" / "trace.nsys-rep", tmp_path / "report.nsys-rep")
     shutil.copy(GOLDEN / "cpu.sqlite", tmp_path / "report.sqlite")
     os.utime(tmp_path / "report.sqlite", (0, 0))
-    done = perfharness("analyze", "-w", 1, tmp_path / "report.nsys-rep", "--nsys", NSYS, "--format", "json")
+    environ = {"PERFHARNESS_NSYS": NSYS} if NSYS else {}
+    done = perfharness("analyze", "-w", 1, tmp_path / "report.nsys-rep", "--format", "json", **environ)
     found = only(named(json.loads(done.stdout)["stats_minus_warmup"], "inference"))
     took(found["cpu_time"]["p50"], 5, 0.3)
 

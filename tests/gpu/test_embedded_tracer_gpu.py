@@ -252,6 +252,15 @@ print(int(x[0]))
     assert counts[0][0] == counts[0][1] >= launches
 
 
+def test_calls_are_recorded_where_page_locked_memory_is_the_first_use_of_cuda(tmp_path: Path) -> None:
+    """C++ initialises CUDA for it, so CUPTI is started afterwards."""
+    process = run(tmp_path, "import torch; x = torch.ones(64, 64).pin_memory(); print(int((x.cuda() + 1).sum()))")
+    assert process.stdout == "8192\n", process.stderr
+    without = f"SELECT count(*) FROM {schema.TABLE_KERNEL} WHERE correlationId NOT IN (SELECT correlationId FROM "
+    assert query(tmp_path / "trace.sqlite", f"{without}{schema.TABLE_API})") == [(0,)]
+    assert query(tmp_path / "trace.sqlite", f"SELECT count(*) FROM {schema.TABLE_KERNEL}")[0][0] >= 2
+
+
 def test_stands_back_under_nsys(tmp_path: Path) -> None:
     process = run(tmp_path, "import torch; print(int(torch.ones(3, device='cuda').sum()))", *profile(tmp_path))
     assert "3" in process.stdout

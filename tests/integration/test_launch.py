@@ -72,6 +72,13 @@ if mode in ("hang", "stubborn", "family"):
     time.sleep(600)
 """
 PLAIN = ("--tracer", "none")
+CUT_IN_FIRST_BATCH = """
+import os, signal
+from perfharness import PerfRecorder
+perf = PerfRecorder("cut")
+with perf.range("pipeline"), perf.batch(0, total_items=1):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -176,15 +183,18 @@ def test_each_process_that_fails_is_named_with_its_end_and_keeps_what_it_recorde
     assert processes_naming(str(failed.parent)) == []
 
 
-def test_a_run_without_a_number_does_not_replace_one_with_numbers(failed: Path, out: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["import sys; sys.exit(7)", CUT_IN_FIRST_BATCH], ids=["no range", "no whole batch"])
+def test_a_run_without_a_number_does_not_replace_one_with_numbers(
+    text: str, failed: Path, out: Path, tmp_path: Path
+) -> None:
     """And what lies beside is a whole run folder."""
     shutil.copytree(failed, out)
     before = {path: path.read_bytes() for path in out.rglob("*.json")}
     fails = tmp_path / "fails.py"
-    fails.write_text("import sys; sys.exit(7)")
+    fails.write_text(text)
     assert launch(out, "--tracer", "embedded", fails).returncode == 1
     (aside,) = out.glob("run-*")
-    assert manifest(aside)["processes"][0]["exit_code"] == 7
+    assert manifest(aside)["processes"][0]["ended"] == "failed"
     assert run(["analyze", str(aside)]) == 3
     assert {path: path.read_bytes() for path in before} == before
 

@@ -102,10 +102,12 @@ class Evidence:
 
 def find_causes(evidence: Evidence) -> list[Cause]:
     """The causes of a stage: the verdict, then others by what they save. Never empty."""
+    own = max(1 - evidence.others, 0.01)
     parts = sorted(_found(PARTS, evidence), key=lambda one: -one.share / one.least)
+    if any(one.code is Code.CPU_CONTENTION and one.share >= one.least * own for one in parts):
+        parts.sort(key=lambda one: one.detail == "stage")  # a wait for work stands behind what delays that work
     named = [one for one in parts[:1] if one.code is not Code.CPU_BOUND]
     every = [*_found(FIRST, evidence), *named, *_found(CALLS, evidence), *parts]
-    own = max(1 - evidence.others, 0.01)
     verdict = next((one for one in every if one.share >= one.least * own), None) or unknown(evidence)
     further = [one for one in every if one.share >= max(WORTH, one.least / 2 * own)]
     by_code = {one.code: one for one in reversed(further) if one.code is not verdict.code}
@@ -144,7 +146,10 @@ def compilation(e: Evidence) -> Cause | None:
     share = e.host.of(Activity.COMPILE)
     if e.gpu is not None:
         new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
-        share, by, step = max((share, by, step), new, (e.gpu.capturing, " (CUDA graphs are captured)", "capture"))
+        captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
+        share, by, step = max((share, by, step), new, captures)
+        if step == "capture":  # the line of a `with` block: inside it the host does all sorts of things
+            place = max(e.host.places.values(), key=lambda one: one.line_share, default=None)
         share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
     return _cause(e, Code.COMPILATION, share, what, step, place)

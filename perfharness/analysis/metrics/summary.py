@@ -233,15 +233,16 @@ def _process(
 def _gpu_memory(
     log: SampleLog, process: MeasuredProcess, processes: Sequence[MeasuredProcess], own: Growth, seen: _Observed
 ) -> Growth:
-    """GPU memory of a process; where the driver lists none (pids of another namespace), the growth of all memory in
-    use on its GPU, if no other process of the run is on it.
+    """GPU memory of a process; where its growth is not known (pids of another namespace, a short run), the growth of
+    all memory in use on its GPU, if no other process of the run is on it.
     """
     uuids = [gpu.uuid for gpu in process.gpus]
     alone = len(uuids) == 1 and sum(one.on(uuids[0]) is not None for one in processes) == 1
-    if own.peak_bytes is not None or not alone or seen.kind != "measured":
+    if own.bytes_per_s is not None or not alone or seen.kind != "measured":
         return own
     count = int((~process.batches.warmup).sum())
     whole = growth(log.get(uuids[0], "memory_used_bytes"), seen.window, count, is_on_gpu=True)
     if whole.bytes_per_s is None:
         return own
-    return replace(whole, peak_bytes=None, reason=f"{own.reason}; the growth is of all memory in use on its GPU")
+    reason = f"{own.reason}; the growth is of all memory in use on its GPU"
+    return replace(whole, peak_bytes=own.peak_bytes, reason=reason)
