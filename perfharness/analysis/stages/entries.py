@@ -16,6 +16,7 @@ from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.grouping import (
     Groups,
     count_by_code,
+    distinct,
     group_nested,
     rows_of_levels,
     sum_by_code,
@@ -35,12 +36,13 @@ def group_entries(stages: StageTable) -> Groups:
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
-    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known."""
-    groups = group_entries(stages)
-    entry, first = groups.code, groups.first
-    parent = np.append(entry, NO_PARENT)[stages.parent[first]].astype(np.int64)
-    owners, owner = np.unique(stages.owner[first], return_inverse=True)
-    count, roots = len(first), len(owners)
+    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known.
+
+    Recorders come first: they have items and no times.
+    """
+    groups, owners = group_entries(stages), distinct(stages.owner)
+    root, roots, count = np.searchsorted(owners, stages.owner), len(owners), len(owners) + len(groups)
+    entry, first = groups.code + np.int32(roots), groups.first
     sums = {time: sum_by_code(entry, times.times[time], count) for time in TIMES}
     sums["count"] = count_by_code(entry, count)
     inside = np.flatnonzero(times.batch >= 0)
@@ -50,51 +52,46 @@ def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, 
     sums |= below
     is_inside, warmup = np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
     is_inside[entry[inside]] = True
-    warmup[entry[~times.warmup]] = False
+    warmup[entry[~times.warmup]] = warmup[:roots] = False
     bits = np.zeros(count, dtype=np.int64)
     reasons = None if throttled is None else tuple(sorted(throttled))
     for bit, reason in enumerate(reasons or ()):
         bits[entry[(throttled or {})[reason] & stages.is_batch]] |= 1 << bit
 
-    # Recorders come first: they have items and no times.
-    rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
-    of_root = np.searchsorted(owners, stages.owner[rootless])
-    left = ~times.warmup[rootless]
-    of_roots = {key: np.full(roots, np.nan) for key in sums} | {
-        "items": sum_by_code(of_root, times.items[rootless], roots),
-        "items_left": sum_by_code(of_root[left], times.items[rootless[left]], roots),
-    }
+    alone = np.flatnonzero(stages.is_batch & (stages.parent < 0))
+    left = alone[~times.warmup[alone]]
+    for column in sums.values():
+        column[:roots] = np.nan
+    sums["items"][:roots] = sum_by_code(root[alone], times.items[alone], roots)
+    sums["items_left"][:roots] = sum_by_code(root[left], times.items[left], roots)
+    holds_batches[root[alone]] = True
     earliest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, entry, stages.start_ns)
-    earliest_of_roots = np.full(roots, np.iinfo(np.int64).max)
-    np.minimum.at(earliest_of_roots, owner, earliest)
-    above = np.r_[np.full(roots, NO_PARENT), np.where(parent >= 0, parent + roots, owner)]
-    order, depth = preorder(above, np.r_[earliest_of_roots, earliest])
-    place = np.empty(len(order) + 1, dtype=np.int64)
-    place[order], place[-1] = np.arange(len(order)), NO_PARENT
+    for of in (root, entry):
+        np.minimum.at(earliest, of, stages.start_ns)
+    around = np.append(entry, NO_PARENT)[stages.parent[first]]
+    above = np.r_[np.full(roots, NO_PARENT), np.where(around >= 0, around, root[first])]
+    order, depth = preorder(above, earliest)
+    place = np.empty(count + 1, dtype=np.int64)
+    place[order], place[-1] = np.arange(count), NO_PARENT
     is_batch = stages.is_batch[first]
     index = np.where(is_batch, stages.batch_index[first].astype(np.int64), NO_INDEX)
     names, name = [*stages.names, *stages.owners], stages.name[first].astype(np.int64)
     for at in np.flatnonzero(is_batch & (index < 0)).tolist():
         name[at], index[at] = len(names), NO_INDEX
         names.append(f"{stages.names[stages.name[first[at]]]}_{stages.batch_index[first[at]]}")
-
-    def with_roots(values: Bool) -> Bool:
-        return np.asarray(np.r_[np.zeros(roots, dtype=np.bool_), values][order])
-
     return Entries(
         names=names,
-        name=np.r_[owners + len(stages.names), name][order],
+        name=np.r_[np.asarray(owners, dtype=np.int64) + len(stages.names), name][order],
         index=np.r_[np.full(roots, NO_INDEX), index][order],
         depth=depth,
         parent=place[above[order]],
-        sums={key: np.r_[of_roots[key], column][order] for key, column in sums.items()},
-        is_batch=with_roots(is_batch),
-        is_inside=with_roots(is_inside),
-        holds_batches=np.r_[np.isin(np.arange(roots), of_root), holds_batches][order],
-        warmup=with_roots(warmup),
+        sums={key: column[order] for key, column in sums.items()},
+        is_batch=np.r_[np.zeros(roots, dtype=np.bool_), is_batch][order],
+        is_inside=is_inside[order],
+        holds_batches=holds_batches[order],
+        warmup=warmup[order],
         reasons=reasons,
-        throttled=np.r_[np.zeros(roots, dtype=np.int64), bits][order],
+        throttled=bits[order],
     )
 
 
