@@ -19,7 +19,7 @@ from perfharness.analysis.host_samples.frames import (
 )
 from perfharness.analysis.segments import SampleTimes
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.model.diagnosis import Place
+from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool, Int64
 
@@ -27,6 +27,7 @@ DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/pytho
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
 """The same that wait for work which was handed to a pool of threads or processes."""
+MOST_FUNCTIONS = 20
 MOST = 0.5
 """Of a function's computing: in a library that takes so much of it."""
 
@@ -101,6 +102,30 @@ class Stacks:
                 for stack, ns in zip(stacks.tolist(), mine.ns[chosen][of_thread].tolist(), strict=True)
             ]
         return place_of(spent, share)
+
+    def functions(self, mine: SampleTimes) -> list[FunctionShare]:
+        """Every function of the program and its libraries, those with most time of their own first.
+
+        The time in which perfharness itself was at work is no function's own.
+        """
+        total: dict[tuple[str, str], float] = {}
+        lines: dict[tuple[str, str], dict[int, float]] = {}
+        for stack, ns in _times(mine, np.ones(len(mine), dtype=np.bool_)):
+            frames = self.frames[stack]
+            if is_ours := is_recording(frames):
+                frames = frames[next(at for at, frame in enumerate(frames) if is_instrument(frame.file)) :]
+            frames = [frame for frame in program_frames(frames) if not is_instrument(frame.file)]
+            innermost: dict[tuple[str, str], Frame] = {}
+            for frame in frames:
+                innermost.setdefault((frame.function, frame.file), frame)
+            for key, frame in innermost.items():
+                total[key] = total.get(key, 0.0) + ns
+                at = lines.setdefault(key, {})
+                at[frame.line] = at.get(frame.line, 0.0) + (ns if frame is frames[0] and not is_ours else 0.0)
+        own, whole = {key: sum(at.values()) for key, at in lines.items()}, float(mine.ns.sum())
+        most = sorted(own, key=lambda key: (-own[key], -total[key]))[:MOST_FUNCTIONS]
+        line = {key: max(lines[key], key=lines[key].__getitem__) for key in most}
+        return [FunctionShare(*key, line[key], own[key] / whole, total[key] / whole) for key in most]
 
 
 def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfharness.analysis.timeline.activity import ProcessActivity, shares_over_time
+from perfharness.analysis.metrics.activity import ProcessActivity, shares_over_time
 from perfharness.analysis.timeline.busy import merge, stretches
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, HOST, Float64, SampleLog, Series
 from perfharness.model.trace import Int64

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.busy import stretches
-from perfharness.analysis.timeline.operation_names import operation_names
+from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.model.result import BatchLoop, Float64, Path
 from perfharness.model.trace import Bool, GpuOperationKind, Int64
 from perfharness.model.units import NS_PER_MS, NS_PER_S
