@@ -162,29 +162,23 @@ class _Loop:
         """The slowest, of equal ones the earlier, beside the typical one; and their timelines."""
         batches = self.batches
         slow = np.lexsort((batches.rows, -batches.total_ns))[:most]
-        if len(batches.rows) <= MIN_TYPICAL:
-            reason = "there are too few other batches in its loop to say what is typical"
-            found = [self._request(int(place), "not-compared", reason) for place in slow]
-            return [
-                (one, self._timelines([int(place)]) if timelines else [])
-                for one, place in zip(found, slow, strict=True)
-            ]
-        drawn = np.arange(len(batches.rows))
+        drawn, divided = np.arange(len(batches.rows)), None
         if len(drawn) > MAX_TYPICAL + 1:
             drawn = np.random.default_rng(SEED).choice(drawn, MAX_TYPICAL, replace=False)
-        used = np.unique(np.concatenate([slow, drawn]))
-        divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
+        if len(drawn) > MIN_TYPICAL:
+            used = np.unique(np.concatenate([slow, drawn]))
+            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
         pairs = []
         for place in slow.tolist():
-            typical = np.sort(drawn[drawn != place])
-            total = batches.total_ns[typical]
-            nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
-            pairs.append(
-                (
-                    self._compared(divided, place, typical, nearest),
-                    self._timelines([place, nearest]) if timelines else [],
-                )
-            )
+            if divided is None:
+                reason = "there are too few other batches in its loop to say what is typical"
+                request, shown = self._request(place, "not-compared", reason), [place]
+            else:
+                typical = np.sort(drawn[drawn != place])
+                total = batches.total_ns[typical]
+                nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
+                request, shown = self._compared(divided, place, typical, nearest), [place, nearest]
+            pairs.append((request, self._timelines(shown) if timelines else []))
         return pairs
 
     def _compared(self, divided: Divided, place: int, typical: Int64, nearest: int) -> SlowRequest:
