@@ -14,18 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.fault_corpus import Fault, judge
-from tests.gpu.faults.expected import EXPECTED
+from tests.faults.corpus import FOLDER, Fault, judge, read_faults
 from tests.integration.launches import environment
 from tests.schemas import valid
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(__file__).with_name("faults")
 TIMEOUT_S = 270
 
-FAULTS = {fault.program: fault for fault in EXPECTED}
+FAULTS = {fault.program: fault for fault in read_faults("gpu")}
 PROGRAMS = (
     "value_per_map", "unpinned_copy", "decode_loop", "first_use", "shared_gpu", "rms_norm_by_hand", "repeated_clones",
     "one_row", "slow_producer",
@@ -40,8 +37,8 @@ Diagnoses = list[dict[str, Any]]
 
 def perfharness(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "perfharness", *arguments], capture_output=True, text=True, check=False, cwd=CORPUS,
-        env=environment(), timeout=TIMEOUT_S,
+        [sys.executable, "-m", "perfharness", *arguments],
+        capture_output=True, text=True, check=False, cwd=FOLDER / "gpu", env=environment(), timeout=TIMEOUT_S,
     )  # fmt: skip
 
 
@@ -58,7 +55,7 @@ def diagnoses_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, boo
 
 def launched(folder: Path, fault: Fault, *, mended: bool) -> Diagnoses:
     """Launch a program and read what was found."""
-    options = fault.options if not mended or fault.mended_options is None else fault.mended_options
+    options = fault.twin_options if mended else fault.options
     done = perfharness(
         "launch", "--no-telemetry", "--tracer", "nsys", "-o", str(folder), *options,
         f"{fault.program}.py", *(["--mended"] if mended else []),
@@ -96,7 +93,7 @@ def findings_of(folder: Path) -> str:
 def test_a_planted_fault_is_named(program: str, diagnoses_of: Callable[[str, bool], Diagnoses]) -> None:
     fault = FAULTS[program]
     for diagnosis in diagnoses_of(program, False):
-        score = judge(fault, CORPUS / f"{program}.py", diagnosis, None)
+        score = judge(fault, diagnosis, None)
         assert score.verdict, score.said
         (gpu,) = diagnosis["gpus"]
         assert gpu["sm_count"] > 0
@@ -118,7 +115,7 @@ def test_a_planted_fault_is_named(program: str, diagnoses_of: Callable[[str, boo
 def test_the_verdict_is_gone_once_it_is_mended(program: str, diagnoses_of: Callable[[str, bool], Diagnoses]) -> None:
     fault = FAULTS[program]
     (mended,) = diagnoses_of(program, True)
-    score = judge(fault, CORPUS / f"{program}.py", diagnoses_of(program, False)[0], mended)
+    score = judge(fault, diagnoses_of(program, False)[0], mended)
     assert score.twin_is_silent, score.said_of_twin
     if program == "first_use":
         assert "warmup-too-short" not in [finding["code"] for finding in mended["findings"]]

@@ -34,6 +34,7 @@ from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
+from perfharness.analysis.stages.children import with_children_apart
 from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
 from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
@@ -303,6 +304,7 @@ def analyze_run(
                 **({} if manifest.capture_batches else _startup(process, analysed)),  # its first CUDA call is not known
             }
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
+    results = with_children_apart(results, {one.folder: one.launched_folder for one in manifest.measured_processes})
     included, partial = _included(manifest, results)
     findings.extend(partial)
     failed = {**_without_trace(manifest, all_analysed), **_failed(manifest)}

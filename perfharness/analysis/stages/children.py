@@ -1,0 +1,64 @@
+"""Batches of one name in a process and in the processes that it started: two programs, so two names in the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from perfharness.model.result import Entries, Path, ProcessResult, Tree
+
+CHILD = " (child process)"
+T = TypeVar("T")
+
+
+def with_children_apart(
+    results: Mapping[str, ProcessResult], launched_of: Mapping[str, str]
+) -> dict[str, ProcessResult]:
+    """The results, in which the recorders of children have a suffix where the launched process has the same batches.
+
+    Ranks do the same work, and keep their names: no launched process runs batches beside them.
+
+    Args:
+        results: by the processes' folders.
+        launched_of: the launched process of each, by folders.
+    """
+    found = dict(results)
+    for folder, result in results.items():
+        launched = results.get(launched_of[folder])
+        if launched is None or launched is result:
+            continue
+        shared = {one.path[0] for one in result.loops if one.path in {loop.path for loop in launched.loops}}
+        if shared:
+            found[folder] = _renamed(result, {name: f"{name}{CHILD}" for name in shared})
+    return found
+
+
+def _renamed(result: ProcessResult, names: Mapping[str, str]) -> ProcessResult:
+    def path(old: Path) -> Path:
+        return (names.get(old[0], old[0]), *old[1:])
+
+    def tree(old: Tree) -> Tree:
+        return {names.get(name, name): value for name, value in old.items()}
+
+    def entries() -> Entries:
+        old = result.entries
+        recorders = set(old.name[old.depth == 0].tolist())
+        return replace(old, names=[names.get(one, one) if at in recorders else one for at, one in enumerate(old.names)])
+
+    def moved(parts: Iterable[T]) -> list[T]:
+        return [replace(one, path=path(one.path)) for one in parts]  # type: ignore[type-var, attr-defined]
+
+    diagnosis = result.diagnosis
+    return replace(
+        result,
+        names=[names.get(one, one) for one in result.names],
+        make_entries=entries,
+        values={path(one): values for one, values in result.values.items()},
+        mean_data=tree(result.mean_data),
+        stats_minus_warmup=tree(result.stats_minus_warmup),
+        loops=moved(result.loops),
+        outside=moved(result.outside),
+        of_others=frozenset(map(path, result.of_others)),
+        diagnosis=None if diagnosis is None else replace(diagnosis, stages=moved(diagnosis.stages)),
+    )
