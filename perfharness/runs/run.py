@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.checks import with_checks
-from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest

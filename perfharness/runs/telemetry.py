@@ -28,9 +28,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import GpuWork, ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, SampleLog, member_subject, process_subject
+from perfharness.model.units import NS_PER_S
 from perfharness.telemetry.store import read_sample_log
-
-NS_PER_S = 1e9
 
 UNSEEN = "it was not seen: children are looked for once a second, by the pid that they have on the machine"
 

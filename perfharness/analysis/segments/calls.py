@@ -10,9 +10,8 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.events import NO_NAME, Events
-from perfharness.analysis.timeline.cuda_calls import CudaCalls
+from perfharness.analysis.timeline.cuda_calls import CudaCalls, operation_names
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.analysis.timeline.operation_names import operation_names
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import Int64
 

@@ -1,4 +1,4 @@
-"""CUDA API functions by name: what a call does with the host's time, and what it should start on the GPU."""
+"""CUDA API functions and GPU operations by name: what a call does with the host's time, and what it starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.trace import ApiCalls, Bool, Integers
+from perfharness.model.trace import ApiCalls, Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
 
 ACTIVITY_OF = (
@@ -25,7 +25,6 @@ ACTIVITY_OF = (
 STARTS_KERNEL = r"cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch"
 STARTS_COPY = r"cu(da)?Memcpy"
 STARTS_MEMSET = r"cu(da)?Memset"
-READS_TIMES = r"cu(da)?EventElapsedTime"
 BEGINS_CAPTURE = r"cu(da)?StreamBeginCapture"
 ENDS_CAPTURE = r"cu(da)?StreamEndCapture"
 NEEDS_CONTEXT = (
@@ -60,3 +59,25 @@ class CudaCalls:
     def activity(self) -> Integers:
         """The code of the activity of each call."""
         return by_name(self.names, self.api.name, lambda name: CODES[activity_of(name)])
+
+
+DIRECTIONS = {
+    CopyKind.HOST_TO_DEVICE: "host to device",
+    CopyKind.DEVICE_TO_HOST: "device to host",
+    CopyKind.DEVICE_TO_DEVICE: "device to device",
+    CopyKind.PEER_TO_PEER: "peer to peer",
+    CopyKind.HOST_TO_HOST: "host to host",
+}
+
+
+def operation_names(trace: Trace) -> tuple[list[str], Int64]:
+    """Names, and each operation's code among them: a kernel's own, a copy's direction."""
+    details = trace.details
+    kind = trace.operations.kind
+    own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
+    code = len(trace.names) + kind.astype(np.int64)
+    if len(details) < len(kind):  # they were not read
+        return [*trace.names, *own], code
+    for number, direction in enumerate(DIRECTIONS):
+        code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number
+    return [*trace.names, *own], np.where(details.name >= 0, details.name, code)

@@ -29,6 +29,7 @@ from perfharness.model.mlperf import (
     SutRecord,
     Validity,
 )
+from perfharness.model.units import NS_PER_MS
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
@@ -36,7 +37,6 @@ from perfharness_launcher.options import launch_options, sentences_of
 from perfharness_launcher.plan import LaunchPlan
 
 WORKER = "perfharness.load.mlperf.worker"
-NS_PER_MS = 1e6
 LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points, throttle_spans
+from perfharness.analysis.metrics.telemetry_lines import line_points, throttle_spans
 from perfharness.model.load import LoadFigure, LoadResult, PhaseResult
 from perfharness.model.telemetry import SampleLog, Series
+from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,

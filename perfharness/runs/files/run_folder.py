@@ -28,7 +28,7 @@ from perfharness.analysis.diagnosis import (
     find_evidence,
 )
 from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.host_samples.host_profile import on_trace_clock
+from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.stages.children import with_children_apart

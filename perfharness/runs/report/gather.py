@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.charts import (
@@ -30,7 +31,6 @@ from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
 from perfharness.analysis.suites.latency import mean_estimate
-from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError

@@ -28,16 +28,6 @@ def test_within_counts_the_moments(pairs: list[tuple[int, int]], stretches: list
     assert line.length == len(busy)
 
 
-@given(intervals, intervals)
-def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> None:
-    busy = {at for start, end in pairs for at in range(start, end)}
-    expected = []
-    for stretch in stretches:
-        free = [at for at in range(*stretch) if at not in busy]
-        expected += [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
-    assert BusyLine(*columns(pairs)).gaps_within(*columns(stretches)).tolist() == expected
-
-
 @given(intervals)
 def test_overlaps_are_where_two_lie_at_once(pairs: list[tuple[int, int]]) -> None:
     depth = [sum(start <= at < end for start, end in pairs) for at in range(41)]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpu.calls import FROM_HOST, TO_HOST, CallTable
-from perfharness.analysis.timeline.cuda_calls import READS_TIMES, CudaCalls
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers, Trace
@@ -51,8 +50,6 @@ class CallRoles:
     leads_to: Integers
     starts: Bool
     of_launch: Integers
-    reads_time: Bool
-    """Which calls ask how long work took, as libraries do that try several kernels."""
 
 
 def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_complete: bool) -> CallRoles:
@@ -88,7 +85,6 @@ def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_com
         leads_to=of_all(leads_to),
         starts=starts,
         of_launch=role[started_by],
-        reads_time=CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index],
     )
 
 
