@@ -22,9 +22,8 @@ from typing import Any
 import psutil
 
 from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.conditions import MACHINE_LOAD, GpuWait, LoopTime, MachineLoad
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.machine_load import MACHINE_LOAD, LoopTime, MachineLoad
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Answer, Nvml, open_nvml
 from perfharness_launcher.process import RunningProcess, carries
@@ -302,7 +301,7 @@ def as_cool_as_first(
 
 # ---- load of the machine, and a reference loop ----
 
-TURNS, STEPS = 40, 20_000
+TURNS, STEPS = 20, 20_000
 """A turn takes 1 to 5 ms."""
 
 TRIM = 0.1

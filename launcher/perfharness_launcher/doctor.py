@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError
-from perfharness.model.version import VERSION
 from perfharness.telemetry.clocks import RESTORE_COMMAND, settings_left
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries

@@ -13,8 +13,7 @@ from pathlib import Path
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, RunManifest
-from perfharness_launcher.children import rank_findings, unfollowed, with_measured
+from perfharness.model.manifest import RunManifest
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
 from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
@@ -66,7 +65,7 @@ class FinishedRun:
 
     def note_explained(self, findings: Sequence[Finding]) -> None:
         """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
-        found = [*self.manifest.findings, *map(_recorded, findings)]
+        found = [*self.manifest.findings, *findings]
         self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
         self._stage.write_manifest(self.manifest)
 
@@ -175,6 +174,8 @@ def _measure(
         run.started.append(_keep_manifest(stage, planned))
         run.enter(conditions)
         endings = supervisor.watch()
+        from perfharness_launcher.children import rank_findings, unfollowed, with_measured  # slow to load
+
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         for ending in endings:  # a script may have removed its own folder, and that of the run
             ending.folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +203,7 @@ def _measure(
             update={
                 "complete": True,
                 "processes": records,
-                "findings": list(map(_recorded, findings)),
+                "findings": findings,
                 "companions": run.records,
                 "start_barrier": barrier.record() if barrier is not None else None,
             }
@@ -276,10 +277,6 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManif
     )
 
 
-def _recorded(finding: Finding) -> FindingRecord:
-    return FindingRecord(**finding.to_json())
-
-
 def _findings_of_run(
     stage: Staging, processes: int, unfinished: Sequence[Path], leftovers: Sequence[str]
 ) -> Iterator[Finding]:
@@ -291,10 +288,9 @@ def _findings_of_run(
         message = f"Ended {len(leftovers)} processes that still ran at the end: {'; '.join(leftovers)}"
         hint = "a pipeline should wait for the processes that it starts"
         yield Finding("leftover-processes", Severity.WARNING, message, hint)
+    # A tracer that cannot write any more may not be able to report it.
     free_bytes = shutil.disk_usage(stage.path).free
-    if (
-        free_bytes < (1 + processes) * ALMOST_FULL_BYTES
-    ):  # a tracer that cannot write any more may not be able to report it
+    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
         message = f"The disk of {stage.output_dir} has {free_bytes >> 10} KiB left; the run may be incomplete."
         hint = "Free some space, or name a folder on another disk with -o."
         yield Finding("disk-full", Severity.WARNING, message, hint)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.boot import ASK_INTERPRETER
+from perfharness.distribution import VERSION
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, SourceRecord
-from perfharness.model.version import VERSION
 from perfharness_launcher.annotations import read_annotations
 from perfharness_launcher.collect import records_ranges
 from perfharness_launcher.gpus import CpuFacts, GpuFacts, find_cpus, find_gpus

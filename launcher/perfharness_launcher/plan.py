@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from perfharness.distribution import VERSION
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerKind, TracerRecord
-from perfharness.model.version import VERSION
 from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import (

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 
 from perfharness.boot import FOLLOW
+from perfharness.boot.ranks import outer_rank
 from perfharness.errors import LaunchError
 from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.ranks import outer_rank
 from perfharness_launcher import hold
 from perfharness_launcher.barrier import LIMIT_MARGIN_S, StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command

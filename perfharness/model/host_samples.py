@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from perfharness.model.columns import Int64, Integers
+from perfharness.model.columns import Columns, Int64, Integers
 
 COARSE_NS = 10_000_000
 
@@ -70,7 +70,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class HostSamples:
+class HostSamples(Columns):
     """One row a sample of a thread, ordered by thread and time; the columns are aligned.
 
     `length_ns` is the time that the sample stands for: since the last one of this thread, corrected by its CPU time.
@@ -98,9 +98,6 @@ class HostSamples:
     interval_ns: int
     """Asked for; `length_ns` has what came of it."""
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
     @property
     def is_coarse(self) -> bool:
         """Whether they are those of the measured pass, too far apart to say what a single batch did."""
@@ -108,7 +105,7 @@ class HostSamples:
 
 
 @dataclass(frozen=True)
-class HostEvents:
+class HostEvents(Columns):
     """Intervals on threads, ordered by start; the columns are aligned."""
 
     start_ns: Int64
@@ -117,9 +114,6 @@ class HostEvents:
     kind: Integers
     """`HostEventKind`."""
     detail: Integers
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import write_model
+from perfharness.model.conditions import GpuWait
 from perfharness.model.findings import Severity
-from perfharness.model.gpu_wait import GpuWait
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.repeat_file import (

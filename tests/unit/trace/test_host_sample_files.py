@@ -8,8 +8,7 @@ import pytest
 
 from perfharness.host_probe import sample_file
 from perfharness.model.host_samples import HostEventKind, HostState
-from perfharness.model.manifest import ProcessRecord
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.manifest import MeasuredProcess, ProcessRecord
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.trace.host_samples import read_host_probe
