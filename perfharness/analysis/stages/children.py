@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from perfharness.model.result import Entries, Path, ProcessResult, Tree
 
 CHILD = " (child process)"
-T = TypeVar("T")
 
 
 def with_children_apart(
@@ -46,10 +44,9 @@ def _renamed(result: ProcessResult, names: Mapping[str, str]) -> ProcessResult:
         recorders = set(old.name[old.depth == 0].tolist())
         return replace(old, names=[names.get(one, one) if at in recorders else one for at, one in enumerate(old.names)])
 
-    def moved(parts: Iterable[T]) -> list[T]:
-        return [replace(one, path=path(one.path)) for one in parts]  # type: ignore[type-var, attr-defined]
-
     diagnosis = result.diagnosis
+    if diagnosis is not None:
+        diagnosis = replace(diagnosis, stages=[replace(one, path=path(one.path)) for one in diagnosis.stages])
     return replace(
         result,
         names=[names.get(one, one) for one in result.names],
@@ -57,8 +54,8 @@ def _renamed(result: ProcessResult, names: Mapping[str, str]) -> ProcessResult:
         values={path(one): values for one, values in result.values.items()},
         mean_data=tree(result.mean_data),
         stats_minus_warmup=tree(result.stats_minus_warmup),
-        loops=moved(result.loops),
-        outside=moved(result.outside),
+        loops=[replace(one, path=path(one.path)) for one in result.loops],
+        outside=[replace(one, path=path(one.path)) for one in result.outside],
         of_others=frozenset(map(path, result.of_others)),
-        diagnosis=None if diagnosis is None else replace(diagnosis, stages=moved(diagnosis.stages)),
+        diagnosis=diagnosis,
     )
