@@ -15,15 +15,13 @@ def with_children_apart(
 ) -> dict[str, ProcessResult]:
     """The results, in which the recorders of children have a suffix where the launched process has the same batches.
 
-    Ranks do the same work, and keep their names: no launched process runs batches beside them.
-
     Args:
         results: by the processes' folders.
-        launched_of: the launched process of each, by folders.
+        launched_of: the launched process of each child, by folders. Not of ranks, which do the same work.
     """
     found = dict(results)
     for folder, result in results.items():
-        launched = results.get(launched_of[folder])
+        launched = results.get(launched_of.get(folder, folder))
         if launched is None or launched is result:
             continue
         shared = {one.path[0] for one in result.loops if one.path in {loop.path for loop in launched.loops}}

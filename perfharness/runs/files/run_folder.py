@@ -303,7 +303,12 @@ def analyze_run(
                 **({} if manifest.capture_batches else _startup(process, analysed)),  # its first CUDA call is not known
             }
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
-    results = with_children_apart(results, {one.folder: one.launched_folder for one in manifest.measured_processes})
+    launched_of = {
+        one.folder: one.launched_folder
+        for one in manifest.measured_processes
+        if one.measured_self is None or one.measured_self.rank is None
+    }
+    results = with_children_apart(results, launched_of)
     included, partial = _included(manifest, results)
     findings.extend(partial)
     failed = {**_without_trace(manifest, all_analysed), **_failed(manifest)}
