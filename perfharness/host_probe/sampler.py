@@ -41,7 +41,7 @@ GIL_BYTES = 256
 """From the switch interval on: the lock's condition variables and mutexes lie in there."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED, CPU_TIME = 0, 3, 4
+COLLECTION, CPU_CONTENTION, CPU_TIME = 0, 3, 4
 """As `model.host_samples.HostEventKind`."""
 
 
@@ -135,7 +135,7 @@ class SampledProcess:
         began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
         too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
         if least := min(too_many, self._too_many):
-            self.file.event(counted_ns, now_ns, self.pid, CROWDED, least)
+            self.file.event(counted_ns, now_ns, self.pid, CPU_CONTENTION, least)
         self._ready_counted_ns, self._too_many = now_ns, too_many
         cost_ns = round((time.process_time_ns() - began_ns) / self._count_share)
         self._count_at_ns = now_ns + (cost_ns if too_many else max(cost_ns, self._count_every_ns))

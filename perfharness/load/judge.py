@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.analysis.load.latency import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
+from perfharness.analysis.load.latency import NEVER_NS, Latencies, WindowedCounts
 from perfharness.analysis.load.trend import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
 from perfharness.analysis.metrics.clocks import (
     LOW_CLOCK,
@@ -28,6 +28,7 @@ from perfharness.load.findings import has_own_shape, keeps_up
 from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.load.result import slower_in
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import (
     PERCENTILES,

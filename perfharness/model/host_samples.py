@@ -17,86 +17,58 @@ COARSE_NS = 10_000_000
 class HostState(IntEnum):
     """What a thread did when it was sampled."""
 
-    RUNNING = 0
-    """On a CPU."""
-    RUNNABLE = 1
-    """Ready, and no CPU was free for it."""
-    GIL = 2
-    """Waits for the interpreter lock."""
-    LOCK = 3
-    """Waits for another thread: a lock, a condition, a queue, a join."""
+    RUNNING = 0  # on a CPU
+    RUNNABLE = 1  # ready, and no CPU was free for it
+    GIL = 2  # waits for the interpreter lock
+    LOCK = 3  # waits for another thread: a lock, a condition, a queue, a join
     SLEEP = 4
-    FILE = 5
-    """Reads, writes, opens, synchronises a file, or waits for a page of one."""
-    SOCKET = 6
-    """Network. In files of earlier versions also pipes."""
-    PROCESS = 7
-    """Waits for a child process to end."""
-    DRIVER = 8
-    """In a call of the GPU's driver."""
-    OTHER = 9
-    """Blocked in something else."""
-    UNKNOWN = 10
-    """The system does not show it."""
-    PIPE = 11
-    """Waits for another process of this machine: a pipe, or a local socket."""
-    LOOPBACK = 12
-    """Network, to this machine itself; in files of earlier versions."""
+    FILE = 5  # reads, writes, opens, synchronises a file, or waits for a page of one
+    SOCKET = 6  # network; in files of earlier versions also pipes
+    PROCESS = 7  # waits for a child process to end
+    DRIVER = 8  # in a call of the GPU's driver
+    OTHER = 9  # blocked in something else
+    UNKNOWN = 10  # not shown by the system
+    PIPE = 11  # waits for another process of this machine: a pipe, or a local socket
+    LOOPBACK = 12  # network, to this machine itself; in files of earlier versions
 
 
 class HostEventKind(IntEnum):
     """What an interval is of."""
 
-    COLLECTION = 0
-    """Of the garbage collector; `detail` is the generation."""
+    COLLECTION = 0  # of the garbage collector; `detail`: the generation
     GIL_HELD = 1
-    GIL_WAITED = 2
-    """Of the interpreter lock, where the tracer records it (nsys `python-gil`)."""
-    CROWDED = 3
-    """At its begin and its end more threads of the process were ready to run than it has CPUs; `detail`: how many more
-    at least."""
-    CPU_TIME = 4
-    """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
+    GIL_WAITED = 2  # for the interpreter lock, by the tracer (nsys `python-gil`)
+    CPU_CONTENTION = 3  # more threads ready to run than CPUs at its begin and its end; `detail`: how many more at least
+    CPU_TIME = 4  # of all threads of the process, native ones too; `detail`: microseconds
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A function, and the line that it was at. `suspends`: it is known to be of a coroutine or generator."""
+    """A function, and the line that it was at."""
 
     function: str
     file: str
     line: int
-    suspends: bool = False
+    suspends: bool = False  # known to be of a coroutine or generator
 
 
 @dataclass(frozen=True)
 class HostSamples(Columns):
-    """One row a sample of a thread, ordered by thread and time; the columns are aligned.
-
-    `length_ns` is the time that the sample stands for: since the last one of this thread, corrected by its CPU time.
-    `on_cpu_ns` and `runnable_ns`: of that, how long the thread ran, and how long it waited for a CPU; -1 where the
-    system does not report it. `stack` indexes `stacks`, each of them indices of `frames`, the innermost frame first.
-    `stage` indexes `stage_paths`, -1: no range of a recorder was open on the thread (read off the recorder's stack).
-    """
+    """One row per sample of a thread, ordered by thread and time."""
 
     time_ns: Int64
-    thread: Int64
-    """As in `Trace.ranges.thread`."""
-    length_ns: Integers
-    on_cpu_ns: Integers
-    runnable_ns: Integers
-    state: Integers
-    """`HostState`."""
-    stack: Integers
-    stage: Integers
-    gil_holder: Int64
-    """The thread that held the interpreter lock at that moment, as `thread`; 0: none did, or it is not known."""
-
+    thread: Int64  # as in `Trace.ranges.thread`
+    length_ns: Integers  # that the sample stands for: since the last one of this thread, corrected by its CPU time
+    on_cpu_ns: Integers  # of that, on a CPU; -1: not reported
+    runnable_ns: Integers  # of that, waiting for a CPU; -1: not reported
+    state: Integers  # `HostState`
+    stack: Integers  # index in `stacks`
+    stage: Integers  # index in `stage_paths`; -1: no range of a recorder was open on the thread
+    gil_holder: Int64  # thread that held the interpreter lock; 0: none, or not known
     frames: list[Frame]
-    stacks: list[tuple[int, ...]]
+    stacks: list[tuple[int, ...]]  # indices in `frames`, the innermost first
     stage_paths: list[tuple[str, ...]]
-    interval_ns: int
-    """Asked for; `length_ns` has what came of it."""
+    interval_ns: int  # asked for
 
     @property
     def is_coarse(self) -> bool:
@@ -106,26 +78,24 @@ class HostSamples(Columns):
 
 @dataclass(frozen=True)
 class HostEvents(Columns):
-    """Intervals on threads, ordered by start; the columns are aligned."""
+    """Intervals on threads, ordered by start."""
 
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    kind: Integers
-    """`HostEventKind`."""
+    kind: Integers  # `HostEventKind`
     detail: Integers
 
 
 @dataclass(frozen=True)
 class HostProbe:
-    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence."""
+    """Everything that the probe of one process recorded."""
 
     samples: HostSamples
     events: HostEvents
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # what it could not record, in sentences
     together: HostSamples | None = None
-    """The samples of all processes that were launched together, where it is not the only one: those that it waits for
-    may be among them. Their frames and stacks have numbers of their own."""
+    """Samples of all processes of the launch, which it may wait for, with own numbers of stacks; None: it is alone."""
 
     @property
     def everyone(self) -> HostSamples:

@@ -260,7 +260,7 @@ def test_frames_that_may_be_suspended_are_marked(program: Sampled) -> None:
 def test_ready_threads_and_cpu_time(program: Sampled) -> None:
     events, (first_ns, last_ns) = program.probe.events, program.said["crowd"]
     begin, end = np.clip(events.start_ns, first_ns, last_ns), np.clip(events.end_ns, first_ns, last_ns)
-    assert (end - begin)[events.kind == HostEventKind.CROWDED].sum() > 0.5 * (last_ns - first_ns)
+    assert (end - begin)[events.kind == HostEventKind.CPU_CONTENTION].sum() > 0.5 * (last_ns - first_ns)
     of_cpu = (events.kind == HostEventKind.CPU_TIME) & (events.thread >> 24 == program.said["pid"])
     during = of_cpu & (events.start_ns >= first_ns) & (events.end_ns <= last_ns)
     used_ns = 1000 * events.detail[during].sum()

@@ -91,7 +91,7 @@ def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> flo
 
     That is while it has more threads ready than CPUs; of a CPU as much as it got, for one thread would have got that.
     """
-    crowded = np.flatnonzero(events.kind == HostEventKind.CROWDED)
+    crowded = np.flatnonzero(events.kind == HostEventKind.CPU_CONTENTION)
     start, end = events.start_ns[crowded], events.end_ns[crowded]
     waited = np.maximum(samples.runnable_ns[rows], 0)
     if not len(crowded) or not waited.any():

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.statistics import MIN_INDEPENDENT, milder, ranks_around, ratio_interval, share_inflation
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.load import LEAST_BEYOND, LoadFigure
 from perfharness.model.units import NS_PER_MS
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 NEVER_NS = np.iinfo(np.int64).max
 """The latency of a request without an answer: slower than all others."""

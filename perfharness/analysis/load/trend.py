@@ -10,8 +10,9 @@ from math import exp, hypot, log
 
 import numpy as np
 
-from perfharness.analysis.load.latency import Float64, Latencies, WindowedCounts, ratio_figure
+from perfharness.analysis.load.latency import Latencies, WindowedCounts, ratio_figure
 from perfharness.analysis.statistics import growth
+from perfharness.model.columns import Float64
 from perfharness.model.load import Drift, DriftVerdict, LoadFigure, MemoryTrend
 
 MB = 1e6

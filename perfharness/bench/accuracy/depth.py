@@ -17,8 +17,8 @@ from pydantic import Field
 
 from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, figure, nothing
 from perfharness.model.base import Settings
+from perfharness.model.columns import Float64
 
-Float64 = npt.NDArray[np.float64]
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "rmse_log", "delta1", "delta2", "delta3", "scale")
 MAP_METRICS = ("mae", "rmse", "max")
 SMALLEST_DISPARITY = 1e-6

@@ -184,7 +184,7 @@ def crowded(us: float) -> Content:
 
     def content(batch: Batch) -> None:
         states((us, HostState.RUNNABLE))(batch)
-        batch.event(HostEventKind.CROWDED, 0, us, 2)
+        batch.event(HostEventKind.CPU_CONTENTION, 0, us, 2)
 
     return content
 
@@ -196,7 +196,7 @@ def waits_for_a_thread(us: float, state: HostState = HostState.RUNNING) -> Conte
         states((us, HostState.LOCK))(batch)
         stack = (f"prepare@{APP}:40",)
         batch.probe.samples(batch.at(0), batch.at(us), stack, state=state, tid=WORKER)
-        batch.event(HostEventKind.CROWDED, 0, us, 2)
+        batch.event(HostEventKind.CPU_CONTENTION, 0, us, 2)
 
     return content
 

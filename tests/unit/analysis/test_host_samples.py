@@ -117,7 +117,7 @@ def test_while_others_have_the_cpus_its_own_threads_are_not_too_many(
     def content(batch: Batch) -> None:
         batch.sampled(0, 600, "work@run.py:1", state=HostState.RUNNABLE)
         batch.sampled(600, 1000, "work@run.py:1")
-        batch.event(HostEventKind.CROWDED, 0, 1000, 2)
+        batch.event(HostEventKind.CPU_CONTENTION, 0, 1000, 2)
         batch.event(HostEventKind.CPU_TIME, 0, 1000, used_us)
 
     causes = {cause.code: cause.share for cause in sampled(tmp_path, content).causes}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from perfharness.analysis.load.latency import Float64, WindowedCounts
+from perfharness.analysis.load.latency import WindowedCounts
 from perfharness.analysis.load.trend import (
     TOLERANCE_MB_PER_S,
     drift_of,
@@ -16,6 +16,7 @@ from perfharness.analysis.load.trend import (
     memory_trend,
     rate_drift,
 )
+from perfharness.model.columns import Float64
 from perfharness.model.load import LeakVerdict, LoadFigure
 
 SECONDS = 600
