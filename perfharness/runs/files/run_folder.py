@@ -31,10 +31,10 @@ from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.stages.checks import with_checks
+from perfharness.analysis.stages.children import with_children_apart
 from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
-from perfharness.analysis.stages.children import with_children_apart
 from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
 from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
