@@ -42,14 +42,14 @@ def test_shares_by_hand() -> None:
     process = activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], [(5, 28)])
     found = shares_over_time([process], ints(0, 10, 20, 30, 40))
     assert list(found) == ["decode", "infer", OUTSIDE_STAGES]
-    np.testing.assert_allclose(np.stack(list(found.values())), [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0]])
+    np.testing.assert_allclose(np.stack(list(found.values())), [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0.0]])
 
 
 def test_shares_are_of_all_processes_and_names_are_one() -> None:
     one, other = activity(["a"], [(0, 0, 10)], [(0, 10)]), activity(["b", "a"], [(1, 0, 5), (0, 5, 10)], [(0, 10)])
     found = shares_over_time([one, other], ints(0, 10))
     assert list(found) == ["a", "b", OUTSIDE_STAGES]
-    np.testing.assert_allclose(np.stack(list(found.values())), [[0.75], [0.25], [0]])
+    np.testing.assert_allclose(np.stack(list(found.values())), [[0.75], [0.25], [0.0]])
     assert shares_over_time([], ints(0, 10))[OUTSIDE_STAGES].tolist() == [0.0]
 
 
