@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import tempfile
@@ -22,9 +23,9 @@ from perfharness.cli.support.options import (
     CommandLineError,
     command_line_error,
 )
+from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.model.text import keep_encodable, safe
-from perfharness.model.version import VERSION
+from perfharness.render.text import keep_encodable, safe
 
 REMOVED = {
     "baseline": "perfharness compare OLD NEW",
@@ -90,7 +91,9 @@ def _print_version(asked: bool) -> None:
 
 def main() -> None:
     """Console entry."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # Python looks for garbage once more as it ends, which takes 0.1 s
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

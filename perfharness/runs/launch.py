@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import LaunchInterruptedError, PerfHarnessError
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
-from perfharness.runs.explain import explaining_pass_failed, longest_s
 from perfharness_launcher.conditions import Condition
+from perfharness_launcher.conditions import Run as MeasuredRun
 from perfharness_launcher.launch import FinishedRun, conditions_of
 from perfharness_launcher.launch import launch as measure
 from perfharness_launcher.machine import gather
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import RunSummary
     from perfharness.runs.run import Run
 
+
+LOADED_MEANWHILE = ("perfharness.runs.files.run_folder", "pyarrow.compute")
+NICENESS = 10
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Opens an observer of each launch of a series."""
@@ -143,14 +148,13 @@ def run_plan(
         LaunchError: no process could be started, or results could not be written; the message says where what was
             measured lies.
     """
-    all_conditions = [*conditions_of(plan, observer.stage), *conditions]
+    all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
     explaining_interrupted = False
     with measure(plan, command, observer, conditions=all_conditions) as run:
         if plan.options.explain:
             findings, explaining_interrupted = _explain(plan, run, command, observer)
             run.note_explained(findings)
         observer.stage("reading the traces")
-        # Imported now, for the numeric libraries are of no use while the processes run.
         from perfharness.runs.files.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
@@ -166,6 +170,25 @@ def run_plan(
     return replace(result, history_findings=record(lambda: launch_entry(place, diagnoses)))
 
 
+@contextmanager
+def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
+    """Import what reads and analyses the run while its processes start: it takes half a second.
+
+    The thread yields to the processes where they need all CPUs.
+    """
+
+    def load() -> None:
+        os.nice(NICENESS)  # on Linux, of this thread alone
+        for module in LOADED_MEANWHILE:
+            import_module(module)
+
+    thread = Thread(target=load, name="perfharness-loading", daemon=True)
+    run.started.append(lambda _: None if thread.ident else thread.start())
+    yield
+    if thread.ident:
+        thread.join()
+
+
 EXPLAINING = "profiling pass: running the script again"
 
 
@@ -177,6 +200,8 @@ def _explain(
     Returns:
         Why there is none, and whether the user ended it.
     """
+    from perfharness.runs.explain import explaining_pass_failed, longest_s
+
     bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
     if bad or run.was_interrupted:
         why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"

@@ -24,7 +24,6 @@ from perfharness.telemetry.host import Host
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
 from perfharness.telemetry.processes import FollowedProcess, ProcessTree, read_each
 from perfharness.telemetry.readings import Readings, Values
-from perfharness.telemetry.store import write_sample_log
 
 MS = 1_000_000
 
@@ -223,6 +222,8 @@ class Sampler:
             driver=None if self._nvml is None else self._nvml.ask("nvmlSystemGetDriverVersion").value,
         )
         self.log = self._readings.log(meta)
+        from perfharness.telemetry.store import write_sample_log  # Arrow takes as long to load as a process to start
+
         with replacing(self._path) as temporary:
             write_sample_log(temporary, self.log)
 

@@ -5,8 +5,10 @@ Columns are taken by name, tables may be absent, row order is never trusted; one
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,36 +47,43 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
     Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
     """
     with TraceFile(path) as file, ThreadPoolExecutor(READERS) as pool:
-        # The tables are read in this order, while those that have come are made into columns.
-        events = pool.submit(file.integers, schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
-        operations = {
-            kind: pool.submit(file.integers, table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])
-            for kind, table in OPERATION_TABLES.items()
-        }
-        texts = pool.submit(file.strings, schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
-        calls = pool.submit(file.integers, schema.TABLE_API, CALL_COLUMNS)
-        os_calls = pool.submit(file.integers, TABLE_OSRT, OS_CALL_COLUMNS)
+        trace = _read(file, pool, parents, with_details=with_details)
+    with suppress(AttributeError):  # glibc keeps all that the threads freed: a quarter of the memory of an analysis
+        ctypes.CDLL(None).malloc_trim(0)
+    return trace
 
-        names = NameTable.read(file)
-        nvtx = make_nvtx(events.result(), texts.result(), path, names, parents)
-        api = make_calls(calls.result(), path, names)
-        rows_of = {kind: rows.result() for kind, rows in operations.items()}
-        gpu_operations, details = make_operations(rows_of, path, names)
-        meta = read_meta(file, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
-        end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
-        ranges, lock_events = closed(nvtx.ranges, end_ns), None
-        if meta.tracer == "nsys":
-            ranges, lock_events = split_interpreter_lock(ranges, names.values)
-        return Trace(
-            ranges=ranges,
-            marks=nvtx.marks,
-            api=api,
-            operations=gpu_operations,
-            details=details,
-            os_calls=make_os_calls(os_calls.result(), names) if file.has(TABLE_OSRT) else None,
-            names=names.values,
-            meta=meta,
-            end_ns=end_ns,
-            lock_events=lock_events,
-            gpu_metrics=read_gpu_metrics(file),
-        )
+
+def _read(file: TraceFile, pool: ThreadPoolExecutor, parents: Mapping[int, int], *, with_details: bool) -> Trace:
+    # The tables are read in this order, while those that have come are made into columns.
+    events = pool.submit(file.integers, schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
+    operations = {
+        kind: pool.submit(file.integers, table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])
+        for kind, table in OPERATION_TABLES.items()
+    }
+    texts = pool.submit(file.strings, schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+    calls = pool.submit(file.integers, schema.TABLE_API, CALL_COLUMNS)
+    os_calls = pool.submit(file.integers, TABLE_OSRT, OS_CALL_COLUMNS)
+
+    names = NameTable.read(file)
+    nvtx = make_nvtx(events.result(), texts.result(), file.path, names, parents)
+    api = make_calls(calls.result(), file.path, names)
+    rows_of = {kind: rows.result() for kind, rows in operations.items()}
+    gpu_operations, details = make_operations(rows_of, file.path, names)
+    meta = read_meta(file, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
+    end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
+    ranges, lock_events = closed(nvtx.ranges, end_ns), None
+    if meta.tracer == "nsys":
+        ranges, lock_events = split_interpreter_lock(ranges, names.values)
+    return Trace(
+        ranges=ranges,
+        marks=nvtx.marks,
+        api=api,
+        operations=gpu_operations,
+        details=details,
+        os_calls=make_os_calls(os_calls.result(), names) if file.has(TABLE_OSRT) else None,
+        names=names.values,
+        meta=meta,
+        end_ns=end_ns,
+        lock_events=lock_events,
+        gpu_metrics=read_gpu_metrics(file),
+    )

@@ -138,6 +138,9 @@ def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -
 
 
 def _nullable(values: Any, valid: Any) -> Any:
+    """The values, NULL where they are not valid; None if none is."""
+    if not valid.any():
+        return None
     return values if valid.all() else np.ma.masked_array(values, ~valid)
 
 

@@ -195,6 +195,7 @@ class TraceFile:
         if count == 0:
             return
         self.make(table)
+        columns = {name: values for name, values in columns.items() if values is not None}
         statement = _statement(table, list(columns))
         for start in range(0, count, ROWS_PER_INSERT):
             stop = min(start + ROWS_PER_INSERT, count)

@@ -52,7 +52,9 @@ OTHER_RESULTS = {"perfharness.bench", "perfharness.load", "perfharness.model.ben
 }
 COMMANDS = {
     "--version": RARE | OTHER_RESULTS | {"numpy", "perfharness.runs", "perfharness_launcher", "pyarrow"},
-    "launch --dry-run script.py": RARE | OTHER_RESULTS | {"perfharness.analysis", "perfharness.runs.history"},
+    "launch --dry-run script.py": RARE
+    | OTHER_RESULTS
+    | {"perfharness.analysis", "perfharness.runs.history", "perfharness.trace", "pyarrow"},
     "analyze RUN": RARE | OTHER_RESULTS | {"perfharness.analysis.ranks", "perfharness.runs.series.repeat_file"},
 }
 

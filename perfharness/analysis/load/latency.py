@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.statistics import MIN_INDEPENDENT, milder, ranks_around, ratio_interval, share_inflation
-from perfharness.model.load import LEAST_BEYOND
-from perfharness.model.load_judgement import LoadFigure
+from perfharness.model.load import LEAST_BEYOND, LoadFigure
 from perfharness.model.units import NS_PER_MS
 
 Int64 = npt.NDArray[np.int64]

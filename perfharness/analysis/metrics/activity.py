@@ -12,8 +12,7 @@ from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Int64
-from perfharness.model.trace_clock import TraceClock
+from perfharness.model.trace import Int64, TraceClock
 
 OUTSIDE_STAGES = "batch, outside of its stages"
 

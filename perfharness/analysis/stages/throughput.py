@@ -14,7 +14,7 @@ import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import unique
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import is_part_of
 from perfharness.model.result import BatchLoop, Float64, path_text
 from perfharness.model.rounding import figure
 from perfharness.model.trace import Bool, Int64

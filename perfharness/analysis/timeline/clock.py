@@ -14,8 +14,7 @@ import numpy as np
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Int64, Trace
-from perfharness.model.trace_clock import ClockSource, TraceClock
+from perfharness.model.trace import ClockSource, Int64, Trace, TraceClock
 from perfharness.trace.names import code_of
 
 ROW_GAP_NS = 10_000_000

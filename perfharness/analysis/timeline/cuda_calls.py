@@ -7,24 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import ApiCalls, Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
 
-ACTIVITIES = (
-    HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
-    HostActivity.OTHER,
-)  # fmt: skip
-"""What calls do; the activity of a call is an index into these."""
-
 ACTIVITY_OF = (
-    (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
-    (HostActivity.LOAD, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
-    (HostActivity.SYNCHRONIZE, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
-    (HostActivity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
-    (HostActivity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
-    (HostActivity.ALLOCATE, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
-    (HostActivity.ALLOCATE, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
+    (Activity.COMPILE, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
+    (Activity.COMPILE, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
+    (Activity.SYNC, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
+    (Activity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
+    (Activity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
+    (Activity.ALLOC, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
+    (Activity.ALLOC, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
 )
 """Activity and the beginnings of the names of its functions, the first that matches; all others are `other`."""
 
@@ -44,9 +38,9 @@ NEEDS_CONTEXT = (
 _ACTIVITY_OF = [(activity, re.compile(pattern)) for activity, pattern in ACTIVITY_OF]
 
 
-def activity_of(name: str) -> HostActivity:
+def activity_of(name: str) -> Activity:
     """What a function of this name does."""
-    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), HostActivity.OTHER)
+    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), Activity.OTHER)
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,8 @@ class CudaCalls:
         return np.asarray(found, dtype=np.bool_)
 
     def activity(self) -> Integers:
-        """The index in `ACTIVITIES` of the activity of each call."""
-        return by_name(self.names, self.api.name, lambda name: ACTIVITIES.index(activity_of(name)))
+        """The code of the activity of each call."""
+        return by_name(self.names, self.api.name, lambda name: CODES[activity_of(name)])
 
 
 DIRECTIONS = {

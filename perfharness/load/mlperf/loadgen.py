@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NoReturn
 
+from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.load.mlperf.data import DataSet, LoadedSamples
 from perfharness.load.mlperf.settings import MlperfSettings
-from perfharness.model.distribution import install_command
 from perfharness.model.units import NS_PER_MS
 
 EXPECTED_FASTER = 2.0

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import CudaCalls
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import (
     Bool,
     CopyKind,
@@ -90,8 +90,8 @@ def call_table(trace: Trace, launches: Launches) -> CallTable:
     np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
     last_end = ordered(last_end)
     starts_work = last_end >= 0
-    is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
-    blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end))
+    is_copy = kind == CODES[Activity.COPY]
+    blocking = (kind == CODES[Activity.SYNC]) | (is_copy & starts_work & (end >= last_end))
     return CallTable(
         lines=lines,
         index=order,

@@ -17,9 +17,8 @@ from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import GpuCounters, RooflinePoint
-from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
 from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind, Int64
 
 MAX_UNCERTAINTY = 0.10
 """Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""

@@ -16,8 +16,9 @@ from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, b
 from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
-from perfharness.model.diagnosis import GpuCounters, GpuLimits, HostActivity
+from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
+from perfharness.model.activity import CODES, Activity
+from perfharness.model.diagnosis import GpuCounters, GpuLimits
 from perfharness.model.trace import Bool, Int64
 
 MIN_BATCHES = 6
@@ -166,7 +167,7 @@ def _recompiling(events: StageEvents) -> float:
     if count < MIN_BATCHES or batches[0] < 0:
         return 0.0
     spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
-    is_load = workload.calls.kind[events.call] == ACTIVITIES.index(HostActivity.LOAD)
+    is_load = workload.calls.kind[events.call] == CODES[Activity.COMPILE]
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
     )
