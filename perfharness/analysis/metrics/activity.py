@@ -9,6 +9,7 @@ import numpy as np
 from perfharness.analysis.energy.work import Batches
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
 from perfharness.model.trace import Int64, TraceClock
@@ -33,15 +34,6 @@ class ProcessActivity:
     measured: list[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Shares:
-    """`share` has shape (names, bins): of the processes' time in a bin, that in each stage. `edges_ns` has one more."""
-
-    names: list[str]
-    edges_ns: Int64
-    share: Float64
-
-
 def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceClock) -> ProcessActivity | None:
     """What a process did, of a trace whose clock is tied to UTC; None where it had no batch."""
     batches = np.flatnonzero(stages.is_batch & (stage_times.outer_batch == np.arange(len(stages))))
@@ -53,14 +45,9 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
     codes, stage = np.unique(stages.name[below], return_inverse=True)
     start = clock.to_unix(stages.start_ns)
     end = clock.to_unix(stages.end_ns)
+    items, warmup = stage_times.items, stage_times.warmup
     loops = [
-        BatchLoop(
-            stages.paths.of_row(int(rows[0])),
-            start[rows],
-            end[rows],
-            stage_times.items[rows],
-            stage_times.warmup[rows],
-        )
+        BatchLoop(stages.paths.of_row(int(rows[0])), start[rows], end[rows], items[rows], warmup[rows])
         for rows in stage_times.rows_of_loops
     ]
     measured = list(Batches.of(loops).windows)
@@ -76,32 +63,24 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
     )
 
 
-def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> Shares:
+def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> dict[str, Float64]:
     """Of the time of all processes together, the share that each stage had in each bin; stages as they first began.
 
     What batches did outside of their stages comes last.
     """
-    began = [
-        (int(process.stage_start_ns[process.stage == code].min()), name)
-        for process in processes
-        for code, name in enumerate(process.names)
-        if (process.stage == code).any()
-    ]
-    names = list(dict.fromkeys(name for _, name in sorted(began)))
-    share = np.zeros((len(names) + 1, len(edges_ns) - 1))
+    whole, first = np.diff(edges_ns) * max(1, len(processes)), dict[str, int]()
+    found, outside = dict[str, Float64](), np.zeros(len(whole))
     for process in processes:
-        in_stages = np.zeros(len(edges_ns) - 1)
-        for code, name in enumerate(process.names):
-            which = process.stage == code
-            if not which.any():
-                continue
-            inside = _time_inside(process.stage_start_ns[which], process.stage_end_ns[which], edges_ns)
-            share[names.index(name)] += inside
-            in_stages += inside
-        batch = _time_inside(process.batch_start_ns, process.batch_end_ns, edges_ns)
-        share[-1] += np.maximum(0.0, batch - in_stages)
-    share /= np.diff(edges_ns) * max(1, len(processes))
-    return Shares([*names, OUTSIDE_STAGES], edges_ns, share)
+        rest = _time_inside(process.batch_start_ns, process.batch_end_ns, edges_ns)
+        for code in distinct(process.stage):
+            name, start = process.names[code], process.stage_start_ns[process.stage == code]
+            inside = _time_inside(start, process.stage_end_ns[process.stage == code], edges_ns)
+            found[name] = found.get(name, 0.0) + inside / whole
+            first[name] = min(first.get(name, int(start[0])), int(start.min()))
+            rest -= inside
+        outside += np.maximum(0.0, rest) / whole
+    names = sorted(found, key=lambda name: (first[name], name))
+    return {name: found[name] for name in names} | {OUTSIDE_STAGES: outside}
 
 
 def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:

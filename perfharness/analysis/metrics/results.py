@@ -50,7 +50,7 @@ class ClockHold:
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope."""
+    """Memory over the window: its peak, and the mean growth with its 95 % interval."""
 
     peak_bytes: int | None  # of resident memory: the kernel's, of the process's whole life, where known
     bytes_per_s: float | None

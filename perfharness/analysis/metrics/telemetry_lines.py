@@ -160,7 +160,7 @@ def stage_shares(
     """The share of each stage over time: the most used ones, the others together, the time outside of stages."""
     edges = np.linspace(begin_unix_ns - zero_unix_ns, end_unix_ns - zero_unix_ns, BINS + 1).astype(np.int64)
     found = shares_over_time(activities, edges + zero_unix_ns)
-    names, share = found.names, found.share
+    names, share = list(found), np.stack(list(found.values()))
     is_rest = len(names) > MAX_STAGES + 1
     if is_rest:
         most = np.sort(np.argsort(-share[:-1].sum(axis=1), kind="stable")[:MAX_STAGES])

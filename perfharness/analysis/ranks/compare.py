@@ -223,15 +223,12 @@ class RankCalls:
     """The collectives of a rank in its batches: for a timeline.
 
     Times are on the clock of the trace of `clock_of`, a process: of the first rank, or its own where nothing ties the
-    clocks. `waiting_ns` is -1 where it is not known; `last_rank` is the rank that all waited for, -1 where it is not
-    known. `batch_path` and `batch_index` are of the outermost batch around each.
+    clocks. `waiting_ns`, and `last_rank`, the rank that all waited for, are -1 where they are not known.
     """
 
     process: str
     rank: int
     clock_of: str
-    batch_path: list[Path]
-    batch_index: Int64
     operation: list[str]
     start_ns: Int64
     end_ns: Int64
@@ -260,8 +257,6 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
                 rank=one.rank,
                 operation=[one.work.operations[code] for code in calls.operation.tolist()],
                 clock_of=inputs[0].process if has_clocks else one.process,
-                batch_path=[one.work.paths[path] for path in one.work.batches.path[calls.batch].tolist()],
-                batch_index=one.work.batches.index[calls.batch],
                 start_ns=calls.start_ns + moved,
                 end_ns=calls.end_ns + moved,
                 waiting_ns=np.where(side.is_known, side.waiting_ns, -1),

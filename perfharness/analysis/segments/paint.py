@@ -17,7 +17,7 @@ from perfharness.analysis.segments.calls import Calls
 from perfharness.analysis.segments.events import NO_NAME, Events, collections, lock_waits, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
-from perfharness.analysis.timeline.grouping import distinct, group_rows, unique
+from perfharness.analysis.timeline.grouping import distinct, group_rows, select, unique
 from perfharness.analysis.timeline.intervals import outer_first
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.result import Float64
@@ -88,10 +88,7 @@ class Segments:
 
     def where(self, chosen: Bool | Integers) -> Segments:
         """The chosen rows."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
-
-
-COLUMNS = ("start_ns", "end_ns", "thread", "row", "stage", "batch", "activity", "name", "gpu")
+        return select(self, chosen)
 
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
@@ -156,7 +153,7 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     batch_ns = np.append(analysis.stages.start_ns, np.iinfo(np.int64).min)[segments.batch[segment]]
     is_own = (thread == segments.thread[segment]) & (called_ns >= batch_ns)
     pieces = Pieces(line, [spans])
-    others, own = pieces.topmost([spans.where(~is_own)]), pieces.topmost([spans.where(is_own)])
+    others, own = pieces.topmost([select(spans, ~is_own)]), pieces.topmost([select(spans, is_own)])
     name = np.append(calls.operation[spans.event[is_own]], NO_NAME)[own]
     name = np.where((own < 0) & (others >= 0), calls.others, name)
     first = pieces.changes(name)
@@ -188,10 +185,6 @@ class Spans:
     place: Integers
     begin: Int64
     stop: Int64
-
-    def where(self, chosen: Bool) -> Spans:
-        """The chosen ones."""
-        return Spans(self.event[chosen], self.place[chosen], self.begin[chosen], self.stop[chosen])
 
 
 class Line:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.segments.events import activities
 from perfharness.analysis.segments.paint import Segments, Sums
 from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows, select
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.result import Float64
@@ -80,10 +79,7 @@ class SampleTimes:
 
     def where(self, chosen: Bool) -> SampleTimes:
         """The chosen rows."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
-
-
-COLUMNS = ("sample", "row", "stage", "batch", "activity", "is_recorded", "line", "ns", "count")
+        return select(self, chosen)
 
 
 def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
@@ -178,15 +174,8 @@ def _shared_out(table: SampleTimes) -> SampleTimes:
     is_ready = np.isin(samples.state[at], READY) & np.isin(table.activity, [CODES[OF_STATE[one]] for one in READY])
     is_ready &= ~table.is_recorded & (on_cpu >= 0) & (runnable >= 0) & (on_cpu + runnable > 0)
     ran = np.where(is_ready, on_cpu / np.maximum(on_cpu + runnable, 1.0), 1.0)
+    both = select(table, np.r_[np.arange(len(table)), np.flatnonzero(ran < 1)])
+    part = np.r_[ran, 1 - ran[ran < 1]]
     activity = np.where(is_ready, CODES[Activity.COMPUTE], table.activity)
-    first = replace(table, activity=activity, ns=table.ns * ran, count=table.count * ran)
-    rest = replace(
-        table,
-        activity=np.full(len(table), CODES[Activity.NO_CPU]),
-        ns=table.ns * (1 - ran),
-        count=table.count * (1 - ran),
-    )
-    waited = rest.where(ran < 1)
-    both: dict[str, Any] = {name: np.concatenate([getattr(first, name), getattr(waited, name)]) for name in COLUMNS}
-    whole = replace(table, **both)
-    return whole.where(whole.count > 0)
+    activity = np.r_[activity, np.full(len(both) - len(table), CODES[Activity.NO_CPU])]
+    return replace(both, activity=activity, ns=both.ns * part, count=both.count * part).where(part > 0)

@@ -21,7 +21,7 @@ from perfharness.analysis.slowest.results import (
 from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.clock import monotonic_tie
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, select
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_MS, NS_PER_S
@@ -75,10 +75,6 @@ class _Batches:
     queue_ns: Float64
     late_ns: Float64
 
-    def at(self, places: Int64) -> _Batches:
-        """The batches at these places."""
-        return _Batches(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
-
 
 def slowest_of_process(
     analysis: Analysis,
@@ -110,7 +106,7 @@ def slowest_of_process(
         by_latency = bool((batches.request >= 0).any())
         if by_latency and requests is not None:
             counts = (batches.request >= 0) & ~requests.is_warmup[batches.request]
-            batches = batches.at(np.flatnonzero(counts))
+            batches = select(batches, counts)
         loop = _Loop(analysis, process, batches, requests if by_latency else None, throttled or {}, origin_ns)
         slow = loop.slowest(most, timelines=timelines)
         found.append(ProcessLoop(path_text(stages.paths.names(code)), len(batches.rows), by_latency, slow))
@@ -167,7 +163,7 @@ class _Loop:
             drawn = np.random.default_rng(SEED).choice(drawn, MAX_TYPICAL, replace=False)
         if len(drawn) > MIN_TYPICAL:
             used = np.unique(np.concatenate([slow, drawn]))
-            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
+            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, select(batches, used)))
         pairs = []
         for place in slow.tolist():
             if divided is None:

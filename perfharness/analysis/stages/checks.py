@@ -259,17 +259,17 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecor
         names, codes = list(domains.values()), {domain: at for at, domain in enumerate(domains)}
         owner = np.asarray([*(codes.get(name, -1) for name in trace.names), -1])[trace.ranges.domain]
     at = np.flatnonzero(owner >= 0)
-    return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at), dtype=np.int64), names, journals)
+    return _sums(owner[at], trace.ranges.thread[at], None, names, journals)
 
 
 def _sums(
-    owner: Int64, thread: Int64, values: Int64, names: Sequence[str], journals: Sequence[RecorderJournal]
+    owner: Int64, thread: Int64, values: Int64 | None, names: Sequence[str], journals: Sequence[RecorderJournal]
 ) -> PerRecorder:
-    """Sums of the values by owner and pid."""
+    """Sums of the values, or numbers of rows, by owner and pid."""
     groups = group_rows(owner, pid_of(thread))
-    sums = [0] * len(groups)  # they may leave 64 bits
-    for code, value in zip(groups.code.tolist(), values.tolist(), strict=True):
-        sums[code] += value
+    sums = np.bincount(groups.code, minlength=len(groups)).tolist() if values is None else [0] * len(groups)
+    for code, value in zip(groups.code.tolist(), values.tolist(), strict=True) if values is not None else ():
+        sums[code] += value  # they may leave 64 bits
     pids = pid_of(thread[groups.first])
     if len(journals) == 1 and len(np.unique(pids)) == 1:
         pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels
+from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels, select
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -531,12 +530,7 @@ def _rows(table: StageTable, rows: Int64) -> StageTable:
     """Some rows in this order, parents renumbered."""
     place = np.full(len(table) + 1, NO_PARENT, dtype=np.int32)
     place[rows] = np.arange(len(rows))
-    columns: dict[str, Any] = {
-        field.name: column[rows]
-        for field in fields(table)
-        if isinstance(column := getattr(table, field.name), np.ndarray)
-    }
-    return replace(table, **{**columns, "parent": place[table.parent[rows]]})
+    return replace(select(table, rows), parent=place[table.parent[rows]])
 
 
 def _with_free_names(table: StageTable) -> StageTable:

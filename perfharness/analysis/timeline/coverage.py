@@ -25,6 +25,9 @@ MIN_SILENT_RANGES = 3
 CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 """Newest CUDA major version that an nsys release knows: from (year, release) on. Older CUPTI loses events silently."""
 
+Lost = tuple[Bool, Finding]
+"""The ranges whose GPU times are not known, and why."""
+
 _UNTRACED = {
     ONLY_RANGES: (Severity.NOTE, ""),
     CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
@@ -52,19 +55,15 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
     started[launched] = True
     # The embedded tracer keeps only calls whose operation it saw.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
-    for affected, finding in [
-        *(check(trace, calls, started) for check in by_call),
-        _calls_that_stop(trace),
-        _cut_off(trace),
-    ]:
-        if finding is not None:
-            known &= ~affected
-            findings.append(finding)
+    for lost in (*(check(trace, calls, started) for check in by_call), _calls_that_stop(trace), _cut_off(trace)):
+        if lost is not None:
+            known &= ~lost[0]
+            findings.append(lost[1])
     findings.extend(_operations_without_call(trace, operations))
     return known, findings
 
 
-def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> tuple[Bool, Finding | None]:
+def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> Lost | None:
     """Launches that started nothing, except failed and captured ones.
 
     A runtime launch encloses the driver launch that carries the operation, or the other way round, so one that holds or
@@ -76,7 +75,7 @@ def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -
         lost = lost[~_near_complete_call(trace.api, lost, np.flatnonzero(is_launch & started))]
         lost = lost[~_captured(trace.api, calls, lost)]
     if not len(lost):
-        return np.zeros(len(trace.ranges), dtype=np.bool_), None
+        return None
     affected = _contains_any(trace.ranges, trace.api, lost)
     return affected, Finding(
         "trace-missing-kernels",
@@ -119,7 +118,7 @@ def _captured(api: ApiCalls, calls: CudaCalls, some: Int64) -> Bool:
     return captured
 
 
-def _copies_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> tuple[Bool, Finding | None]:
+def _copies_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> Lost | None:
     """Copies or memsets were called for, and the trace holds not one of them: their table is gone.
 
     One without an operation is no loss: a copy of nothing starts nothing.
@@ -135,7 +134,7 @@ def _copies_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> 
             affected |= _contains_any(trace.ranges, trace.api, made)
             lost.append(f"{len(made)} {what}")
     if not lost:
-        return affected, None
+        return None
     return affected, Finding(
         "trace-missing-copies",
         Severity.ERROR,
@@ -152,7 +151,7 @@ def _contains_any(ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Bool:
     return np.asarray(last > first, dtype=np.bool_)
 
 
-def _calls_that_stop(trace: Trace) -> tuple[Bool, Finding | None]:
+def _calls_that_stop(trace: Trace) -> Lost | None:
     """Stages that always made CUDA calls make none any more, from one moment to the end of the run."""
     ranges = trace.ranges
     affected = np.zeros(len(ranges), dtype=np.bool_)
@@ -174,7 +173,7 @@ def _calls_that_stop(trace: Trace) -> tuple[Bool, Finding | None]:
             silent_names |= {trace.names[code] for code in np.unique(ranges.name[silent])}
             last_call_ns = last_ns
     if not silent_names:
-        return affected, None
+        return None
     shown = ", ".join(f"'{name}'" for name in sorted(silent_names)[:5])
     return affected, Finding(
         "trace-cuda-calls-stop",
@@ -195,7 +194,7 @@ def _last_calls(api: ApiCalls) -> list[tuple[int, int]]:
     return sorted(zip(pids[groups.first].tolist(), last_ns.tolist(), strict=True))
 
 
-def _cut_off(trace: Trace) -> tuple[Bool, Finding | None]:
+def _cut_off(trace: Trace) -> Lost | None:
     """Ranges that end after the last CUDA event of a process of which nsys lacks the rest."""
     ranges, api, operations = trace.ranges, trace.api, trace.operations
     affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
@@ -204,7 +203,7 @@ def _cut_off(trace: Trace) -> tuple[Bool, Finding | None]:
         ends = (api.end_ns[pid_of(api.thread) == process], operations.end_ns[pid_of(operations.process) == process])
         affected |= (pid == process) & (ranges.end_ns > np.max(np.concatenate(ends), initial=np.iinfo(np.int64).min))
     if not affected.any():
-        return affected, None
+        return None
     return affected, Finding(
         "trace-cuda-cut-off",
         Severity.ERROR,

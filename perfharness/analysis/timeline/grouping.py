@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.columns import arrow_array
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Table = TypeVar("Table", bound="DataclassInstance")
 
 SMALL_TABLE = 1 << 16
 """A table of this many values costs nothing, however few rows there are."""
@@ -66,6 +72,12 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
+
+
+def select(table: Table, rows: Bool | Integers) -> Table:
+    """The chosen rows of a record of columns; what is no column stays."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    return replace(table, **{name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)})
 
 
 def occurrences(*columns: Integers) -> Int64:

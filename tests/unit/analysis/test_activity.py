@@ -41,16 +41,16 @@ def activity(names: list[str], stages: list[tuple[int, int, int]], batches: list
 def test_shares_by_hand() -> None:
     process = activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], [(5, 28)])
     found = shares_over_time([process], ints(0, 10, 20, 30, 40))
-    assert found.names == ["decode", "infer", OUTSIDE_STAGES]
-    np.testing.assert_allclose(found.share, [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0]])
+    assert list(found) == ["decode", "infer", OUTSIDE_STAGES]
+    np.testing.assert_allclose(np.stack(list(found.values())), [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0.0]])
 
 
 def test_shares_are_of_all_processes_and_names_are_one() -> None:
     one, other = activity(["a"], [(0, 0, 10)], [(0, 10)]), activity(["b", "a"], [(1, 0, 5), (0, 5, 10)], [(0, 10)])
     found = shares_over_time([one, other], ints(0, 10))
-    assert found.names == ["a", "b", OUTSIDE_STAGES]
-    np.testing.assert_allclose(found.share[:, 0], [0.75, 0.25, 0])
-    assert shares_over_time([], ints(0, 10)).share.tolist() == [[0.0]]
+    assert list(found) == ["a", "b", OUTSIDE_STAGES]
+    np.testing.assert_allclose(np.stack(list(found.values())), [[0.75], [0.25], [0.0]])
+    assert shares_over_time([], ints(0, 10))[OUTSIDE_STAGES].tolist() == [0.0]
 
 
 @given(
@@ -59,7 +59,7 @@ def test_shares_are_of_all_processes_and_names_are_one() -> None:
 )
 def test_shares_agree_with_counting_every_nanosecond(intervals: list[tuple[int, int]], edges: list[int]) -> None:
     process = activity(["a"], [(0, start, start + length) for start, length in intervals], [])
-    share = shares_over_time([process], ints(*edges)).share[0]
+    share = shares_over_time([process], ints(*edges)).get("a", np.zeros(len(edges) - 1))
     counted = [
         sum(start <= moment < start + length for start, length in intervals for moment in range(low, high))
         for low, high in itertools.pairwise(edges)
