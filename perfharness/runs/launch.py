@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from perfharness.runs.run import Run
 
 
-NICENESS = 10
+ANALYSIS, NICENESS = "perfharness.runs.files.run_folder", 10
+"""What reads and analyses a run, and how it is loaded while the processes run."""
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Opens an observer of each launch of a series."""
@@ -126,7 +127,7 @@ def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
         LaunchError: what is needed is not there.
     """
     if len(options) > 1:  # the first launch of a series is measured as the others are
-        load_analysis()
+        import_module(ANALYSIS)
     facts = gather(options[0], os.environ)
     return [make_plan(each, facts) for each in options]
 
@@ -171,19 +172,13 @@ def run_plan(
     return replace(result, history_findings=record(lambda: launch_entry(place, diagnoses)))
 
 
-def load_analysis() -> None:
-    """Import what reads and analyses a run."""
-    for module in ("perfharness.runs.files.run_folder", "pyarrow.compute"):
-        import_module(module)
-
-
 @contextmanager
 def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
     """Load the analysis while the processes start: it takes half a second. They come first where they need all CPUs."""
 
     def load() -> None:
         os.nice(NICENESS)  # on Linux, of this thread alone
-        load_analysis()
+        import_module(ANALYSIS)
 
     thread = Thread(target=load, name="perfharness-loading", daemon=True)
     run.started.append(lambda _: None if thread.ident else thread.start())
