@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfharness.model import environment
@@ -25,36 +23,42 @@ MayGo = Callable[[Collection[str]], bool]
 """Asked at every poll with the folders that are still awaited; with several machines, one of them decides."""
 
 
-@dataclass
 class StartBarrier:
-    """Holds the processes of one launch.
+    """Holds the processes of one launch, in a new folder.
 
     Args:
-        folder: where the FIFOs are.
         processes: folder name of each process by its index.
         timeout_s: how long to wait for the others once the first has arrived.
-        arrivals: descriptor of the FIFO that arriving processes write to.
         may_go: decides when all may go.
 
     Attributes:
+        arrivals: descriptor of the FIFO that arriving processes write to.
         arrived_unix_ns: when each process arrived, by its index.
         ended: processes that ended before they arrived.
         missing: processes that had not arrived at the timeout.
     """
 
-    folder: Path
-    processes: Mapping[int, str]
-    timeout_s: float
-    arrivals: int
-    may_go: MayGo
-    clock: Callable[[], float]
-    arrived_unix_ns: dict[int, int] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    missing: Collection[int] = ()
-    opened_unix_ns: int | None = None
-    _first_arrival: float | None = None
-    _gate: int | None = None
-    _unread: bytes = b""
+    def __init__(
+        self,
+        folder: Path,
+        processes: Mapping[int, str],
+        timeout_s: float,
+        may_go: MayGo = lambda awaited: not awaited,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self.processes, self.timeout_s = folder, processes, timeout_s
+        self.arrived_unix_ns: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.missing: Collection[int] = ()
+        self.opened_unix_ns: int | None = None
+        self._may_go, self._clock = may_go, clock
+        self._first_arrival: float | None = None
+        self._gate: int | None = None
+        self._unread = b""
+        folder.mkdir()
+        for name in (environment.BARRIER_ARRIVALS, environment.BARRIER_GATE):
+            os.mkfifo(folder / name)
+        self.arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     @property
     def is_open(self) -> bool:
@@ -74,11 +78,11 @@ class StartBarrier:
         if not self.arrived_unix_ns.keys() - set(over):
             return
         if self._first_arrival is None:
-            self._first_arrival = self.clock()
+            self._first_arrival = self._clock()
         awaited = self.processes.keys() - self.arrived_unix_ns.keys() - self.ended
-        if self.may_go([self.processes[index] for index in awaited]):
+        if self._may_go([self.processes[index] for index in awaited]):
             self.open()
-        elif self.clock() - self._first_arrival >= self.timeout_s:
+        elif self._clock() - self._first_arrival >= self.timeout_s:
             self.missing = sorted(awaited)
             self.open()
 
@@ -130,23 +134,3 @@ class StartBarrier:
         for index in sorted(self.ended):
             message = "The process ended before its first measured batch; the others did not wait for it."
             yield Finding("start-barrier-missed", Severity.WARNING, message, "", self.processes[index])
-
-
-@contextmanager
-def start_barrier(
-    folder: Path,
-    processes: Mapping[int, str],
-    timeout_s: float,
-    may_go: MayGo = lambda awaited: not awaited,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[StartBarrier]:
-    """A barrier for these processes, in a new folder."""
-    folder.mkdir()
-    for name in (environment.BARRIER_ARRIVALS, environment.BARRIER_GATE):
-        os.mkfifo(folder / name)
-    arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    barrier = StartBarrier(folder, processes, timeout_s, arrivals, may_go, clock)
-    try:
-        yield barrier
-    finally:
-        barrier.close()

@@ -20,8 +20,7 @@ from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
-from perfharness.model.manifest import ProcessRecord
-from perfharness.model.measured import MeasuredProcess, ProcessFacts, RankRecord
+from perfharness.model.manifest import MeasuredProcess, ProcessFacts, ProcessRecord, RankRecord
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.trace import ID_MASK
 from perfharness.trace.processes import TracedProcess, find_processes

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from perfharness.errors import ClockError
 from perfharness.files import locked
-from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
+from perfharness.model.conditions import CLOCKS, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clocks import RESTORE_COMMAND, maximum_clocks, settings_left, step_lines
 from perfharness.telemetry.nvml import open_nvml
@@ -38,7 +38,7 @@ def maximized_clocks(run: Run) -> Iterator[None]:
     with _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
         yield
     run.findings += _findings(steps)
-    run.records[CLOCKS_COMPANION] = ClocksRecord(steps=steps).model_dump(mode="json")
+    run.records[CLOCKS] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, TraceFormatError
@@ -44,22 +43,16 @@ ABOUT_IMPORT = re.compile(r"\bimport(ed|er|ing|ation)?\b|qdstrm", re.IGNORECASE)
 MAX_LINES = 5
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The trace of one process, if there is one, and findings about it."""
-
-    trace: str | None
-    findings: tuple[Finding, ...]
-
-
-def collect(nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts) -> list[Collected]:
-    """Collect the traces of every folder, several at a time.
+def collect(
+    nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts
+) -> list[list[Finding]]:
+    """Collect the traces of every folder, several at a time; return what is wrong with each.
 
     Args:
         folders: of the launched processes, each with its pid.
     """
 
-    def collect_one(folder: Path) -> Collected:
+    def collect_one(folder: Path) -> list[Finding]:
         if nsys is not None:
             return _collect_report(nsys, folder, interrupts)
         return _collect_logs(folder, folders[folder])
@@ -69,11 +62,17 @@ def collect(nsys: NsysInstall | None, folders: Mapping[Path, int | None], interr
         return list(pool.map(collect_one, folders))
 
 
-def _collect_logs(folder: Path, launched_pid: int | None) -> Collected:
+def trace_in(folder: Path) -> str | None:
+    """The name of the trace in the folder of a process, if there is one."""
+    trace = folder / TRACE_NAME
+    return TRACE_NAME if trace.exists() and trace.stat().st_size > 0 else None
+
+
+def _collect_logs(folder: Path, launched_pid: int | None) -> list[Finding]:
     """Make traces of the range logs that the embedded tracer's processes left."""
     from perfharness.tracer.output import complete_traces  # here: commands that read a run need no tracer
 
-    log, findings = folder / TRACER_LOG, []
+    log = folder / TRACER_LOG
     if log.exists() and log.stat().st_size == 0:
         log.unlink()
     try:
@@ -81,11 +80,11 @@ def _collect_logs(folder: Path, launched_pid: int | None) -> Collected:
     except (OSError, sqlite3.Error) as error:
         message = f"The ranges of {folder.name} could not be written into {TRACE_NAME}: {error}."
         hint = f"Free some disk space, then run `perfharness analyze {folder.parent}`."
-        findings.append(Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name))
-    return Collected(TRACE_NAME if (folder / TRACE_NAME).exists() else None, tuple(findings))
+        return [Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)]
+    return []
 
 
-def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> Collected:
+def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> list[Finding]:
     """Import what nsys recorded if it has not done so itself, and export it to sqlite."""
     trace, report, recording = (folder / name for name in (TRACE_NAME, REPORT_STEM + REPORT_SUFFIX, "trace.qdstrm"))
     lines, findings = log_lines(folder / TRACER_LOG), []
@@ -103,8 +102,7 @@ def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> 
         lines = without_import(lines)  # nsys could not import by itself
         lines += convert(recording, lambda: _import(nsys, recording, report, interrupts))
     convert(report, lambda: run_tool(export_command(nsys, report, trace), folder, interrupts))
-    is_whole = trace.exists() and trace.stat().st_size > 0
-    return Collected(TRACE_NAME if is_whole else None, (*tracer_findings(lines, folder.name), *findings))
+    return [*tracer_findings(lines, folder.name), *findings]
 
 
 def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interrupts) -> list[str]:
@@ -296,11 +294,10 @@ def try_nsys(nsys: NsysInstall, python: str) -> int:
             raise
         except LaunchError as error:  # there may be a trace nevertheless
             failure = str(error)
-        collected = _collect_report(nsys, folder, Interrupts())
-        if collected.trace is None:
-            reasons = [finding.message for finding in collected.findings]
+        reasons = [finding.message for finding in _collect_report(nsys, folder, Interrupts())]
+        if trace_in(folder) is None:
             raise LaunchError("; ".join(reasons) or failure or f"{nsys.path} left no trace")
-        return len(open_trace(folder / collected.trace).ranges.start_ns)
+        return len(open_trace(folder / TRACE_NAME).ranges.start_ns)
 
 
 def records_ranges(nsys: NsysInstall, python: str) -> bool:

@@ -1,4 +1,4 @@
-"""Conditions of a launch: context managers around its measured processes, as locked clocks or a sampler.
+"""Conditions of a launch: context managers around its measured processes, as a sampler, or a wait for cool GPUs.
 
 They are entered in order before the first process starts. They are left in reverse order when the last measured
 process has ended and before the tracers report: also after an exception, Ctrl-C, SIGTERM or SIGHUP.
@@ -9,17 +9,24 @@ with the run.
 
 from __future__ import annotations
 
+import math
+import os
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.errors import PerfHarnessError
+import psutil
+
+from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.conditions import MACHINE_LOAD, GpuWait, LoopTime, MachineLoad
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
-from perfharness_launcher.process import RunningProcess
+from perfharness.telemetry.nvml import Answer, Nvml, open_nvml
+from perfharness_launcher.process import RunningProcess, carries
 
 
 @dataclass
@@ -95,3 +102,257 @@ class Run:
 
 
 Condition = Callable[[Run], AbstractContextManager[None]]
+
+
+# ---- other processes on the GPUs ----
+
+LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""Does no work of its own; its clients are listed too."""
+
+FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
+
+Users = dict[int, dict[str, Any]]
+"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if they are known."""
+
+
+def other_users(*, required: bool = False) -> Condition:
+    """List who else uses the GPUs of the run.
+
+    Args:
+        required: whether another user before the first process calls the launch off (`LaunchError`), and one after the
+            last process makes it exit with 3.
+    """
+    severity = Severity.ERROR if required else Severity.WARNING
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        before, found = _use_of(run.gpus), list[Finding]()
+        for gpu, (users, reason) in zip(run.gpus, before, strict=True):
+            found += _shared(gpu, "before the run", users, severity)
+            if reason is not None:
+                message = f"{_label(gpu)}: other users are not known ({reason})."
+                found.append(Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host."))
+        if required and found:
+            reasons = " ".join(finding.message for finding in found)
+            raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
+        run.findings += found
+        yield
+        records = []
+        for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+            came = {pid: user for pid, user in last.items() if pid not in users and _is_other(pid, run)}
+            run.findings += _shared(gpu, "when the run ended", came, severity)
+            listed = {"foreign_before": list(users.values()), "foreign_after": list(came.values())}
+            records.append({"uuid": gpu.uuid, **listed, "reason": reason or last_reason})
+        if records:
+            run.records["exclusive"] = {"gpus": records}
+
+    return condition
+
+
+def _use_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
+    """Who uses each GPU now, and why that is not known."""
+    if not gpus:
+        return []
+    with open_nvml() as nvml:
+        return [_users(nvml, gpu) for gpu in gpus]
+
+
+def _users(nvml: Nvml, gpu: GpuRecord) -> tuple[Users, str | None]:
+    device = nvml.device(gpu.uuid) if nvml.opened.ok else None
+    if device is None:
+        return {}, nvml.opened.reason or "NVML does not know this GPU"
+    answers = [device.ask(name) for name in LISTS]
+    users: Users = {}
+    for process in (one for answer in answers for one in answer.value or ()):
+        memory, name = getattr(process, "usedGpuMemory", None), nvml.ask("nvmlSystemGetProcessName", process.pid).value
+        if Path(name or "").name != MPS_SERVER:
+            users[process.pid] = {"pid": process.pid, "name": name, "memory_bytes": memory}
+    return users, answers[0].reason
+
+
+def _shared(gpu: GpuRecord, when: str, users: Users, severity: Severity) -> Iterator[Finding]:
+    if users:
+        message = f"{_label(gpu)} had other users {when}: {', '.join(map(_text, users.values()))}."
+        yield Finding("gpu-shared", severity, message, FREE_GPU)
+
+
+def _text(user: dict[str, Any]) -> str:
+    memory = "" if user["memory_bytes"] is None else f", {user['memory_bytes'] / 2**20:.0f} MiB"
+    return f"{user['pid']} ({user['name'] or 'name unknown'}{memory})"
+
+
+def _is_other(pid: int, run: Run) -> bool:
+    """Whether a process lives and is not of the run."""
+    try:
+        return not carries(psutil.Process(pid), run.run_id)
+    except psutil.Error:
+        return False
+
+
+def _label(gpu: GpuRecord) -> str:
+    return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
+
+
+# ---- cool GPUs: a warm card clocks lower, so repeats that begin warm are not repeats ----
+
+PERIOD_S = 1.0
+START_MARGIN_C = 5.0
+"""Each launch of a series begins at most this much warmer than the first one."""
+
+Interrupted = Callable[[], bool]
+Say = Callable[[str], object]
+
+
+def cool_down(
+    targets_c: Mapping[str, float],
+    *,
+    limit_s: float,
+    interrupted: Interrupted = lambda: False,
+    say: Say = lambda _: None,
+) -> list[GpuWait]:
+    """Wait until the sensor of every GPU has reported at most its target once.
+
+    Args:
+        targets_c: by UUID. A GPU whose temperature cannot be read is not waited for.
+        limit_s: gives up after this time.
+        interrupted: asked once a second; ends the waiting.
+        say: called with a line when the wait begins.
+    """
+    if not targets_c:
+        return []
+    begin, passed_s = time.monotonic(), 0.0
+    with open_nvml() as nvml:
+        found = {uuid: _read(nvml, uuid, target_c) for uuid, target_c in targets_c.items()}
+        while waiting := [one for one in found.values() if not one.reached and one.reason is None]:
+            if passed_s >= limit_s or interrupted():
+                break
+            if not passed_s:
+                warm = ", ".join(f"{one.begin_c} °C for {one.target_c:g} °C" for one in waiting)
+                say(f"waiting until the GPUs are cool ({warm}), at most {limit_s:g} s")
+            time.sleep(min(PERIOD_S, limit_s - passed_s))
+            passed_s = time.monotonic() - begin
+            for one in waiting:
+                now = _read(nvml, one.gpu_uuid, one.target_c)
+                found[one.gpu_uuid] = now.model_copy(update={"begin_c": one.begin_c, "waited_s": passed_s})
+    return list(found.values())
+
+
+def _read(nvml: Nvml, uuid: str, target_c: float) -> GpuWait:
+    device, now = nvml.device(uuid), Answer(reason=nvml.opened.reason or "there is no such GPU")
+    if device is not None:
+        now = device.gpu.ask("nvmlDeviceGetTemperature", nvml.module.NVML_TEMPERATURE_GPU)
+    reached = now.value is not None and now.value <= target_c
+    return GpuWait(
+        gpu_uuid=uuid,
+        target_c=target_c,
+        begin_c=now.value,
+        end_c=now.value,
+        waited_s=0.0,
+        reached=reached,
+        reason=now.reason,
+    )
+
+
+def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
+    """Wait before the first process (`--cool-down`)."""
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        targets_c = dict.fromkeys((gpu.uuid for gpu in run.gpus), target_c)
+        found = cool_down(targets_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
+        problems = [_problem(one) for one in found if not one.reached] if found else ["the run uses no GPU"]
+        hint = "Use a higher --cool-down, or a longer cool-down-limit in perfharness.toml."
+        run.findings += [
+            Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint) for problem in problems
+        ]
+        gpus = [one.model_dump() for one in found]
+        run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
+        yield
+
+    return condition
+
+
+def _problem(result: GpuWait) -> str:
+    if result.reason is not None:
+        return f"the temperature of GPU {result.gpu_uuid} cannot be read ({result.reason})"
+    after = f"after {result.waited_s:.0f} s (target {result.target_c:g} °C, at first {result.begin_c} °C)"
+    return f"GPU {result.gpu_uuid} was still at {result.end_c} °C {after}"
+
+
+def as_cool_as_first(
+    gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float, interrupted: Interrupted, say: Say
+) -> list[GpuWait]:
+    """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
+
+    Args:
+        first_c: temperatures before the first launch on each GPU, by UUID; missing ones are added.
+    """
+    known = dict(first_c)
+    targets_c = {gpu.uuid: known.get(gpu.uuid, math.inf) + START_MARGIN_C for gpu in gpus}
+    found = cool_down(targets_c, limit_s=limit_s, interrupted=interrupted, say=say)
+    first_c |= {one.gpu_uuid: one.begin_c for one in found if one.begin_c is not None} | known
+    return [one for one in found if one.gpu_uuid in known]
+
+
+# ---- load of the machine, and a reference loop ----
+
+TURNS, STEPS = 20, 20_000
+"""A turn takes 1 to 5 ms."""
+
+TRIM = 0.1
+"""Drop the slowest tenth of the turns, so that one interruption does not count."""
+
+NO_STEAL = "no steal time was counted since the machine started; a hypervisor may not report it"
+PRESSURE = Path("/proc/pressure/cpu")
+
+
+@contextmanager
+def machine_load(run: Run) -> Iterator[None]:
+    """Read the load and time the loop, before and after."""
+    loop_before, load_before, pressure_before = timed_loop(), os.getloadavg()[0], _pressure()
+    steal_before, total_before = _cpu_seconds()
+    yield
+    steal, total = _cpu_seconds()
+    share = (steal - steal_before) / (total - total_before) if steal > 0 and total > total_before else None
+    run.records[MACHINE_LOAD] = MachineLoad(
+        cpus=len(os.sched_getaffinity(0)),
+        load_before=load_before,
+        load_after=os.getloadavg()[0],
+        pressure_before=pressure_before,
+        pressure_after=_pressure(),
+        steal_share=None if share is None else round(share, 6),
+        steal_reason=NO_STEAL if share is None else None,
+        loop_before=loop_before,
+        loop_after=timed_loop(),
+    ).model_dump(mode="json")
+
+
+def timed_loop() -> LoopTime:
+    """Time a loop of pure Python, whose work is always the same."""
+    walls, cpu_before = [], time.thread_time_ns()
+    for _ in range(TURNS):
+        begin, value = time.perf_counter_ns(), 1
+        for _ in range(STEPS):
+            value = (value * 1_103_515_245 + 12_345) & 0x7FFFFFFF
+        walls.append(time.perf_counter_ns() - begin)
+    cpu_ns = time.thread_time_ns() - cpu_before
+    counted = sorted(walls)[: round(TURNS * (1 - TRIM))]
+    return LoopTime(wall_ms=round(sum(counted) / len(counted) / 1e6, 6), cpu_ms=round(cpu_ns / TURNS / 1e6, 6))
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """Stolen and all CPU time since the machine started."""
+    times = psutil.cpu_times()._asdict()
+    return times.get("steal", 0.0), sum(value for name, value in times.items() if not name.startswith("guest"))
+
+
+def _pressure() -> float | None:
+    """Part of the last 10 s in which a task of the machine waited for a CPU (PSI, `some`); None: not reported."""
+    with suppress(OSError, ValueError, IndexError):
+        return round(float(PRESSURE.read_text(encoding="ascii").split("avg10=")[1].split()[0]) / 100, 4)
+    return None

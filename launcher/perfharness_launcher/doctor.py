@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError
-from perfharness.model.distribution import install_command
-from perfharness.model.version import VERSION
 from perfharness.telemetry.clocks import RESTORE_COMMAND, settings_left
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
@@ -31,7 +30,6 @@ from perfharness_launcher.nsys import (
 )
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
-OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})
 
 
 class Health(str, Enum):
@@ -83,7 +81,7 @@ def check_up(
         checks.append(Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}); CPU times only"))
     hint = "See nvidia-smi and the kernel log (Xid); reset the GPU or restart."
     checks += [Check("gpu", Health.BAD, line, hint) for line in gpus.lost]
-    return [*checks, *_check_packages(has_gpu=bool(gpus.gpus))]
+    return [*checks, *_packages()]
 
 
 def _check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
@@ -197,22 +195,11 @@ def _check_clock_permission(root: Path) -> Check:
     return Check("clocks", Health.GOOD, "this user may lock clocks (CAP_SYS_ADMIN); the GPU may still refuse")
 
 
-def _check_packages(*, has_gpu: bool) -> Iterator[Check]:
+def _packages() -> Iterator[Check]:
     yield Check("packages", Health.GOOD, f"perfharness {VERSION}")
     for name in PACKAGES:
-        version = _version(name)
-        if version is not None:
-            yield Check("packages", Health.GOOD, f"{name} {version}")
-        elif name not in OPTIONAL_PACKAGES:
-            yield Check("packages", Health.BAD, f"{name} is missing", f"pip install {name}")
-        elif name == "cupti-python" and has_gpu:
-            yield Check("packages", Health.ABSENT, f"{name} is missing", install_command("cupti"))
-
-
-def _version(package: str) -> str | None:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
+        with suppress(importlib.metadata.PackageNotFoundError):
+            yield Check("packages", Health.GOOD, f"{name} {importlib.metadata.version(name)}")
 
 
 def _read(path: Path) -> str | None:

@@ -27,7 +27,7 @@ class GpuFacts:
     Args:
         gpus: in NVML's order; a GPU with MIG on is listed as its instances.
         problem: why there are none.
-        cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
+        cuda_driver: newest CUDA that the driver runs.
         lost: a sentence for each GPU that the driver counts but cannot reach.
     """
 
@@ -39,11 +39,7 @@ class GpuFacts:
 
 
 def find_gpus(module: Any = None) -> GpuFacts:
-    """List the GPUs. Never fails.
-
-    Args:
-        module: `pynvml`, or one that answers like it; None: as `telemetry.nvml` decides.
-    """
+    """List the GPUs; never fails. `module` answers as `pynvml`."""
     with open_nvml(module) as nvml:
         if not nvml.opened.ok:
             return GpuFacts(problem=nvml.opened.reason)
@@ -133,12 +129,7 @@ def _visible(available: Sequence[GpuRecord], visible_devices: str) -> list[GpuRe
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """The CPUs that a launch may use.
-
-    Args:
-        nodes: those of each NUMA node that has any.
-        near: those near each GPU, by UUID, as NVML reports; a GPU without any is left out.
-    """
+    """The CPUs that a launch may use; `nodes`: of each NUMA node, `near`: by UUID of the GPU, as NVML reports."""
 
     allowed: frozenset[int] = frozenset()
     nodes: tuple[frozenset[int], ...] = ()
@@ -174,11 +165,10 @@ def read_cpu_list(text: str) -> frozenset[int]:
 
 
 def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) -> tuple[list[tuple[int, ...]], str]:
-    """Choose the CPUs of processes.
+    """Choose the CPUs of processes: those near their GPUs (`numa`, and `auto` if it helps), or none in particular.
 
     Args:
         groups: the GPUs of each process.
-        bind: `numa`: the CPUs near its GPUs; `none`: all; `auto`: `numa` if it helps.
 
     Returns:
         The CPUs of each process, none if it is not bound, and the reason.

@@ -13,17 +13,19 @@ from pathlib import Path
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.model.manifest import RunManifest
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run
-from perfharness_launcher.contention import contention_findings
-from perfharness_launcher.cool_down import cooled_down
-from perfharness_launcher.gpu_users import other_users
+from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.machine_load import machine_load
-from perfharness_launcher.nsys import find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
+from perfharness_launcher.nsys import find_gpu_metrics
+from perfharness_launcher.outcome import (
+    annotation_findings,
+    contention_findings,
+    planned_record,
+    process_findings,
+    process_record,
+)
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import RunningProcess, planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
@@ -63,7 +65,7 @@ class FinishedRun:
 
     def note_explained(self, findings: Sequence[Finding]) -> None:
         """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
-        found = [*self.manifest.findings, *map(_recorded, findings)]
+        found = [*self.manifest.findings, *findings]
         self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
         self._stage.write_manifest(self.manifest)
 
@@ -119,10 +121,9 @@ def launch(
         PerfHarnessError: a condition called the launch off; the same.
     """
     output_dir = written_to or plan.options.output_dir.absolute()
-    run_id = new_run_id()
     plan = with_gpu_metrics(plan)
-    with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions)
+    with noting_interrupts() as interrupts, staging(output_dir, new_run_id(), observer.stage) as stage:
+        manifest = _measure(plan, command, stage, interrupts, observer, conditions)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -146,29 +147,28 @@ def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
             raise LaunchError("several processes share a GPU, and nsys samples it for one alone")
         if any(gpu.mig for gpu in plan.gpus):
             raise LaunchError("the GPU is divided (MIG)")
-        found = find_gpu_metrics(plan.nsys.install, {**os.environ, **plan.processes[0].environment})
+        environ = {**os.environ, **plan.processes[0].environment}
+        found = find_gpu_metrics(plan.nsys.install, environ, plan.measured_s)
     except LaunchError as error:
         message = f"nsys does not sample the GPU's counters in the profiling pass: {error}."
         finding = Finding("gpu-metrics-unavailable", Severity.NOTE, message)
         return replace(plan, findings=(*plan.findings, finding))
-    return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found, gpu_metrics_hz=gpu_metrics_hz(plan.measured_s)))
+    return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found))
 
 
 def _measure(
     plan: LaunchPlan,
     command: Sequence[str],
-    run_id: str,
     stage: Staging,
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
+    run = Run(stage.path, stage.run_id, plan.gpus, lambda: bool(interrupts))
     limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
     supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
-    planned = _manifest(plan, command, run_id, created)
+    planned = _manifest(plan, command, stage.run_id)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:
         run.started.append(_keep_manifest(stage, planned))
@@ -183,22 +183,19 @@ def _measure(
         collected = collect(install, {ending.folder: ending.pid for ending in endings}, interrupts)
         records, of_processes = [], list[Finding]()
         for ending, found, before in zip(endings, collected, planned.processes, strict=True):
-            record = process_record(ending, found, before.command)
+            record = process_record(ending, before.command)
             record = with_measured(stage.path, record, share_trace=plan.nsys is not None)
             records.append(record.model_copy(update=run.of_processes.get(record.folder, {})))
-            of_processes += found.findings
-            of_processes += rank_findings(record)
+            of_processes += [*found, *rank_findings(record)]
             of_processes += unfollowed(ending.folder, record.folder, plan.tracer.kind)
-            limit_s, captured = plan.options.timeout_s, plan.options.capture_batches
-            of_processes += process_findings(ending, record, plan.tracer, limit_s, captured)
-            if plan.annotations is not None:
-                of_processes += annotation_findings(ending.folder, record, plan.annotations)
-        findings = [*plan.findings, *_unfinished(unfinished), *_leftovers(supervisor.leftovers), *run.findings]
-        findings += contention_findings(plan, records)
-        findings += of_processes
+            of_processes += process_findings(ending, record, plan)
+            if plan.facts.annotations is not None:
+                of_processes += annotation_findings(ending.folder, record, plan.facts.annotations)
         barrier = supervisor.barrier
+        findings = [*plan.findings, *_findings_of_run(stage, len(records), unfinished, supervisor.leftovers)]
+        findings += run.findings
+        findings += [*contention_findings(plan, records), *of_processes]
         findings += barrier.findings() if barrier is not None else ()
-        findings += _full_disk(stage.path, len(records))
         if not supervisor.has_measured:
             reasons = [f"{one.process}: {one.message}" for one in findings if one.code.startswith("process-")]
             raise LaunchError("\n".join(["no process was started; earlier results are unchanged", *reasons]))
@@ -206,7 +203,7 @@ def _measure(
             update={
                 "complete": True,
                 "processes": records,
-                "findings": list(map(_recorded, findings)),
+                "findings": findings,
                 "companions": run.records,
                 "start_barrier": barrier.record() if barrier is not None else None,
             }
@@ -258,7 +255,7 @@ def _with_location(error: BaseException, place: Path, observer: Observer) -> Bas
     return error
 
 
-def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: str) -> RunManifest:
+def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManifest:
     """The manifest of a run as it begins: the ends of its processes are not known."""
     options = plan.options
     run_dir = options.output_dir.absolute()
@@ -266,7 +263,7 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
     return RunManifest(
         run_id=run_id,
         complete=False,
-        created=created,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
         **options.model_dump(include=LAUNCHED_WITH),
         num_processes_per_gpu=options.num_processes,
@@ -274,33 +271,26 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
         working_dir=str(Path.cwd()),
         placement_reason=plan.placement_reason,
         tracer=plan.tracer,
-        environment=plan.environment,
-        source=plan.source,
+        environment=plan.facts.environment,
+        source=plan.facts.source,
         processes=processes,
     )
 
 
-def _recorded(finding: Finding) -> FindingRecord:
-    return FindingRecord(**finding.to_json())
-
-
-def _full_disk(folder: Path, processes: int) -> Iterator[Finding]:
-    """A tracer that cannot write any more may not be able to report it."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
-        message = f"The disk of {folder.parent} has {free_bytes >> 10} KiB left; the run may be incomplete."
-        hint = "Free some space, or name a folder on another disk with -o."
-        yield Finding("disk-full", Severity.WARNING, message, hint)
-
-
-def _leftovers(command_lines: Sequence[str]) -> Iterator[Finding]:
-    if command_lines:
-        message = f"Ended {len(command_lines)} processes that still ran at the end: {'; '.join(command_lines)}"
-        hint = "a pipeline should wait for the processes that it starts"
-        yield Finding("leftover-processes", Severity.WARNING, message, hint)
-
-
-def _unfinished(runs: Sequence[Path]) -> Iterator[Finding]:
-    for path in runs:
+def _findings_of_run(
+    stage: Staging, processes: int, unfinished: Sequence[Path], leftovers: Sequence[str]
+) -> Iterator[Finding]:
+    """Findings about the output folder, and about what still ran at the end."""
+    for path in unfinished:
         hint = f"`perfharness analyze {path}` reads it, `rm -r {path}` removes it."
         yield Finding("unfinished-run", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)
+    if leftovers:
+        message = f"Ended {len(leftovers)} processes that still ran at the end: {'; '.join(leftovers)}"
+        hint = "a pipeline should wait for the processes that it starts"
+        yield Finding("leftover-processes", Severity.WARNING, message, hint)
+    # A tracer that cannot write any more may not be able to report it.
+    free_bytes = shutil.disk_usage(stage.path).free
+    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
+        message = f"The disk of {stage.output_dir} has {free_bytes >> 10} KiB left; the run may be incomplete."
+        hint = "Free some space, or name a folder on another disk with -o."
+        yield Finding("disk-full", Severity.WARNING, message, hint)

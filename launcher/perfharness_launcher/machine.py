@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.boot import ASK_INTERPRETER
+from perfharness.distribution import VERSION
 from perfharness.model.annotations import Annotations
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
-from perfharness.model.version import VERSION
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, SourceRecord
 from perfharness_launcher.annotations import read_annotations
 from perfharness_launcher.collect import records_ranges
 from perfharness_launcher.gpus import CpuFacts, GpuFacts, find_cpus, find_gpus
@@ -33,16 +33,7 @@ GIT_S = 10
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter of the script.
-
-    Args:
-        nvtx: version of its nvtx.
-        has_perfharness: whether it can import perfharness.
-        problem: why it could not be asked, one sentence.
-        packages: versions of numeric libraries and frameworks.
-        module_path: the file of the module to run.
-        module_problem: why it cannot be found, one sentence.
-    """
+    """The interpreter of the script, or the `problem` that kept it from answering."""
 
     executable: str
     version: str | None = None
@@ -56,27 +47,20 @@ class InterpreterFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a plan depends on.
+    """What a plan depends on; each problem is one sentence.
 
     Args:
-        gpus: GPUs; one with MIG on is listed as its instances.
-        gpu_problem: why no GPU could be listed, one sentence.
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
         nsys: newest first.
-        cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
-        output_problem: why the output folder cannot be used, one sentence.
         annotations: those of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
-        annotation_problems: what is wrong with them, one sentence each.
         environment, source: for the manifest.
     """
 
     program: Program
-    gpus: tuple[GpuRecord, ...] = ()
-    gpu_problem: str | None = None
+    gpus: GpuFacts = field(default_factory=GpuFacts)
     visible_devices: str | None = None
     nsys: tuple[NsysInstall, ...] = ()
     interpreter: InterpreterFacts = InterpreterFacts("python3")
-    cuda_driver: tuple[int, int] | None = None
     output_problem: str | None = None
     annotations: Annotations | None = None
     annotation_problems: tuple[str, ...] = ()
@@ -96,12 +80,10 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     annotations, problems = _annotations(options, program.script, interpreter, script)
     return MachineFacts(
         program=program,
-        gpus=gpus.gpus,
-        gpu_problem=gpus.problem,
+        gpus=gpus,
         visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
         nsys=_with_trial(nsys, interpreter),
         interpreter=interpreter,
-        cuda_driver=gpus.cuda_driver,
         output_problem=_output_problem(options),
         annotations=annotations,
         annotation_problems=tuple(problems),
@@ -138,12 +120,7 @@ def _interpreter(program: Program, python: str) -> InterpreterFacts:
 
 
 def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
-    """Ask an interpreter for its versions and packages.
-
-    Args:
-        options: with which it will run.
-        module: that it will run.
-    """
+    """Ask an interpreter, with the options that it will run with, for its versions, packages and the module to run."""
     executable = shutil.which(python)
     if executable is None:
         return InterpreterFacts(python, problem=f"there is no interpreter {python}")
@@ -151,15 +128,8 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
     if answer is None:
         problem = f"{shlex.join([python, *options])} is not a working Python interpreter"
         return InterpreterFacts(executable, problem=problem)
-    return InterpreterFacts(
-        executable,
-        answer["version"],
-        answer["nvtx"],
-        answer["has_perfharness"],
-        packages=answer["packages"],
-        module_path=answer.get("module_path"),
-        module_problem=answer.get("module_problem") and f"{python}: {answer['module_problem']}",
-    )
+    del answer["functions"]
+    return InterpreterFacts(executable, **answer)
 
 
 def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -44,7 +45,6 @@ class NsysInstall:
     """One nsys on the machine, and its capabilities.
 
     Args:
-        version: `(2023, 4, 4)`; None: `--version` printed no number.
         importer: the program that turns a `.qdstrm` into a `.nsys-rep`.
         profile_options: the long options of `nsys profile --help`, without dashes.
         traces: values of its `--trace`.
@@ -141,7 +141,6 @@ def find_nsys(
     """Every nsys found, usable ones first, newest first; only `asked` if one is asked for.
 
     Args:
-        root: what absolute paths are relative to.
         project: the checkout with a `.nsys` folder; None: this one.
     """
     if asked is not None:
@@ -280,10 +279,10 @@ class NsysTracing:
     """How nsys traces the processes of a launch.
 
     Args:
-        cuda: whether CUDA is traced; without a GPU that would only print warnings.
+        cuda: without a GPU that would only print warnings.
         os_calls: whether system calls that block are recorded.
         explain: whether this is the profiling pass, which also records holders of the interpreter lock.
-        gpu_metrics: GPUs whose counters are sampled, as nsys names them.
+        gpu_metrics: options that sample counters of GPUs.
         captures: whether to record only while the recorder has its capture range open.
     """
 
@@ -291,8 +290,7 @@ class NsysTracing:
     cuda: bool = False
     os_calls: bool = False
     explain: bool = False
-    gpu_metrics: str | None = None
-    gpu_metrics_hz: int = GPU_METRICS_HZ
+    gpu_metrics: tuple[str, ...] = ()
     captures: bool = False
 
 
@@ -301,11 +299,10 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
     nsys = tracing.install
     left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()  # crashes if the host probe is started too
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options - left_out]
+    options += tracing.gpu_metrics
     trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
     if tracing.explain and INTERPRETER_LOCK in nsys.traces:
         trace += f",{INTERPRETER_LOCK}"
-    if tracing.gpu_metrics is not None:
-        options += gpu_metrics_options(nsys, tracing.gpu_metrics, tracing.gpu_metrics_hz)
     if tracing.captures:
         options += [f"--{name}={value}" for name, value in CAPTURE_OPTIONS.items()]
     output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
@@ -338,20 +335,12 @@ REFUSED = re.compile(
 )
 
 
-def gpu_metrics_options(nsys: NsysInstall, gpus: str, hz: int = GPU_METRICS_HZ) -> list[str]:
-    """Options that sample the counters of these GPUs."""
-    return [f"--{nsys.gpu_metrics_option}={gpus}", f"--gpu-metrics-frequency={hz}"]
+def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: float | None = None) -> tuple[str, ...]:
+    """Find options that sample the GPUs of a process, and try them with a program that does nothing.
 
-
-def gpu_metrics_hz(expected_s: float | None) -> int:
-    """How often to sample a run of that length, so that its trace does not fill the disk."""
-    if not expected_s:
-        return GPU_METRICS_HZ
-    return max(LOWEST_GPU_METRICS_HZ, min(GPU_METRICS_HZ, int(GPU_METRICS_READINGS / expected_s)))
-
-
-def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> str:
-    """Name the GPUs to sample for a process with that environment, after a trial with a program that does nothing.
+    Args:
+        environ: of the process.
+        expected_s: how long it will run: a long run is sampled less often, so that its trace does not fill the disk.
 
     Raises:
         LaunchError: it refuses, in its own words: they may be reserved to administrators, or in use.
@@ -365,12 +354,15 @@ def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> str:
     if not listed:
         raise LaunchError(_refusal(listing) or "it lists no GPU that it can sample")
     gpus = listed[0] if len(listed) == 1 else VISIBLE  # every version understands a number
+    most_hz = GPU_METRICS_READINGS / expected_s if expected_s else math.inf
+    hz = int(max(LOWEST_GPU_METRICS_HZ, min(GPU_METRICS_HZ, most_hz)))
+    options = f"--{nsys.gpu_metrics_option}={gpus}", f"--gpu-metrics-frequency={hz}"
     with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
-        options = ["--trace=nvtx", *gpu_metrics_options(nsys, gpus), f"--output={Path(folder) / 'trial'}"]
-        command = [str(nsys.path), "profile", *options, shutil.which("true") or "/bin/true"]
+        output, program = f"--output={folder}/trial", shutil.which("true") or "/bin/true"
+        command = [str(nsys.path), "profile", "--trace=nvtx", *options, output, program]
         if refusal := _refusal(output_of(command, {**environ, "TMPDIR": folder})):
             raise LaunchError(refusal)
-    return gpus
+    return options
 
 
 def _refusal(text: str) -> str | None:

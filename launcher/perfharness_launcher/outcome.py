@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,9 @@ from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
-from perfharness_launcher.collect import Collected
+from perfharness_launcher.collect import trace_in
 from perfharness_launcher.nsys import TRACER_LOG, numbers
+from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
 from perfharness_launcher.program import PYTHON_NAME
 
@@ -26,21 +28,29 @@ TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
 
-def process_record(ending: RunningProcess, collected: Collected, command: list[str]) -> ProcessRecord:
+def process_record(ending: RunningProcess, command: list[str]) -> ProcessRecord:
     """The record of one process."""
-    report = ending.ended or {}
+    report = ending.ended
     number = report.get("signal")
     known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
+    placement = None
+    if ending.pid is not None:
+        placement = PlacementRecord(
+            cpus=cpu_list(ending.started["cpus"]),
+            bound=bool(ending.spec.cpus),
+            how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
+            problems=ending.started["problems"],
+        )
     return planned_record(ending.spec, command).model_copy(
         update={
             **known,
             "pid": ending.pid,
             "signal": signal_name(number) if number is not None else None,
-            "ended": _ended(ending),
+            "ended": _end_of(ending)[0],
             "start_unix_ns": ending.start_unix_ns or None,
             "duration_s": report["duration_ns"] / 1e9 if report else None,
-            "trace": collected.trace,
-            "placement": None if ending.pid is None else _placement(ending),
+            "trace": trace_in(ending.folder),
+            "placement": placement,
         }
     )
 
@@ -58,28 +68,22 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
     )
 
 
-def _placement(ending: RunningProcess) -> PlacementRecord:
-    return PlacementRecord(
-        cpus=cpu_list(ending.cpus) if ending.cpus is not None else None,
-        bound=bool(ending.spec.cpus),
-        how="the CPUs near its GPUs" if ending.spec.cpus else "not bound",
-        problems=ending.placement_problems,
-    )
-
-
-def _ended(ending: RunningProcess) -> Ended:
+def _end_of(ending: RunningProcess, timeout_s: float | None = None) -> tuple[Ended, str]:
+    """How a process ended, also in words."""
+    code, number = ending.ended.get("exit_code"), ending.ended.get("signal")
+    if ending.stopped == "interrupted":
+        return "interrupted", "was interrupted"
     if ending.pid is None:
-        return "interrupted" if ending.stopped == "interrupted" else "not_started"
-    if ending.stopped == "done":
-        return "failed" if ending.lost or _ignored_signals(ending) else "ok"
-    if ending.stopped is not None:
-        return ending.stopped
-    return "ok" if ending.ended and ending.ended["exit_code"] == 0 else "failed"
-
-
-def _ignored_signals(ending: RunningProcess) -> bool:
-    """Whether a process that was no longer needed had to be killed."""
-    return ending.stopped == "done" and (ending.ended or {}).get("signal") == signal.SIGKILL
+        return "not_started", f"did not start ({ending.not_started})"
+    if ending.stopped == "timeout":
+        return "timeout", f"was ended after --timeout {timeout_s or 0:g} seconds"
+    if ending.lost:
+        return "failed", "was killed together with its helper"
+    if ending.stopped == "done" and number == signal.SIGKILL:
+        return "failed", "ignored SIGINT and SIGTERM, and was killed"
+    if number is not None:
+        return "ok" if ending.stopped == "done" else "failed", f"was killed by {signal_name(number)}"
+    return "ok" if code == 0 or ending.stopped == "done" else "failed", f"ended with exit code {code}"
 
 
 def signal_name(number: int) -> str:
@@ -90,23 +94,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def process_findings(
-    ending: RunningProcess,
-    record: ProcessRecord,
-    tracer: TracerRecord,
-    timeout_s: float | None,
-    captured: str | None = None,
-) -> Iterator[Finding]:
-    """Findings about how a process ended and about a missing trace.
-
-    Args:
-        captured: the batches that were to be traced; None: all.
-    """
-    name, log = record.folder, f"{record.folder}/{TRACER_LOG}"
+def process_findings(ending: RunningProcess, record: ProcessRecord, plan: LaunchPlan) -> Iterator[Finding]:
+    """Findings about how a process ended and about a missing trace."""
+    name, log, tracer = record.folder, f"{record.folder}/{TRACER_LOG}", plan.tracer
     if record.ended != "ok":
-        how = f"The process {_how_it_ended(ending, record, timeout_s)}: {shlex.join(ending.spec.command)}"
+        how = f"The process {_end_of(ending, plan.options.timeout_s)[1]}: {shlex.join(ending.spec.command)}"
         output = _end_of_output(ending.folder, (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG))
-        if _ignored_signals(ending):
+        if record.ended == "failed" and ending.stopped == "done" and not ending.lost:
             hint = "Its trace may be incomplete. Let the server end on SIGINT or SIGTERM."
         else:
             stderr = log_tail(ending.folder / STDERR_LOG)
@@ -114,8 +108,8 @@ def process_findings(
         yield Finding(f"process-{record.ended.replace('_', '-')}", Severity.ERROR, how + output, hint, name)
     if record.pid is None:
         return
-    if ending.placement_problems:
-        message = f"The process is {' and '.join(ending.placement_problems)}."
+    if problems := ending.started["problems"]:
+        message = f"The process is {' and '.join(problems)}."
         hint = "A container may forbid it (Docker: --cap-add SYS_NICE). Add --cpu-bind none."
         yield Finding("placement-failed", Severity.WARNING, message, hint, name)
     if ending.tracer_restarts:
@@ -132,27 +126,13 @@ def process_findings(
         yield Finding("output-folder-removed", severity, message, hint, name)
     elif lacks_trace:
         why, hint = "", ""
-        if record.ended == "ok" and captured:
+        if record.ended == "ok" and (captured := plan.options.capture_batches):
             why = f": no loop reached the batches {captured} of --capture-batches"
             hint = "Choose smaller numbers; the first batch of a loop is 0."
         elif record.ended == "ok":
             why = _end_of_output(ending.folder, (STDERR_LOG, TRACER_LOG))
             hint = _hint_without_trace(ending.spec.command[0], tracer)
         yield Finding("trace-missing", Severity.ERROR, f"The process left no trace ({tracer.kind}){why}", hint, name)
-
-
-def _how_it_ended(ending: RunningProcess, record: ProcessRecord, timeout_s: float | None) -> str:
-    if record.ended == "not_started":
-        return f"did not start ({ending.not_started})"
-    if record.ended == "timeout":
-        return f"was ended after --timeout {timeout_s:g} seconds"
-    if record.ended == "interrupted":
-        return "was interrupted"
-    if ending.lost:
-        return "was killed together with its helper"
-    if _ignored_signals(ending):
-        return "ignored SIGINT and SIGTERM, and was killed"
-    return f"was killed by {record.signal}" if record.signal else f"ended with exit code {record.exit_code}"
 
 
 def _tracer_death(ending: RunningProcess) -> str | None:
@@ -230,6 +210,68 @@ def last_lines(text: str, lines: int = 5) -> str:
     """The last lines that a process printed, in one line after a colon; empty if there are none."""
     printed = [line.strip() for line in text.strip().splitlines()[-lines:]]
     return f": {' | '.join(printed)}" if printed else ""
+
+
+# ---- threads without a CPU ----
+
+LEAST_READY_SHARE = 0.2
+"""Of the time in which threads wanted a CPU. Below, the loss is within what launches differ by."""
+
+TOLERANCE = 0.25
+"""By how much the number of runnable threads may exceed a whole number."""
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+LIBRARIES = {
+    "onnxruntime": "ONNX Runtime: intra_op_num_threads={}",
+    "torch": "PyTorch: torch.set_num_threads({}) or OMP_NUM_THREADS={}",
+}
+"""How to set the number of threads, by the library that starts them."""
+
+
+def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) -> list[Finding]:
+    """Report that threads were ready without a CPU because the launch has more of them than CPUs."""
+    sampled = [one for one in processes if one.cpu_ready_s is not None and one.cpu_run_s is not None]
+    ready_s, run_s = sum(one.cpu_ready_s or 0.0 for one in sampled), sum(one.cpu_run_s or 0.0 for one in sampled)
+    if not sampled or ready_s < LEAST_READY_SHARE * (ready_s + run_s):
+        return []
+    count = len(sampled)
+    placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
+    cpus = sum(placed.values())
+    threads = max(1, math.ceil(sum(one.runnable_threads or 0.0 for one in sampled) / count - TOLERANCE))
+    if not 0 < cpus < count * threads:
+        return []  # other programs take the CPUs
+    counts = f"{_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')}"
+    share = f"ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time"
+    message = f"CPU contention: {counts} on {_number(cpus, 'CPU', 'CPUs')}; {share}."
+    hint = f"Try {' or '.join(_steps(plan, count, threads, cpus))}."
+    return [Finding("cpu-contention", Severity.WARNING, message, hint)]
+
+
+def _steps(plan: LaunchPlan, count: int, threads: int, cpus: int) -> list[str]:
+    steps = []
+    each = max(1, cpus // count)
+    if each < threads:
+        ways = [LIBRARIES[name] for name in _libraries(plan)] or ["OMP_NUM_THREADS={}"]
+        how = "; ".join(ways).replace("{}", str(each))
+        steps.append(f"{'one thread' if each == 1 else f'{each} threads'} per process ({how})")
+    fewer = max(1, cpus // threads)
+    if len(plan.gpus) <= 1 and fewer < count:
+        steps.append(f"-np {fewer}")
+    return steps or ["fewer processes"]
+
+
+def _libraries(plan: LaunchPlan) -> list[str]:
+    """The libraries that the script names, else those that are installed."""
+    script = plan.facts.program.script
+    path = None if script is None or script.is_module else Path(script.target)
+    text = path.read_text(errors="replace") if path is not None and path.is_file() else ""
+    named = [name for name in LIBRARIES if re.search(rf"\b{name}\b", text)]
+    return named or [name for name in LIBRARIES if any(one.startswith(name) for one in plan.facts.environment.packages)]
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 # ---- what a process reported about its annotations ----

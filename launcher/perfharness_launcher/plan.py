@@ -6,20 +6,29 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from perfharness.distribution import VERSION
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
-from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerKind, TracerRecord
 from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
-from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
+from perfharness_launcher.nsys import (
+    CAPTURE_OPTIONS,
+    INSTALL_NSYS,
+    NSYS_RECORDS,
+    NVTX_BY_NAME,
+    NVTX_PINNED,
+    NsysInstall,
+    NsysTracing,
+    dotted,
+    records_nvtx,
+    too_old_for_driver,
+)
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import ProcessSpec
-from perfharness_launcher.program import Program
-from perfharness_launcher.tracer_choice import TracerChoice, choose_tracer
 
 MOST_PROCESSES = 4096
 """Per GPU: more is a typing error."""
@@ -32,20 +41,18 @@ class LaunchPlan:
     """All that will be started, and the findings known beforehand.
 
     Args:
+        facts: what it was made from.
         explaining: whether this is the profiling pass of `--explain`.
         measured_s: how long the measured pass before it took.
     """
 
     options: LaunchOptions
+    facts: MachineFacts
     tracer: TracerRecord
     nsys: NsysTracing | None
     gpus: Gpus
     processes: tuple[ProcessSpec, ...]
-    program: Program
-    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
-    source: SourceRecord | None = None
     placement_reason: str = ""
-    annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()
     explaining: bool = False
     measured_s: float | None = None
@@ -64,11 +71,10 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         LaunchError: what is wrong with the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
-    choice, groups = TracerChoice(TracerRecord(kind="none")), list[Gpus]()
-    cpus, placement_reason = list[tuple[int, ...]](), ""
+    groups, cpus, placement_reason = list[Gpus](), list[tuple[int, ...]](), ""
     try:
-        choice = choose_tracer(options, facts)
-        problems += map(UsageError, _tracer_conflicts(options, facts, choice))
+        tracer, install, faults = _tracer(options, facts)
+        problems += map(UsageError, _tracer_conflicts(options, facts, tracer.kind, install))
     except (UsageError, ToolNotFoundError) as error:
         problems.append(error)
     try:
@@ -83,23 +89,18 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         raise kind("\n".join(map(str, problems)))
     gpus = tuple(dict.fromkeys(gpu for group in groups for gpu in group))
     if options.require_exclusive and not gpus:
-        raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpu_problem or 'none is visible'})")
+        raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpus.problem or 'none is visible'})")
     captures = options.capture_batches is not None
-    nsys = None
-    if choice.nsys is not None:
-        nsys = NsysTracing(choice.nsys, bool(gpus), options.trace_os, captures=captures)
+    nsys = None if install is None else NsysTracing(install, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
         options=options,
-        tracer=choice.record,
+        facts=facts,
+        tracer=tracer,
         nsys=nsys,
         gpus=gpus,
-        processes=tuple(_processes(options, facts, choice.record.kind, groups, cpus)),
-        program=facts.program,
-        environment=facts.environment,
-        source=facts.source,
+        processes=tuple(_processes(options, facts, tracer.kind, groups, cpus)),
         placement_reason=placement_reason,
-        annotations=facts.annotations,
-        findings=(*choice.findings, *_gpu_findings(options, facts, groups)),
+        findings=(*faults, *_gpu_findings(options, facts, groups)),
     )
 
 
@@ -166,8 +167,9 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             yield f"batch-pattern {options.batch_pattern!r} is not a regular expression: {error}"
 
 
-def _tracer_conflicts(options: LaunchOptions, facts: MachineFacts, choice: TracerChoice) -> Iterator[str]:
-    kind = choice.record.kind
+def _tracer_conflicts(
+    options: LaunchOptions, facts: MachineFacts, kind: TracerKind, install: NsysInstall | None
+) -> Iterator[str]:
     if options.trace_os and kind != "nsys":
         yield f"trace-os needs nsys; the tracer is {kind}"
     if (wanted := options.capture_batches) is None:
@@ -181,10 +183,10 @@ def _tracer_conflicts(options: LaunchOptions, facts: MachineFacts, choice: Trace
         yield "--capture-batches needs --no-telemetry: power and use of the GPU would be those of all batches"
     if kind == "none":
         yield "--capture-batches needs a tracer"
-    if kind == "embedded" and facts.gpus:
+    if kind == "embedded" and facts.gpus.gpus:
         yield "--capture-batches with a GPU needs --tracer nsys: the embedded tracer records all GPU work"
-    if choice.nsys is not None and (missing := set(CAPTURE_OPTIONS) - choice.nsys.profile_options):
-        yield f"--capture-batches: nsys {choice.nsys.version_text} has no --{min(missing)}; use a newer nsys"
+    if install is not None and (missing := set(CAPTURE_OPTIONS) - install.profile_options):
+        yield f"--capture-batches: nsys {install.version_text} has no --{min(missing)}; use a newer nsys"
 
 
 def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
@@ -198,7 +200,7 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
         return
     program, interpreter = facts.program, facts.interpreter
     is_found = not (program.problem or interpreter.problem or interpreter.module_problem)
-    if options.annotate is not None and (facts.source is None or facts.source.script_sha256 is None):
+    if options.annotate is not None and facts.source.script_sha256 is None:
         if is_found:
             yield f"--annotate: the Python script that {options.script} runs is unknown; launch `python FILE` itself"
     elif is_found and not interpreter.has_perfharness and (program.python or options.annotate is not None):
@@ -206,6 +208,74 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     if program.python is not None and program.python.ignored_hook:
         yield f"{asked}: {program.python.ignored_hook}"
     yield from facts.annotation_problems
+
+
+# ---- the tracer: nsys if a working one records this interpreter's nvtx, else the embedded one ----
+
+NOT_UTF8 = "nsys cannot record a command line that is not UTF-8"
+Choice = tuple[TracerRecord, NsysInstall | None, Sequence[Finding]]
+
+
+def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
+    """Choose the tracer that was asked for, or the best one.
+
+    Raises:
+        UsageError: it cannot be used for this script.
+        ToolNotFoundError: nsys was asked for, and there is no working one.
+    """
+    if options.tracer == "none":
+        return TracerRecord(kind="none", reason="asked for"), None, ()
+    if options.tracer in environment.LOGGING_TRACERS:
+        return _embedded(options, facts, "asked for")
+    is_asked = options.tracer == "nsys"
+    unusable = [problem for install in facts.nsys for problem in install.problems]
+    usable = [install for install in facts.nsys if install.usable]
+    if options.nsys is not None and not usable:
+        raise UsageError(f"--nsys {options.nsys} cannot be used: {'; '.join(unusable)}")
+    try:
+        "".join((options.script, *options.script_arguments)).encode()
+    except UnicodeEncodeError:
+        if is_asked:
+            raise UsageError(f"--tracer nsys: {NOT_UTF8}; rename the script, or use --tracer embedded") from None
+        usable, unusable = [], [*unusable, NOT_UTF8]
+    for install in usable:
+        faults = list(_faults(install, facts))
+        severe = [finding.message for finding in faults if finding.severity is Severity.WARNING]
+        if severe and not is_asked:
+            unusable.append(severe[-1])
+            continue
+        reason = "asked for" if is_asked else f"newest that works, from {install.source}"
+        record = TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
+        return record, install, faults
+    why = "; ".join(unusable) or "no nsys was found"
+    if is_asked:
+        raise ToolNotFoundError(f"--tracer nsys: {why}. Install one without root: `{INSTALL_NSYS}`, or use --nsys.")
+    return _embedded(options, facts, why)
+
+
+def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Choice:
+    if (python := facts.program.python) is not None:  # in other programs, each Python that they start is traced
+        if python.ignored_hook:
+            raise UsageError(f"the embedded tracer: {python.ignored_hook}, or use --tracer nsys")
+        if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
+            needs = f"the embedded tracer needs perfharness in {facts.interpreter.executable}"
+            raise UsageError(f"{needs}; install it there, or use --tracer nsys")
+    kind: TracerKind = "ranges" if options.tracer == "ranges" else "embedded"
+    return TracerRecord(kind=kind, version=VERSION, reason=reason), None, ()
+
+
+def _faults(install: NsysInstall, facts: MachineFacts) -> Iterator[Finding]:
+    """What this nsys would lose."""
+    nvtx = facts.interpreter.nvtx
+    is_recorded = records_nvtx(install, nvtx)
+    if facts.program.script is not None and not is_recorded:
+        severity, may = (Severity.NOTE, "may record") if is_recorded is None else (Severity.WARNING, "records")
+        message = f"nsys {install.version_text} {may} no ranges of nvtx {nvtx}"
+        hint = f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded"
+        yield Finding("nvtx-too-new-for-nsys", severity, message, hint)
+    if problem := too_old_for_driver(install, facts.gpus.cuda_driver):
+        hint = f"Install Nsight Systems for CUDA {dotted(facts.gpus.cuda_driver or ())}, or add --tracer embedded."
+        yield Finding("nsys-too-old-for-driver", Severity.WARNING, problem, hint)
 
 
 # ---- GPUs ----
@@ -218,11 +288,11 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> Gpus:
         return ()  # already reported
     visible, names = facts.visible_devices, options.gpus
     is_hidden = not names and visible == ""  # a run without GPUs
-    if facts.gpus and not is_hidden:
-        return choose_gpus(facts.gpus, names=names, number=number, offset=offset, visible_devices=visible)
+    if facts.gpus.gpus and not is_hidden:
+        return choose_gpus(facts.gpus.gpus, names=names, number=number, offset=offset, visible_devices=visible)
     if names or number > 1 or offset > 0:
         asked = f"--gpus {','.join(names)}" if names else f"-ng {number} -go {offset}"
-        reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpu_problem or "none was found"
+        reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpus.problem or "none was found"
         raise UsageError(f"{asked}: there is no usable GPU ({reason})")
     return ()
 
@@ -243,7 +313,7 @@ def _gpu_findings(options: LaunchOptions, facts: MachineFacts, groups: Sequence[
         hint = "Use one MIG instance per process."
         yield Finding("several-mig-instances", Severity.WARNING, message, hint)
     is_numbered = not options.gpus and re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or "")
-    if is_numbered and len({gpu.name for gpu in facts.gpus}) > 1:
+    if is_numbered and len({gpu.name for gpu in facts.gpus.gpus}) > 1:
         message = f"CUDA_VISIBLE_DEVICES={facts.visible_devices} was read in PCI bus order; CUDA orders GPUs by speed."
         hint = "Name the GPUs by UUID: --gpus GPU-…"
         yield Finding("gpu-order-ambiguous", Severity.WARNING, message, hint)

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 
 from perfharness.boot import FOLLOW
+from perfharness.boot.ranks import outer_rank
 from perfharness.errors import LaunchError
 from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.ranks import outer_rank
 from perfharness_launcher import hold
 from perfharness_launcher.barrier import LIMIT_MARGIN_S, StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
@@ -55,84 +55,120 @@ class ProcessSpec:
         return {**self.environment, variables.OUTPUT_DIR: str(run_dir / self.folder)}
 
 
-@dataclass
 class RunningProcess:
     """One measured process with its tracer and helper, from its start to its end.
 
+    Args:
+        nsys: traces it; None: the helper is started without a tracer.
+        run_dir: where the folder of the process is made.
+        own_dir: a new private folder for its FIFOs and the temporary files of its tracer, which hold the environment.
+        variables_of_run: the same for all processes of the run.
+
     Attributes:
-        control: descriptor; closing it lets the tracer write its report.
         status: descriptor, readable when the helper has reported something.
         tracer: the process that was started here: nsys, or the helper itself.
         helper: its pid; None: it has not reported yet.
         pid: of the measured process; None: not started.
-        ended: the helper's report about its end: `exit_code`, `signal`, `duration_ns`, `user_s`, `system_s`,
-            `max_rss_bytes`.
+        started, ended: the helper's reports (`hold.main`).
         not_started: why it never started.
         lost: whether the helper was killed, and the measured process with it.
         stopped: why the launcher ended it; `done`: it was no longer needed.
         tracer_killed: whether the launcher killed a tracer that had not written its report.
         tracer_restarts: how often nsys was started again before the process began.
+
+    Raises:
+        LaunchError: its tracer cannot be started.
     """
 
-    spec: ProcessSpec
-    folder: Path
-    argv: list[str]
-    environment: dict[str, str]
-    control: int | None
-    status: int
-    max_starts: int
-    tracer: subprocess.Popen[bytes] = field(init=False)
-    helper: int | None = None
-    pid: int | None = None
-    start_unix_ns: int = 0
-    cpus: list[int] | None = None
-    placement_problems: list[str] = field(default_factory=list)
-    ended: Mapping[str, Any] | None = None
-    not_started: str | None = None
-    lost: bool = False
-    stopped: Literal["timeout", "interrupted", "done"] | None = None
-    is_announced: bool = False
-    signals_sent: int = 0
-    next_signal_at: float = 0.0
-    tracer_killed: bool = False
-    tracer_restarts: int = 0
-    _unread: bytes = b""
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        nsys: NsysTracing | None,
+        run_dir: Path,
+        own_dir: Path,
+        variables_of_run: Mapping[str, str],
+    ) -> None:
+        self.spec, self.folder = spec, run_dir / spec.folder
+        self.helper: int | None = None
+        self.pid: int | None = None
+        self.start_unix_ns = 0
+        self.started: Mapping[str, Any] = {}
+        self.ended: Mapping[str, Any] = {}
+        self.not_started: str | None = None
+        self.lost = False
+        self.stopped: Literal["timeout", "interrupted", "done"] | None = None
+        self.signals_sent, self.next_signal_at = 0, 0.0
+        self.tracer_killed, self.tracer_restarts = False, 0
+        self._max_starts = 1 if nsys is None else attempts(nsys.install)
+        self._unread = b""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own_dir.mkdir(mode=0o700)
+        pipes = {name: str(own_dir / name) for name in ("control", "status")}
+        for pipe in pipes.values():
+            os.mkfifo(pipe)
+        self._control: int | None
+        self._control, self.status = (os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in pipes.values())
+        umask = os.umask(0o077)  # it can only be read by setting it
+        os.umask(umask)
+        settings = {
+            **pipes,
+            "stdout": str(self.folder / STDOUT_LOG),
+            "stderr": str(self.folder / STDERR_LOG),
+            "umask": umask,
+            "cpus": spec.cpus,
+            "environment": {} if nsys is None else {"TMPDIR": os.environ.get("TMPDIR")},
+        }
+        self._argv = [sys.executable, "-I", "-S", hold.__file__, json.dumps(settings), *spec.command]
+        self._environment = _environment({**variables_of_run, **spec.environment_in(run_dir)})
+        if nsys is not None:
+            self._argv = profile_command(nsys, self.folder, self._argv)
+            self._environment["TMPDIR"] = str(own_dir)
+        try:
+            self._start_tracer()
+        except OSError as error:
+            self.close()
+            raise LaunchError(f"{spec.folder} cannot be started ({self._argv[0]}): {error.strerror}") from error
 
-    def start_tracer(self) -> None:
+    def _start_tracer(self) -> None:
         """Start the tracer, or the helper without one, in a session of its own."""
         with (self.folder / TRACER_LOG).open("ab") as log:
             self.tracer = subprocess.Popen(
-                self.argv,
+                self._argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.environment,
+                env=self._environment,
                 start_new_session=True,
             )
 
     @property
     def is_over(self) -> bool:
         """Whether the measured process has ended or will never start; the tracer may still work."""
-        return self.ended is not None or self.not_started is not None or self.lost
+        return bool(self.ended) or self.not_started is not None or self.lost
 
     @property
     def is_tracing(self) -> bool:
         """Whether the tracer, or the helper, still runs."""
         return self.tracer.poll() is None
 
-    def refresh(self) -> None:
-        """Read what the helper has reported; restart an nsys that failed before the process began."""
+    def refresh(self) -> bool:
+        """Read what the helper has reported; restart an nsys that failed before the process began.
+
+        Returns:
+            Whether the process has started since the last call.
+        """
         is_gone = not self.is_tracing and (self.helper is None or not is_alive(self.helper))
+        before = self.pid
         self._read()
-        if self.is_over or not is_gone:
-            return
-        if self.pid is not None:
-            self.lost = True
-        elif self.tracer_restarts + 1 < self.max_starts:
-            self.tracer_restarts += 1
-            self.start_tracer()
-        else:
-            self.not_started = f"its tracer ended first, with exit code {self.tracer.returncode}"
+        if not self.is_over and is_gone:
+            if self.pid is not None:
+                self.lost = True
+            elif self.tracer_restarts + 1 < self._max_starts:
+                self.tracer_restarts += 1
+                self._start_tracer()
+            else:
+                self.not_started = f"its tracer ended first, with exit code {self.tracer.returncode}"
+        return self.pid != before
 
     def give_up(self, why: str) -> None:
         """Kill the process and its helper, or a tracer that has not started it; `why` it did not start."""
@@ -153,9 +189,9 @@ class RunningProcess:
 
     def release(self) -> None:
         """Let the tracer write its report."""
-        if self.control is not None:
-            os.close(self.control)
-            self.control = None
+        if self._control is not None:
+            os.close(self._control)
+            self._control = None
 
     def kill_tracer(self) -> None:
         """Kill the process group of the tracer."""
@@ -175,56 +211,12 @@ class RunningProcess:
         for report in map(json.loads, lines):
             match report["state"]:
                 case "started":
+                    self.started = report
                     self.helper, self.pid, self.start_unix_ns = report["hold"], report["pid"], report["start_unix_ns"]
-                    self.cpus, self.placement_problems = report["cpus"], report["problems"]
                 case "ended":
                     self.ended = report
                 case "not_started":
                     self.not_started = report["error"]
-
-
-def start(
-    spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path, own_dir: Path, variables_of_run: Mapping[str, str]
-) -> RunningProcess:
-    """Start one process.
-
-    Args:
-        run_dir: where the folder of the process is made.
-        own_dir: a new private folder for its FIFOs and the temporary files of its tracer, which hold the environment.
-        variables_of_run: the same for all processes of the run.
-
-    Raises:
-        LaunchError: its tracer cannot be started.
-    """
-    folder = run_dir / spec.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    own_dir.mkdir(mode=0o700)
-    pipes = [own_dir / name for name in ("control", "status")]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    control, status = (os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in pipes)
-    settings = {
-        "control": str(pipes[0]),
-        "status": str(pipes[1]),
-        "stdout": str(folder / STDOUT_LOG),
-        "stderr": str(folder / STDERR_LOG),
-        "umask": _umask(),
-        "cpus": spec.cpus,
-        "environment": {} if nsys is None else {"TMPDIR": os.environ.get("TMPDIR")},
-    }
-    argv = [sys.executable, "-I", "-S", hold.__file__, json.dumps(settings), *spec.command]
-    environment = _environment({**variables_of_run, **spec.environment_in(run_dir)})
-    if nsys is not None:
-        argv = profile_command(nsys, folder, argv)
-        environment["TMPDIR"] = str(own_dir)
-    starts = 1 if nsys is None else attempts(nsys.install)
-    process = RunningProcess(spec, folder, argv, environment, control, status, starts)
-    try:
-        process.start_tracer()
-    except OSError as error:
-        process.close()
-        raise LaunchError(f"{spec.folder} cannot be started ({argv[0]}): {error.strerror}") from error
-    return process
 
 
 def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
@@ -280,10 +272,3 @@ def carries(process: psutil.Process, run_id: str) -> bool:
         return process.environ().get(variables.RUN_ID) == run_id
     except (psutil.Error, OSError):
         return False
-
-
-def _umask() -> int:
-    """The umask of this process, which can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask

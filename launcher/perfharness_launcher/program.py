@@ -25,14 +25,7 @@ COMMAND_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
 
 @dataclass(frozen=True)
 class PythonCommand:
-    """A command that runs a Python file or module.
-
-    Args:
-        python: the interpreter.
-        options: of the interpreter, `("-X", "dev")`.
-        target: the file, or the name of the module.
-        arguments: of the script.
-    """
+    """A command that runs a Python file or module, `target`."""
 
     python: str
     options: tuple[str, ...]
@@ -55,13 +48,11 @@ class PythonCommand:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to launch.
+    """A program to launch, or the `problem` that keeps it from starting.
 
     Args:
-        command: the program and its arguments.
         python: how it runs, if it is Python.
         script: the Python script that has the ranges, if it is known: of torchrun, the one that it starts.
-        problem: why it cannot be started.
     """
 
     command: tuple[str, ...]
@@ -85,7 +76,6 @@ def find_program(
 
     Args:
         python: the interpreter of a `.py` file or module, and its options.
-        is_module: SCRIPT is the name of a module.
         is_file: SCRIPT is a Python file, whatever its name ends in.
     """
     if is_module or is_file or script.endswith(".py"):
@@ -93,7 +83,7 @@ def find_program(
         words = (shutil.which(python[0]) or python[0], *command.words)
         problem = None if is_module else _file_problem(Path(script))
         starts_ranks = is_module and script in PYTHON_LAUNCHERS
-        return Program(words, command, _script_of(arguments, python[0]) if starts_ranks else command, problem)
+        return Program(words, command, _started_python(arguments, python[0]) if starts_ranks else command, problem)
     path = shutil.which(script)
     if path is None:
         return Program((script, *arguments), problem=_program_problem(Path(script)))
@@ -103,7 +93,7 @@ def find_program(
         return Program(words, None, _started_python((script, *arguments)))
     command = PythonCommand(interpreter[0], tuple(interpreter[1:]), path, is_module=False, arguments=tuple(arguments))
     if Path(script).name in PYTHON_LAUNCHERS:
-        return Program(words, command, _script_of(arguments, command.python))
+        return Program(words, command, _started_python(arguments, command.python))
     inner = _started_python(arguments)  # a program that starts others, as `conda run python FILE`
     return Program(words, command, command) if inner is None else Program(words, None, inner)
 
@@ -131,26 +121,22 @@ def read_python_command(words: Sequence[str]) -> PythonCommand | None:
     return PythonCommand(words[0], tuple(options), rest[0], False, tuple(rest[1:])) if rest else None
 
 
-def _started_python(words: Sequence[str]) -> PythonCommand | None:
-    """The first Python script that a command starts, as in `env A=1 python FILE` or `nice torchrun FILE`."""
-    for place, word in enumerate(words):
-        if (command := read_python_command(words[place:])) is not None:
-            starts_ranks = command.is_module and command.target in PYTHON_LAUNCHERS
-            return _script_of(command.arguments, command.python) if starts_ranks else command
-        if Path(word).name in PYTHON_LAUNCHERS:
-            return _script_of(words[place + 1 :], "python")
-    return None
+def _started_python(words: Sequence[str], python: str | None = None) -> PythonCommand | None:
+    """The first Python script that a command starts, as in `env A=1 python FILE` or `nice torchrun FILE`.
 
-
-def _script_of(words: Sequence[str], python: str) -> PythonCommand | None:
-    """The script in the arguments of a launcher of ranks: FILE, `-m MODULE` or `python FILE`."""
+    Args:
+        python: of a launcher of ranks, which starts `FILE` or `-m MODULE` with it; None: the command is another.
+    """
     for place, word in enumerate(words):
         rest = tuple(words[place + 1 :])
-        if PYTHON_NAME.fullmatch(Path(word).name):
-            return read_python_command(words[place:])
-        if word.endswith(".py") and Path(word).is_file():
+        if (command := read_python_command(words[place:])) is not None:
+            starts_ranks = command.is_module and command.target in PYTHON_LAUNCHERS
+            return _started_python(command.arguments, command.python) if starts_ranks else command
+        if Path(word).name in PYTHON_LAUNCHERS:
+            return _started_python(rest, "python")
+        if python is not None and word.endswith(".py") and Path(word).is_file():
             return PythonCommand(python, (), word, is_module=False, arguments=rest)
-        if word in ("-m", "--module") and rest and not rest[0].startswith("-"):
+        if python is not None and word in ("-m", "--module") and rest and not rest[0].startswith("-"):
             return PythonCommand(python, (), rest[0], is_module=True, arguments=rest[1:])
     return None
 

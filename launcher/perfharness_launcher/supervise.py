@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 
 from perfharness.errors import LaunchError
-from perfharness_launcher.barrier import StartBarrier, start_barrier
+from perfharness_launcher.barrier import StartBarrier
 from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import NsysTracing
-from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, start, variables_of
+from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, variables_of
 
 POLL_S = 0.05
 END_POLL_S = 0.02
@@ -72,13 +72,12 @@ class Supervisor:
     """Runs the processes of a launch.
 
     Args:
-        run: holds the folders of the processes, which carry its id. Its conditions are left when they have ended.
+        run: its conditions are left when the processes have ended.
         timeout_s: for each process, from its start; None: no limit.
         barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
 
     Attributes:
         processes: those that were started.
-        barrier: the start barrier; None: there is one process only, or it is switched off.
         leftovers: command lines of what still ran at the end and had to be ended.
     """
 
@@ -101,12 +100,15 @@ class Supervisor:
 
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return how each ended."""
-        with _private_folder() as folder, self._start_barrier(folder / "barrier") as self.barrier:
+        with _private_folder() as folder:
+            if self.barrier_timeout_s is not None and len(self.specs) > 1:
+                names = {spec.index: spec.folder for spec in self.specs}
+                self.barrier = StartBarrier(folder / "barrier", names, self.barrier_timeout_s)
             variables = variables_of(self.run.run_id, self.barrier)
             try:
                 for spec in self.specs:
                     own_dir = folder / str(spec.index)
-                    self.processes.append(start(spec, self.nsys, self.run.folder, own_dir, variables))
+                    self.processes.append(RunningProcess(spec, self.nsys, self.run.folder, own_dir, variables))
                 self.observer.started(self.processes)
                 self._wait_for_processes()
                 self.run.leave()
@@ -118,11 +120,6 @@ class Supervisor:
                 self._end_all()
         return self.processes
 
-    def _start_barrier(self, folder: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
-        if self.barrier_timeout_s is None or len(self.specs) < 2:
-            return contextlib.nullcontext()
-        return start_barrier(folder, {spec.index: spec.folder for spec in self.specs}, self.barrier_timeout_s)
-
     def _polls(self) -> Iterator[None]:
         """Read the states and notify the observer, then wait until a helper reports, for `POLL_S` at most."""
         poll = select.poll()
@@ -130,9 +127,7 @@ class Supervisor:
             poll.register(process.status, select.POLLIN)
         while True:
             for process in self.processes:
-                process.refresh()
-                if process.pid is not None and not process.is_announced:
-                    process.is_announced = True
+                if process.refresh():
                     self.run.notify_started(process)
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
@@ -226,6 +221,8 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.tracer.wait(SIGNAL_S)
             process.close()
+        if self.barrier is not None:
+            self.barrier.close()
         self._end_leftovers(self._carriers)
 
     def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from perfharness.errors import ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
-from perfharness.telemetry.readings import sampled_metrics, unread_metrics
+from perfharness.telemetry.readings import unread_metrics
 from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
 from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.process import RunningProcess
@@ -56,23 +55,12 @@ def sampled(idle_s: float) -> Condition:
             run.findings.append(Finding("telemetry-lost", Severity.WARNING, f"The run has no telemetry: {error}"))
             return
         run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
-        run.records["telemetry"] = _record(sampler.log)
+        meta = sampler.log.meta
+        cpu_s = None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9
+        run.records["telemetry"] = {"clock": meta.clock.model_dump(), "sampler_cpu_s": cpu_s}
         run.of_processes |= {process.folder: cpu_supply(sampler.log, process) for process in sampler.followed}
 
     return condition
-
-
-def _record(log: SampleLog) -> dict[str, Any]:
-    """The entry in the manifest."""
-    meta = log.meta
-    return {
-        "file": TELEMETRY_NAME,
-        "ended": meta.ended,
-        "period_ms": meta.period_ns / 1e6,
-        "clock": meta.clock.model_dump(),
-        "sampled": sampled_metrics(log),
-        "sampler_cpu_s": None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9,
-    }
 
 
 def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | None]:

@@ -67,26 +67,18 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
     own_mean = figure(mean) if mean is not None and not np.isnan(mean) else None
     if count == 0 or np.isnan(values).any():
         return Statistics(count, own_mean, None, None, None, None, None, None, None)
-    in_order = np.sort(values)
+    percentiles = np.percentile(values, list(PERCENTILES.values())).tolist()
     return Statistics(
         count=count,
         mean=figure(values.mean()) if mean is None else own_mean,
         std=figure(values.std(ddof=1)) if count > 1 else None,
-        min=figure(in_order[0]),
-        max=figure(in_order[-1]),
+        min=figure(values.min()),
+        max=figure(values.max()),
         **{
-            name: figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
+            name: figure(value) if count >= min_count(q) else None
+            for (name, q), value in zip(PERCENTILES.items(), percentiles, strict=True)
         },
     )
-
-
-def _percentile(in_order: Float64, percentile: int) -> float:
-    """As `np.percentile` has it to the last bit; that function takes longer than all else, and is called per stage."""
-    position = (len(in_order) - 1) * (percentile / 100)
-    below = int(position)
-    low, high = float(in_order[below]), float(in_order[min(below + 1, len(in_order) - 1)])
-    share = position - below
-    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
 def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from perfharness.backends.base import imported
 from perfharness.backends.models import Shape
 from perfharness.backends.session import DeviceTimer, Session
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
-from perfharness.model.distribution import install_command
 
 GIL_FREE_SINCE = (12, 9, 1)
 

@@ -15,9 +15,9 @@ from perfharness.backends import tensorflow as tensorflow_backend
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import HALF_DTYPES, FactoryModel, ModelSource, call_factory
 from perfharness.backends.session import Session, translated
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
-from perfharness.model.distribution import install_command
 
 FRAMEWORK = "tensorflow"
 MODES = {"keras": False, "kerasxla": True}

@@ -18,9 +18,9 @@ from perfharness.backends.cuda_memory import BufferSession, gpu_problem
 from perfharness.backends.models import ModelSource, Shape, check_own_precision
 from perfharness.backends.onnx_files import model_precision, onnx_source
 from perfharness.backends.session import LayerTime, Session, translated
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
-from perfharness.model.distribution import install_command
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 """Mode -> the provider's name."""

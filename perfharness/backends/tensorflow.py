@@ -19,9 +19,9 @@ from perfharness.backends.models import (
     precision_of_most,
 )
 from perfharness.backends.session import Array, FunctionSession, Session, translated, variables
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
-from perfharness.model.distribution import install_command
 
 MODES = {"tf": False, "tfxla": True}
 """Mode -> whether XLA compiles the graph."""

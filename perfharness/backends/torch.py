@@ -20,8 +20,8 @@ from perfharness.backends.models import ModelSource, Shape
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translated, translation, variable
 from perfharness.backends.torch_layers import EventTimer, layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError
-from perfharness.model.distribution import install_command
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")

@@ -171,7 +171,7 @@ def _end(ending: RunningProcess, leftovers: Sequence[str]) -> CaseEnd:
     if ending.pid is None:
         reason = ending.not_started or "its supervisor ended before it was started"
         return CaseEnd(None, interrupted=interrupted, reason=reason)
-    ended = ending.ended or {}
+    ended = ending.ended
     code, number = ended.get("exit_code"), ended.get("signal")
     return CaseEnd(
         return_code=code if code is not None else -(number or 9),  # its supervisor was killed with it

@@ -92,6 +92,7 @@ if __name__ == "__main__":
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = asked.get("path") or os.getcwd()  # noqa: PTH109
     if "module" in asked:
-        answer["module_path"], answer["module_problem"] = find_module(asked["module"])
+        answer["module_path"], problem = find_module(asked["module"])
+        answer["module_problem"] = problem and f"{sys.executable}: {problem}"
     answer["functions"] = [find_function(function) for function in asked.get("functions", ())]
     print(json.dumps(answer))

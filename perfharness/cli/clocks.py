@@ -20,9 +20,9 @@ from perfharness.cli.support.options import (
 )
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
-from perfharness.model.clocks import ClockStep
+from perfharness.model.conditions import ClockStep
 from perfharness.model.settings import Option
-from perfharness.model.text import safe
+from perfharness.render.text import safe
 from perfharness.telemetry.clocks import (
     CLOCK_SETTINGS,
     RESTORE_COMMAND,

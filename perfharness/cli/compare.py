@@ -27,8 +27,8 @@ from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.settings import Option
-from perfharness.model.text import ascii_json
 from perfharness.render.terminal.console import say
+from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
@@ -154,13 +154,14 @@ def compare_verb(
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or nothing could be compared.
     """
-    from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+    from perfharness.analysis.comparison.compare import Rule
+    from perfharness.runs.comparison.compare import compare_sides, read_side
     from perfharness.runs.comparison.limits import parse_limit
-    from perfharness.runs.comparison.result import CompareRule
+    from perfharness.runs.comparison.matched_sides import CompareOptions
 
     verdicts = _verdicts(asked.fail_on)
     options = CompareOptions(
-        rule=CompareRule(alpha=asked.alpha, min_effect=asked.min_effect, spread=asked.spread),
+        rule=Rule(alpha=asked.alpha, min_effect=asked.min_effect, spread=asked.spread),
         renamed=dict(_renaming(text) for text in asked.renamed),
         allowed=frozenset(name for text in asked.allow for name in split_commas(text)),
         stages=tuple(asked.stage),

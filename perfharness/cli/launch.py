@@ -30,9 +30,9 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option, options_of
-from perfharness.model.text import safe
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
+from perfharness.render.text import safe
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.options import (
     PROJECT_NAME,
@@ -157,7 +157,7 @@ def planned(
         output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
         plans = plan_launches(launches)
-    misplaced = options_after_script(plans[0].program.script_arguments, context)
+    misplaced = options_after_script(plans[0].facts.program.script_arguments, context)
     if misplaced:
         finding = _after_script_finding(misplaced, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
@@ -331,7 +331,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
         output.json_document(repeat.model_dump(mode="json"))
     else:
         print_repeat(output.results, repeat)
-    findings += [*(record.to_finding() for record in repeat.findings), *missing]
+    findings += [*repeat.findings, *missing]
     output.findings(findings)
     output.message(f"Results: {case.folder.absolute()}")
     if interrupted or not repeat.measured:
@@ -363,13 +363,12 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
         output.json_document(measured.model_dump(mode="json"))
     else:
         print_overhead(output.results, measured)
-    findings = [record.to_finding() for record in measured.findings]
-    output.findings(findings)
+    output.findings(measured.findings)
     output.message(f"Results: {series.path.absolute()}")
     if interrupted or not all(case.launches for case in cases):
         return EXIT_FAILED
     is_short = any(len(case.launches) < len(case.rows) for case in cases)
-    return EXIT_CHECK_FAILED if is_short else exit_code(findings)
+    return EXIT_CHECK_FAILED if is_short else exit_code(measured.findings)
 
 
 def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:

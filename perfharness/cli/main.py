@@ -23,9 +23,9 @@ from perfharness.cli.support.options import (
     CommandLineError,
     command_line_error,
 )
+from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.model.text import keep_encodable, safe
-from perfharness.model.version import VERSION
+from perfharness.render.text import keep_encodable, safe
 
 REMOVED = {
     "baseline": "perfharness compare OLD NEW",

@@ -36,9 +36,6 @@ WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for s
 END_S = 20.0
 """How long to wait for the sampler at the end."""
 
-COUNTS_BELOW_NS = 10_000_000
-"""Read page faults and context switches, which takes as long as the rest, only at intervals below this."""
-
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
@@ -129,8 +126,7 @@ class HostProbe:
     def _introduce(self, memory: int, *, forked: bool) -> None:
         """Send the process's memory, and let the sampler see the calls of its threads, which Yama may forbid."""
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
-        counts = self._interval_ns < COUNTS_BELOW_NS
-        own = {"kind": "process", "folder": self._folder, "counts": counts, "forked": forked, "layout": self._layout}
+        own = {"kind": "process", "folder": self._folder, "forked": forked, "layout": self._layout}
         assert self._connection is not None
         message = json.dumps(own | self._facts()).encode()
         socket.send_fds(self._connection, [message], [memory], socket.MSG_NOSIGNAL)

@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any
 
 MAGIC = b"perfharness host samples 2\n"
 FILE_PREFIX, FILE_SUFFIX = "host_samples", ".log"
@@ -21,8 +18,8 @@ FILE_NAME = FILE_PREFIX + FILE_SUFFIX
 
 CHUNK = struct.Struct("<II")
 META = 1
-"""JSON object: `pid`, `interval_ns`, `cpus` (cores that it may run on, 0: not known), and one moment on both clocks,
-`monotonic_ns` and `unix_ns`."""
+META_NAMES = ("pid", "interval_ns", "monotonic_ns", "unix_ns")
+"""JSON object of these; the last two are one moment on both clocks."""
 DEFINE = 2
 """JSON object of lists, each continuing that of the chunk before: `frames` ([function, file, line], and 1 behind them
 if it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first) and `stages`
@@ -34,14 +31,11 @@ MISSING = 5
 END = 10
 """Empty, the last one: nothing is missing behind it."""
 
-SAMPLE = struct.Struct("<qiqqqBiiiiiii")
-"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock while this one
-was blocked (0: none), and since the last one: minor and major page faults, voluntary and involuntary context switches
-(-1: not known)."""
+SAMPLE = struct.Struct("<qiqqqBiii16x")
+"""time, thread, length, on CPU, runnable, state, stack, stage, and the thread that held the interpreter lock while this
+one was blocked (0: none)."""
 EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
-
-NOT_COUNTED = (-1, -1, -1, -1)
 
 
 class SampleFile:
@@ -64,9 +58,9 @@ class SampleFile:
             self._defined.setdefault(table, []).append(value)
         return number
 
-    def sample(self, *row: int, counts: Sequence[int] = NOT_COUNTED) -> None:
-        """Add a row of `SAMPLE`, whose last four columns are `counts`."""
-        self._samples += SAMPLE.pack(*row, *counts)
+    def sample(self, *row: int) -> None:
+        """Add a row of `SAMPLE`."""
+        self._samples += SAMPLE.pack(*row)
         self.rows += 1
 
     def event(self, *row: int) -> None:

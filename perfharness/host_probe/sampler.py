@@ -26,8 +26,8 @@ BLOCKED_EVERY_NS, IDLE_NS, IDLE_EVERY_NS = 20_000_000, 1_000_000_000, 200_000_00
 """A thread that stays blocked has not run, so nothing can have changed: it gets a row after the first of these times,
 and one that has been blocked for the second, after the third."""
 
-COUNT_EVERY = 20_000_000, 500_000_000
-"""Time between counts of ready threads, with and without `counts`, while there are enough CPUs for them."""
+COUNT_EVERY_NS, COUNT_SELDOM_NS, SELDOM_FROM_NS = 20_000_000, 500_000_000, 10_000_000
+"""Time between counts of ready threads while there are enough CPUs for them; the longer one from that interval on."""
 COUNT_SHARE = 0.2
 """Share of the sampler's CPU time for counting, while there are not."""
 
@@ -41,18 +41,17 @@ GIL_BYTES = 256
 """From the switch interval on: the lock's condition variables and mutexes lie in there."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED, CPU_TIME, CPUS = 0, 3, 4, 6
+COLLECTION, CROWDED, CPU_TIME = 0, 3, 4
 """As `model.host_samples.HostEventKind`."""
 
 
 class SampledThread:
     """What was last seen of a thread. Raises OSError: it has ended."""
 
-    def __init__(self, pid: int, tid: int, row_ns: int, *, counts: bool) -> None:
+    def __init__(self, pid: int, tid: int, row_ns: int) -> None:
         self.tid = tid
         self.files = thread_state.ThreadFiles(pid, tid)
         self.schedule = self.row_schedule = self.files.schedule()
-        self.counts = self.files.counts() if counts else None
         self.row_ns = self.seen_ns = row_ns
         self.blocked_since_ns = 0
         self.state = thread_state.RUNNING
@@ -79,18 +78,17 @@ class SampledProcess:
 
     def __init__(self, hello: dict[str, Any], memory: int, share: float) -> None:
         self.pid = hello["pid"]
-        self._memory, self._interval_ns, self._counts = memory, hello["interval_ns"], hello["counts"]
+        self._memory, self._interval_ns = memory, hello["interval_ns"]
         gil = hello["layout"]["gil"]
         self._process = thread_state.Process(self.pid, memory, range(gil, gil + GIL_BYTES) if gil else range(0))
-        self._cpus = thread_state.affinity(self.pid)
         self.file = SampleFile(_claim(hello["folder"], self.pid, may_be_main=not hello["forked"]))
-        meta = {name: hello[name] for name in ("pid", "interval_ns", "monotonic_ns", "unix_ns")}
-        self.file.write_json(files.META, meta | {"cpus": thread_state.count_cores(self._cpus)})
+        self.file.write_json(files.META, {name: hello[name] for name in files.META_NAMES})
         self._reader = InterpreterReader(memory, hello["layout"], lambda frame: self.file.number("frames", frame))
         self._ranges: RangeReader | None = None
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
-        self._count_every_ns, self._count_share = COUNT_EVERY[not self._counts], COUNT_SHARE * share
+        self._count_every_ns = COUNT_EVERY_NS if self._interval_ns < SELDOM_FROM_NS else COUNT_SELDOM_NS
+        self._count_share = COUNT_SHARE * share
         self._ready_counted_ns = self._count_at_ns = self._cpu_time_read_ns = time.monotonic_ns()
         self._too_many, self._cpu_time = 0, thread_state.process_cpu_ns(self.pid)
 
@@ -130,14 +128,11 @@ class SampledProcess:
             thread.files.close()
 
     def _count_ready(self, now_ns: int) -> None:
-        """Note if the process has more threads ready to run than CPUs, and if its CPUs change.
+        """Note if the process has more threads ready to run than CPUs.
 
         Threads that are woken together are ready together for a moment, so two counts in a row say something.
         """
         began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
-        if cpus and cpus != self._cpus:
-            self._cpus = cpus
-            self.file.event(now_ns, now_ns, self.pid, CPUS, thread_state.count_cores(cpus))
         too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
         if least := min(too_many, self._too_many):
             self.file.event(counted_ns, now_ns, self.pid, CROWDED, least)
@@ -159,7 +154,7 @@ class SampledProcess:
         now_ns, thread = time.monotonic_ns(), self._threads.get(tid)
         if thread is None:
             row_ns = now_ns - self._interval_ns
-            thread = self._threads[tid] = SampledThread(self.pid, tid, row_ns, counts=self._counts)
+            thread = self._threads[tid] = SampledThread(self.pid, tid, row_ns)
         schedule = thread.files.schedule()
         if thread.blocked_since_ns and schedule == thread.schedule:  # it has not run
             thread.seen_ns = now_ns
@@ -190,14 +185,8 @@ class SampledProcess:
         self._write(thread, now_ns, self._holder() if is_blocked else 0)
 
     def _write(self, thread: SampledThread, now_ns: int, holder: int) -> None:
-        counts = files.NOT_COUNTED
-        if thread.counts is not None and thread.schedule and thread.schedule == thread.row_schedule:
-            counts = (0, 0, 0, 0)  # it has not run
-        elif thread.counts is not None and (now := thread.files.counts()) is not None:
-            first, second, third, fourth = (after - before for after, before in zip(now, thread.counts, strict=True))
-            counts, thread.counts = (first, second, third, fourth), now
         row = now_ns, thread.tid, now_ns - thread.row_ns, *thread.used_ns(thread.schedule)
-        self.file.sample(*row, thread.state, thread.stack, thread.stage, holder, counts=counts)
+        self.file.sample(*row, thread.state, thread.stack, thread.stage, holder)
         thread.row_ns, thread.row_schedule = now_ns, thread.schedule
 
     def _holder(self) -> int:

@@ -7,7 +7,7 @@ import os
 import struct
 import time
 
-RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN, PIPE, LOOPBACK = range(13)
+RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN, PIPE = range(12)
 """As `model.host_samples.HostState`, which is not imported: the sampler has the standard library only."""
 
 DESCRIPTOR, POLL, EPOLL, SELECT, FUTEX, RECORD_LOCK = range(100, 106)
@@ -46,15 +46,13 @@ _CALLS = {
 WAITS_FOR = {
     int(number): kind for kind, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers.split()
 }
-WAIT_PRIORITY = (DRIVER, SOCKET, LOOPBACK, PIPE)
+WAIT_PRIORITY = (DRIVER, SOCKET, PIPE)
 """A wait for several descriptors counts as the first of these kinds that is among them."""
 
 MAX_POLLED = 64
 """Descriptors that are looked at, of those that a thread waits for at once."""
 
 MAX_SOCKETS = 4096
-LOOPBACK_V6 = "0" * 24 + "01000000"
-MAPPED_V4 = "0000000000000000FFFF0000"
 
 
 class Process:
@@ -119,29 +117,20 @@ class Process:
         return OTHER if target.startswith(("/dev/", "anon_inode:")) else FILE
 
     def _kind_of_socket(self, inode: str) -> int:
-        """Each socket is looked up once in the system's tables, which takes milliseconds if they are long."""
+        """Each socket is looked up once in the system's table of local ones, which takes milliseconds if it is long."""
         kind = self._sockets.get(inode)
         if kind is None:
             if len(self._sockets) >= MAX_SOCKETS:
                 self._sockets.clear()
-            kind = self._sockets[inode] = self._look_up(inode)
+            kind = self._sockets[inode] = PIPE if self._is_local(inode.encode()) else SOCKET
         return kind
 
-    def _look_up(self, inode: str) -> int:
-        if any(row[6:7] == [inode] for row in self._table("unix")):
-            return PIPE
-        for protocol in ("tcp", "tcp6", "udp", "udp6"):
-            for row in self._table(protocol):
-                if row[9:10] == [inode]:
-                    return LOOPBACK if _is_here(*row[1].split(":"), *row[2].split(":")) else SOCKET
-        return SOCKET
-
-    def _table(self, protocol: str) -> list[list[str]]:
-        file = _open(f"/proc/{self.pid}/net/{protocol}")
+    def _is_local(self, inode: bytes) -> bool:
+        file = _open(f"/proc/{self.pid}/net/unix")
         if file < 0:
-            return []
-        with os.fdopen(file, encoding="ascii", errors="replace") as rows:
-            return [row.split() for row in rows]
+            return False
+        with os.fdopen(file, "rb") as rows:
+            return any(row.split()[6:7] == [inode] for row in rows)
 
     def _polled(self, address: int, count: int) -> list[int]:
         """The descriptors of a `poll`."""
@@ -157,25 +146,17 @@ class Process:
         return [int(words[at + 1]) for at, word in enumerate(words[:-1]) if word == b"tfd:"][:MAX_POLLED]
 
 
-def _is_here(local: str, _: str, remote: str, port: str) -> bool:
-    """Whether a socket's other end is this machine itself; addresses are as in /proc/net."""
-    is_connected = int(port, 16) > 0
-    address = remote if is_connected else local
-    is_loopback = address == LOOPBACK_V6 or (address.endswith("7F") and address[:-8] in ("", MAPPED_V4))
-    return is_loopback or (is_connected and remote == local)
-
-
 class ThreadFiles:
     """The files of one thread in /proc, open. Raises OSError: it has ended."""
 
     def __init__(self, pid: int, tid: int) -> None:
         folder = f"/proc/{pid}/task/{tid}/"
         self._stat = os.open(folder + "stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._schedule, self._call, self._status = (_open(folder + name) for name in ("schedstat", "syscall", "status"))
+        self._schedule, self._call = _open(folder + "schedstat"), _open(folder + "syscall")
 
     def close(self) -> None:
         """Close them."""
-        for file in (self._schedule, self._call, self._stat, self._status):
+        for file in (self._schedule, self._call, self._stat):
             if file >= 0:
                 os.close(file)
 
@@ -186,15 +167,6 @@ class ThreadFiles:
     def call(self) -> bytes:
         """The system call that it is blocked in, or `running`; empty: not known."""
         return _read(self._call) or (b"running" if _is_ready(_read(self._stat)) else b"")
-
-    def counts(self) -> tuple[int, int, int, int] | None:
-        """Minor and major page faults, voluntary and involuntary context switches so far; None: not known."""
-        stat = _read(self._stat).rpartition(b")")[2].split()
-        status = _read(self._status, 4096).rpartition(b"\nvoluntary_ctxt_switches:")[2].split()
-        try:
-            return int(stat[7]), int(stat[9]), int(status[0]), int(status[2])
-        except (ValueError, IndexError):
-            return None
 
 
 def process_cpu_ns(pid: int) -> int | None:
@@ -211,12 +183,6 @@ def affinity(pid: int) -> set[int]:
         return os.sched_getaffinity(pid)
     except OSError:
         return set()
-
-
-def count_cores(cpus: set[int]) -> int:
-    """Cores of these CPUs, hyperthreads of one counted once; 0: not known."""
-    path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return len({read_once(path.format(cpu)) or cpu for cpu in cpus})
 
 
 def count_ready(pid: int) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError
-from perfharness.model.distribution import install_command
 
 HIGHEST_NS = 3_600_000_000_000
 DIGITS = 3

@@ -29,9 +29,19 @@ from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.load.result import slower_in
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.load import PERCENTILES, REQUESTS_NAME, TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import ClockChange, Drift, MemoryTrend, Sustained
-from perfharness.model.manifest import FindingRecord
+from perfharness.model.load import (
+    PERCENTILES,
+    REQUESTS_NAME,
+    TIMES,
+    ClockChange,
+    Drift,
+    LoadFigure,
+    LoadResult,
+    LoadTimes,
+    MemoryTrend,
+    PhaseResult,
+    Sustained,
+)
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.store import read_sample_log
@@ -226,7 +236,7 @@ def judge_load(result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Li
         update={
             "phases": phases,
             "sustained": sustained,
-            "findings": [*result.findings, *(FindingRecord.model_validate(one.to_json()) for one in found)],
+            "findings": [*result.findings, *found],
         }
     )
 

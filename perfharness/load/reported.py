@@ -17,9 +17,16 @@ from perfharness.load.findings import keeps_up
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.result import percentile_of, slower_in
 from perfharness.load.windows import read_lines
-from perfharness.model.load import LEAST_BEYOND, PERCENTILES, WINDOWS_NAME, LoadResult, LoadWindow
+from perfharness.model.load import (
+    LEAST_BEYOND,
+    PERCENTILES,
+    WINDOWS_NAME,
+    LoadFigure,
+    LoadResult,
+    LoadWindow,
+    StepVerdict,
+)
 from perfharness.model.load import PhaseResult as Phase
-from perfharness.model.load_judgement import LoadFigure, StepVerdict
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadPoint, LoadReport
 from perfharness.runs.series.file import read_series

@@ -27,7 +27,6 @@ from perfharness.model.load import (
     Status,
     TargetRecord,
 )
-from perfharness.model.manifest import FindingRecord
 
 Line = dict[str, Any]
 NO_GAPS = "no answer had two tokens"
@@ -107,7 +106,7 @@ def load_result(
     return result.model_copy(
         update={
             "generator_limited": any(finding.code == GENERATOR_LIMITED for finding in findings),
-            "findings": [FindingRecord(**finding.to_json()) for finding in findings],
+            "findings": findings,
         }
     )
 

@@ -29,7 +29,7 @@ from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
 from perfharness.model.load import WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME
-from perfharness.model.notebook import notebook_html
+from perfharness.notebook import notebook_html
 from perfharness.runs.comparison.load_test import of_no_concern
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
@@ -83,7 +83,7 @@ class StressResult:
         """Those of the load, then those of the run."""
         ignored = of_no_concern(self.load)
         of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
-        return [*(record.to_finding() for record in self.load.findings), *of_run]
+        return [*self.load.findings, *of_run]
 
     def _repr_html_(self) -> str | None:
         return notebook_html(self)

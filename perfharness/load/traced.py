@@ -15,7 +15,6 @@ from perfharness.load.middleware import REQUEST_RANGE
 from perfharness.load.result import times_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import REQUESTS_NAME, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.manifest import FindingRecord
 from perfharness.runs.run import open_run
 
 UNTIED_NS = 1_000_000
@@ -107,4 +106,4 @@ def _times(values: Ints, slower: int = 0) -> LoadTimes:
 
 
 def _noted(result: LoadResult, finding: Finding) -> LoadResult:
-    return result.model_copy(update={"findings": [*result.findings, FindingRecord(**finding.to_json())]})
+    return result.model_copy(update={"findings": [*result.findings, finding]})

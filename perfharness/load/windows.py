@@ -26,7 +26,7 @@ from perfharness.load.generator.timer import NOT_STOPPED_NS, Stop
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.request import UNANSWERED
 from perfharness.model.load import WINDOWS_NAME
-from perfharness.model.secrets import mask_text
+from perfharness.secrets import mask_text
 
 WINDOW_NS = 1_000_000_000
 SETTLE_S = 0.05

@@ -9,34 +9,22 @@ class Activity(str, Enum):
     """What a thread does in a stretch of time."""
 
     COMPUTE = "compute"
-    NO_CPU = "no-cpu"
-    """Ready to run, and no CPU is free."""
-    GIL = "gil"
-    """Waits for the interpreter lock."""
-    LOCK = "lock"
-    """Waits for another thread: a lock, a condition, a queue, a join."""
+    NO_CPU = "no-cpu"  # ready to run, and no CPU is free
+    GIL = "gil"  # waits for the interpreter lock
+    LOCK = "lock"  # waits for another thread: a lock, a condition, a queue, a join
     SLEEP = "sleep"
     FILE = "file"
     NETWORK = "network"
-    PROCESS = "process"
-    """Waits for another process: its end, a pipe, a local socket."""
+    PROCESS = "process"  # waits for another process: its end, a pipe, a local socket
     GC = "gc"
-    COMPILE = "compile"
-    """Compiles code, loads modules of GPU code, creates a context."""
-    LAUNCH = "launch"
-    """In a CUDA call that starts GPU work."""
-    COPY = "copy"
-    """In a CUDA call that copies."""
-    SYNC = "sync"
-    """In a CUDA call that waits for the GPU."""
-    ALLOC = "alloc"
-    """In a CUDA call that allocates or frees memory."""
-    OTHER = "other"
-    """In another CUDA call, or blocked in something else."""
-    UNKNOWN = "unknown"
-    """Not recorded."""
+    COMPILE = "compile"  # compiles code, loads modules of GPU code, creates a context
+    LAUNCH = "launch"  # in a CUDA call that starts GPU work
+    COPY = "copy"  # in a CUDA call that copies
+    SYNC = "sync"  # in a CUDA call that waits for the GPU
+    ALLOC = "alloc"  # in a CUDA call that allocates or frees memory
+    OTHER = "other"  # in another CUDA call, or blocked in something else
+    UNKNOWN = "unknown"  # not recorded
 
 
-ACTIVITIES = tuple(Activity)
-"""An activity's code in columns is its place here."""
+ACTIVITIES = tuple(Activity)  # an activity's code in columns is its place here
 CODES = {activity: code for code, activity in enumerate(ACTIVITIES)}

@@ -1,22 +1,19 @@
-"""A benchmark suite in data: what a case is, and its result. Read back from `bench.json`, so validated.
+"""A benchmark suite in data: what a case is, and its result.
 
-Times are milliseconds, sizes bytes, energies joules. What was not measured is None, its reason is in `reasons`, by the
-field's name.
+Times are milliseconds, sizes bytes, energies joules. What was not measured is None; `reasons` says why, by field.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from perfharness.model.base import Record
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
-Direction = Literal["higher", "lower"]
-"""Which values of a metric are better."""
-
+Direction = Literal["higher", "lower"]  # which values of a metric are better
 LatencyFigure = Literal["mean", "p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
@@ -29,20 +26,22 @@ class TensorSpec(Record):
     dtype: str
 
 
-class BenchCase(Record):
-    """One cell of models x backends x modes x precisions x batch sizes; `case_id` is a file name, unique in a suite.
+class Cell(Record):
+    """What is measured at one or several batch sizes."""
 
-    `variant` are the settings of the backend that the suite names, as `threads=2`: a backend may be there with several.
-    """
-
-    case_id: str
     model: str
     backend: str
     mode: str
     precision: Precision
     device: Literal["cpu", "cuda"]
+    variant: str = ""  # settings of the backend that the suite names, as `threads=2`
+
+
+class BenchCase(Cell):
+    """A cell at one batch size; `case_id` is a file name, unique in a suite."""
+
+    case_id: str
     batch_size: int
-    variant: str = ""
 
 
 NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=1)
@@ -50,17 +49,12 @@ NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32",
 
 
 class Estimate(Record):
-    """A number with its 95 % interval; `reason` is why it has none. An exact number has itself for both ends."""
+    """A number with its 95 % interval; `reason` is why it has none."""
 
     value: float
     low: float | None = None
     high: float | None = None
     reason: str | None = None
-
-    @classmethod
-    def exact(cls, value: float) -> Estimate:
-        """Of a number that was counted, not estimated."""
-        return cls(value=value, low=value, high=value)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -68,13 +62,8 @@ class Estimate(Record):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
-def _estimate(value: object) -> object:
-    """Of a file from when p90 had no interval."""
-    return Estimate(value=value) if isinstance(value, int | float) else value
-
-
 class LatencyStats(Record):
-    """Milliseconds of one iteration. Percentiles are None where there are too few iterations to mean anything."""
+    """Milliseconds per iteration. Percentiles are None where there are too few iterations."""
 
     iterations: int
     warmup_iterations: int
@@ -82,60 +71,35 @@ class LatencyStats(Record):
     std: float | None
     median: Estimate
     p50: float | None
-    p90: Annotated[Estimate | None, BeforeValidator(_estimate)]
+    p90: Estimate | None
     p95: Estimate | None
     p99: Estimate | None
     min: float
     max: float
-    stable: bool | None = None
-    """Whether the median had settled when measuring stopped; None where that was not asked for."""
-
-    drift_percent: float | None = None
-    """How much the median of the last third is above that of the first.
-
-    None where that may be chance or is below 2 %.
-    """
+    stable: bool | None = None  # the median had settled when measuring stopped; None: not asked for
+    drift_percent: float | None = None  # median of the last third above the first; None: chance, or below 2 %
 
 
 class MemoryUse(Record):
     """Peaks while the case ran, and the model's own size."""
 
-    device_peak_bytes: int | None = None
-    """The larger of the two below."""
-
-    device_allocator_bytes: int | None = None
-    """What the framework's allocator had reserved at most."""
-
-    device_process_bytes: int | None = None
-    """What the driver counts for the process, its CUDA context included; seen now and then, so no peak of moments."""
-
-    device_source: str | None = None
-    """Where `device_process_bytes` is from."""
-
-    host_peak_bytes: int | None = None
-    """Resident, from the start of the process on; libraries are in it."""
-
+    device_peak_bytes: int | None = None  # the larger of the two below
+    device_allocator_bytes: int | None = None  # reserved by the framework's allocator
+    device_process_bytes: int | None = None  # of the process by the driver, CUDA context included; sampled
+    device_source: str | None = None  # of `device_process_bytes`
+    host_peak_bytes: int | None = None  # resident, libraries included
     model_file_bytes: int | None = None
-    model_device_bytes: int | None = None
-    """By how much the process's device memory grew when the model was loaded; a CUDA context made then is in it."""
-
+    model_device_bytes: int | None = None  # growth while the model was loaded; may include the CUDA context
     model_host_bytes: int | None = None
-    """Likewise resident memory of the host."""
-
     limit_bytes: int | None = None
     limit_held_by: str | None = None
-    """What enforces the limit."""
 
 
 class StartUp(Record):
     """Milliseconds from nothing to the first result; `build`, of an engine or a compilation, is in no other part."""
 
-    process_ms: float | None = None
-    """From the start of the process to the first line of ours: interpreter, perfharness's own imports."""
-
-    import_ms: float | None = None
-    """Of the framework."""
-
+    process_ms: float | None = None  # interpreter and perfharness's own imports
+    import_ms: float | None = None  # of the framework
     build_ms: float | None = None
     load_ms: float | None = None
     allocate_ms: float | None = None
@@ -163,13 +127,11 @@ class AccuracyRecord(Record):
 class EqualityRecord(Record):
     """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
 
-    Of all outputs together: the largest differences, the smallest cosine, None where an output has none (all zeros, not
-    finite, empty). `equal` is None where they could not be
-    compared, for the `reason` given.
+    Largest differences and smallest cosine of all outputs; None: an output has none (all zeros, not finite, empty).
     """
 
     reference: str
-    equal: bool | None
+    equal: bool | None  # None: not comparable, for `reason`
     absolute_tolerance: float
     relative_tolerance: float
     max_absolute: float | None = None
@@ -186,9 +148,7 @@ class CaseProcess(Record):
     signal: str | None = None
     timed_out: bool = False
     interrupted: bool = False
-    reported: bool = True
-    """Whether it wrote its own result; one that did not may have found the disk full, say."""
-
+    reported: bool = True  # it wrote its own result
     attempts: int = 1
 
 
@@ -197,46 +157,28 @@ class CaseResult(Record):
 
     case: BenchCase
     status: CaseStatus
-    reason: str | None = None
-    """Why it is not `ok`, one sentence with the next step."""
-
+    reason: str | None = None  # why it is not `ok`, with the next step
     inputs: list[TensorSpec] = Field(default_factory=list)
     outputs: list[TensorSpec] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
-    latency: LatencyStats | None = None
-    """Host to device, execute, device to host, synchronised: wall clock."""
-
-    execute_latency: LatencyStats | None = None
-    """The device's own time of `execute`, from its events."""
-
-    items_per_second: Estimate | None = None
-    """One round after another: batch size / mean latency."""
-
+    latency: LatencyStats | None = None  # wall clock: host to device, execute, device to host, synchronised
+    execute_latency: LatencyStats | None = None  # of `execute` alone, by the device's events
+    items_per_second: Estimate | None = None  # batch size / mean latency
     tokens_per_second: Estimate | None = None
-    telemetry_items_per_second: float | None = None
-    """Of the telemetry pass, which utilisation, power and energy are of; `items_per_second` is not."""
-
+    telemetry_items_per_second: float | None = None  # of the telemetry pass: utilisation, power, energy, clocks
     utilization_percent: float | None = None
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None
-    clock_drop_percent: float | None = None
-    """By how much the clock of the multiprocessors was lower right after the timed rounds than right before."""
-
-    settings: dict[str, str] = Field(default_factory=dict)
-    """What the backend set (`Session.settings`)."""
-
+    clock_drop_percent: float | None = None  # of the SM clock, from right before the timed rounds to right after
+    settings: dict[str, str] = Field(default_factory=dict)  # that the backend set (`Session.settings`)
     memory: MemoryUse = Field(default_factory=MemoryUse)
     startup: StartUp = Field(default_factory=StartUp)
     layers: list[LayerRecord] = Field(default_factory=list)
     accuracy: AccuracyRecord | None = None
     equality: EqualityRecord | None = None
-    reasons: dict[str, str] = Field(default_factory=dict)
-    """Field -> why it is None or empty."""
-
+    reasons: dict[str, str] = Field(default_factory=dict)  # field -> why it is None or empty
     process: CaseProcess | None = None
-    spec_sha256: str | None = None
-    """Of all that decided what was measured, so that `--resume` can detect a changed suite."""
-
+    spec_sha256: str | None = None  # of all that decided what was measured, for `--resume`
     started_unix_ns: int | None = None
     duration_s: float | None = None
 
@@ -245,9 +187,7 @@ class MachineRecord(Record):
     """Where a suite ran, for results of several machines side by side."""
 
     hostname: str
-    machine_id: str | None = None
-    """A digest of the operating system's own id of the machine."""
-
+    machine_id: str | None = None  # digest of the operating system's own id
     cpu: str | None = None
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None

@@ -11,21 +11,12 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from perfharness.model.conventions import printable
-from perfharness.model.secrets import mask_arguments, mask_text
+from perfharness.secrets import mask_arguments
 
 NAME_BYTES = 255
 PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}(-\d{1,9}){0,63}")
-CHILD_FOLDER = re.compile(r"(?:child|rank)_\d{1,9}", re.ASCII)
-"""Folder of a measured process in that of its launched one: `rank_R` where its rank is known, else `child_K`."""
-
+CHILD_FOLDER = re.compile(r"(?:child|rank)_\d{1,9}", re.ASCII)  # in the folder of the launched process
 MEASURED_FOLDER = re.compile(rf"{PROCESS_FOLDER.pattern}(/{CHILD_FOLDER.pattern})?", re.ASCII)
-
-
-def _file_name(name: str) -> str:
-    """One component of a path: never outside of its folder, never hidden."""
-    if not name or name.startswith(".") or "/" in name or not name.isprintable() or len(name.encode()) > NAME_BYTES:
-        raise ValueError("must be the name of a file in its folder")
-    return name
 
 
 def _measured_folder(name: str) -> str:
@@ -35,10 +26,12 @@ def _measured_folder(name: str) -> str:
 
 
 def _trace_name(name: str) -> str:
+    """A file in the folder of a process: never outside of it, never hidden."""
     *folders, file = name.split("/")
     if len(folders) > 1 or not all(map(CHILD_FOLDER.fullmatch, folders)):
         raise ValueError("must be the name of a file in the folder of a process")
-    _file_name(file)
+    if not file or file.startswith(".") or not file.isprintable() or len(file.encode()) > NAME_BYTES:
+        raise ValueError("must be the name of a file in its folder")
     return name
 
 
@@ -57,31 +50,14 @@ def finite(value: Any) -> Any:
     return value
 
 
-MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]
-"""`proc_X_gpu_Y`, or the folder of a process that it started."""
-
-TraceName = Annotated[str, AfterValidator(_trace_name)]
-"""A trace, relative to the folder of its launched process."""
-
-Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-"""An integer that a column can hold."""
-
-UnixNs = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""A time of day; half of the range of 64 bits, so that a duration can be added."""
-
+MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]  # a launched process, or one that it started
+TraceName = Annotated[str, AfterValidator(_trace_name)]  # relative to the folder of its launched process
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # fits into a column
+UnixNs = Annotated[int, Field(ge=0, lt=1 << 62)]  # a time of day to which a duration can be added
 Seconds = Annotated[float, Field(ge=0, le=4e9)]
-
 FiniteJson = Annotated[dict[str, dict[str, Any]], AfterValidator(finite)]
-"""What companions noted."""
-
-MaskedArguments = Annotated[list[str], AfterValidator(mask_arguments)]
-"""A command line, with secrets masked."""
-
-PrintableText = Annotated[str, AfterValidator(printable)]
-"""A text with what is no UTF-8 escaped, as a folder's name may have it: JSON takes none of it."""
-
-MaskedText = Annotated[str, AfterValidator(mask_text)]
-"""A text that may quote command lines or output, with secrets masked."""
+MaskedArguments = Annotated[list[str], AfterValidator(mask_arguments)]  # a command line, with secrets masked
+PrintableText = Annotated[str, AfterValidator(printable)]  # what is no UTF-8 is escaped: JSON takes none of it
 
 
 def refuse_booleans(values: Mapping[str, Any], fields: Mapping[str | None, FieldInfo]) -> None:

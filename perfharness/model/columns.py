@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Integers = npt.NDArray[np.signedinteger[Any]]
-"""Codes, indices and numbers, as narrow as they may be."""
-
 Bool = npt.NDArray[np.bool_]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]  # codes, indices and numbers, as narrow as they may be
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table: columns of one length, the first field is one of them."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))

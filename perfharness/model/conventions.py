@@ -9,55 +9,32 @@ import re
 from collections.abc import Sequence
 
 DEFAULT_DOMAIN = "perfharness"
+STARTUP_DOMAIN = "perfharness.startup"  # ranges before the first batch (`startup_range`): in no result
+CAPTURE_RANGE = "perfharness.capture"  # range and domain: while it is open, nsys records (`--capture-batches`)
 
-STARTUP_DOMAIN = "perfharness.startup"
-"""Ranges before the first batch (`startup_range`): in the trace for the timeline, and no part of any result."""
-
-CAPTURE_RANGE = "perfharness.capture"
-"""Range and domain: while it is open, nsys records (`--capture-batches`)."""
-
-MARK_RECORDER = "perfharness.recorder"
-"""Mark made once per recorder and domain; the recorder's name is the name of the mark's category."""
-
-MARK_ITEMS = "perfharness.items"
-"""Mark made inside a batch, just before it is popped; its int64 payload is the item count."""
-
-MARK_DELETE = "perfharness.delete"
-"""Mark made inside a range, just before it is popped: the range and all below it are left out of the results."""
-
-MARK_BARRIER = "perfharness.start_barrier"
-"""Mark made when the start barrier opens for a thread; its int64 payload is the nanoseconds that it has waited."""
-
+# Marks; payloads are int64, times nanoseconds.
+MARK_RECORDER = "perfharness.recorder"  # once per recorder and domain; the mark's category is the recorder's name
+MARK_ITEMS = "perfharness.items"  # in a batch, just before it is popped; payload: items
+MARK_DELETE = "perfharness.delete"  # in a range, just before it is popped: leave it and all below out of the results
+MARK_SHARED = "perfharness.shared"  # in a batch, just before it is popped: other ranks work on the same items
+MARK_BARRIER = "perfharness.start_barrier"  # when the start barrier opens for a thread; payload: its wait
 MARK_READY_TIME = "perfharness.ready_time"
-"""Mark before a batch is pushed, and after it or one of its direct stages is popped, at most once in
-`READY_TIME_EVERY_NS` per thread; its int64 payload is how long the thread has run or has waited for a CPU until then,
-in nanoseconds. For the rest of its life it waited for something else. Linux only."""
+"""Before a batch and after it or one of its direct stages, at most once in `READY_TIME_EVERY_NS` per thread; Linux.
 
-MARK_QUEUED = "perfharness.queued"
-"""Mark made together with `MARK_READY_TIME`, once the thread has waited for a CPU; its int64 payload is for how long it
-has until then, in nanoseconds, whoever had the CPUs."""
+Payload: for how long the thread has run or been ready to run so far. Otherwise it waited for something else.
+"""
 
-READY_TIME_EVERY_NS = 5_000_000
-"""Reading it takes 5 to 10 us, after a sleep up to 170 us."""
-
-MARK_COMPILING = "perfharness.compiling"
-"""Mark made together with `MARK_READY_TIME`, once torch.compile has compiled on the thread; its int64 payload is
-for how long it has until then, in nanoseconds."""
-
-MARK_SHARED = "perfharness.shared"
-"""Mark made inside a batch, just before it is popped: other ranks work on the same items (`shared=True`)."""
-
-COMMUNICATION = "communication"
-"""User category of a range around a collective call, in which ranks wait for each other. Its name is the operation's,
-as `collective_name` writes it."""
-
+MARK_QUEUED = "perfharness.queued"  # with `MARK_READY_TIME`; payload: for how long the thread waited for a CPU so far
+MARK_COMPILING = "perfharness.compiling"  # with `MARK_READY_TIME`; payload: time in torch.compile on the thread so far
+READY_TIME_EVERY_NS = 5_000_000  # a reading takes 5 to 10 us, after a sleep up to 170 us
 MARK_CLOCK = "perfharness.clock"
-"""Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
-in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""
+"""Several when a recorder is made and finalized; payload: CLOCK_MONOTONIC just before, which ties the trace's clock."""
 
 MARK_END = "perfharness.end"
-"""Mark in the default domain, with a pid and a number, before a process ends by `os._exit`: nsys then writes what it
-still holds."""
+"""In the default domain, with a pid and a number, before `os._exit`: makes nsys write what it still holds."""
+
+COMMUNICATION = "communication"
+"""User category of a range around a collective call, in which ranks wait for each other; named by `collective_name`."""
 
 CATEGORY_SEPARATOR = "/"
 LANE_SEPARATOR = "#"

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from perfharness.model.activity import Activity
 from perfharness.model.findings import Finding
-from perfharness.model.rounding import figure
+from perfharness.model.rounding import rounded
 from perfharness.model.trace import GpuDevice
 
 Path = tuple[str, ...]
+"""Recorder and keys of the entries around and of one, the outermost first."""
 
 WarmupState = Literal["enough", "too-short", "never-steady", "cannot-tell"]
 
@@ -39,18 +40,6 @@ class Code(str, Enum):
     UNKNOWN = "unknown"
 
 
-class HostActivity(str, Enum):
-    """What a host thread does: inside a kind of CUDA call, or outside of any."""
-
-    LAUNCH = "launch"
-    SYNCHRONIZE = "synchronize"
-    ALLOCATE = "allocate"
-    COPY = "copy"
-    LOAD = "load"
-    OTHER = "other"
-    OUTSIDE = "outside"
-
-
 class KernelKind(str, Enum):
     """The kind of work, by the kernel's name."""
 
@@ -72,203 +61,157 @@ class OccupancyLimiter(str, Enum):
 
 
 class GpuLimit(str, Enum):
-    """What limits the GPU's own work; the last one where the trace does not show it."""
+    """What limits the GPU's own work."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
     UNDERFILLED = "underfilled"
-    COMMUNICATION = "communication"
-    """Kernels that exchange data with other GPUs, or wait in that for GPUs that come late."""
+    COMMUNICATION = "communication"  # kernels that exchange data with other GPUs, or wait there for late ones
     CANNOT_TELL = "cannot-tell"
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """What nsys's counters saw a stage's kernels do on one GPU, against what that GPU can do.
-
-    Only tensor cores are counted. `ceiling_flop_per_s` is the roofline at `flop_per_byte` (None: no bytes).
-    """
+    """What nsys's counters saw a stage's kernels do on one GPU, against that GPU's peak. Only tensor cores count."""
 
     gpu: int
     tensor_share: float
-    flop_per_s: float
-    """Each tensor operation counted as a multiply-add of 16-bit types, two operations."""
-    peak_flop_per_s: float
-    """At the clock that the GPU ran at."""
-    bytes_per_s: float
-    """Of the GPU's memory, read and written."""
+    flop_per_s: float  # a tensor operation counts as a multiply-add of 16-bit types: two operations
+    peak_flop_per_s: float  # at the clock that the GPU ran at
+    bytes_per_s: float  # of the GPU's memory, read and written
     peak_bytes_per_s: float
-    flop_per_byte: float | None
-    ceiling_flop_per_s: float
+    flop_per_byte: float | None  # None: no bytes
+    ceiling_flop_per_s: float  # the roofline at `flop_per_byte`
 
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Launches of one kernel on one GPU with one grid and block. `share` is of the stage's kernel time, 0 to 1.
-
-    `kind` is derived from the name. `occupancy` is the share of the GPU's warps that can be resident at most, `limiter`
-    what keeps it from being more, `waves` how often the grid fills the GPU (docs/guides/diagnosis.md).
-    """
+    """Launches of one kernel on one GPU with one grid and block (docs/guides/diagnosis.md)."""
 
     name: str
-    gpu: int
-    """Index in `gpus`."""
+    gpu: int  # index in `gpus`
     kind: KernelKind
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     registers: int | None
     shared_bytes: int | None
-    waves: float | None
-    occupancy: float | None
+    waves: float | None  # how often the grid fills the GPU
+    occupancy: float | None  # share of the GPU's warps that can be resident at most
     limiter: OccupancyLimiter | None
     count: float
     time_ms: float
     mean_us: float
-    share: float
-    counters: GpuCounters | None = None
-    """Where the trace has counters (nsys)."""
+    share: float  # of the stage's kernel time
+    counters: GpuCounters | None = None  # nsys only
     roofline: RooflinePoint | None = None
 
 
 @dataclass(frozen=True)
 class CopyGroup:
-    """Copies of one direction, GPU and kind of host memory. `gb_per_s`: bytes by the time that the copies took."""
+    """Copies of one direction, GPU and kind of host memory."""
 
     direction: str
-    gpu: int
-    """Index in `gpus` of the GPU whose copy it was."""
-    source_gpu: int | None
-    """Of a copy between two GPUs: where from, and where to; None for every other, and where the trace lacks it."""
+    gpu: int  # index in `gpus`
+    source_gpu: int | None  # None, as below: not a copy between two GPUs, or not in the trace
     target_gpu: int | None
     host_memory: str | None
     count: float
     bytes: float | None
     time_ms: float
-    gb_per_s: float | None
+    gb_per_s: float | None  # bytes by the time that the copies took
 
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What the stage's own work on the GPU is limited by, as far as counters or else the trace show. Copies from and to
-    the host are no part of it.
+    """What limits the stage's own work on the GPU, without copies from and to the host. Times are sums of operations.
 
-    `basis` is `counters`, `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (what kernels are
-    called), or None. Times are sums of operations, as `work_ms` is.
+    `basis` is `counters`, `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (of kernels).
     """
 
     limit: GpuLimit
     basis: Literal["counters", "shape", "bandwidth", "names"] | None
     work_ms: float
-    by_name_ms: dict[str, float]
-    """Kernel time by `KernelKind`, without the underfilled and the short ones."""
+    by_name_ms: dict[str, float]  # kernel time by `KernelKind`, without the underfilled and the short ones
     underfilled_ms: float | None
-    """Of kernels that leave half of the multiprocessors without a block, while no other kernel ran on that GPU; not of
-    those that exchange data with other GPUs, which need few."""
-    short_ms: float
-    """Of the other kernels, those so short that starting and ending is a good part of them."""
-    tail_ms: float | None
-    """Lost in last waves that fill the GPU in part, if all blocks of a grid take equally long."""
-    moved_gb_per_s: float | None
-    """Of copies inside the GPU (read and written) and memsets, by the time they took."""
+    """Kernels that leave half of the multiprocessors without a block while alone on the GPU, but no communication."""
+    short_ms: float  # other kernels, so short that starting and ending is a good part of them
+    tail_ms: float | None  # lost in last waves that fill the GPU in part, if all blocks take equally long
+    moved_gb_per_s: float | None  # of copies inside the GPU (read and written) and memsets, while they ran
     moved_peak_share: float | None
-    at_peak_ms: float | None
-    """Of those copies and memsets, what ran near the memory's bandwidth."""
+    at_peak_ms: float | None  # of those, what ran near the memory's bandwidth
     evidence: list[str]
     missing: list[str]
-    roofline: list[RooflinePoint] = field(default_factory=list)
-    """Of each GPU with counters whose peaks are known."""
+    roofline: list[RooflinePoint] = field(default_factory=list)  # of each GPU with counters and known peaks
 
 
 @dataclass(frozen=True)
 class GpuCounters:
-    """nsys's counters of one GPU over exactly the time in which the stage's kernels ran; shares of the peak, 0 to 1.
+    """nsys's counters of one GPU while the stage's kernels ran; shares of the peak, 0 to 1.
 
-    None: the card or the tracer does not have it, or the stage's time on the GPU is too short for the readings;
-    `missing` has the reason.
+    None: the card or the tracer does not have it, or the time is too short for the readings; `missing` says which.
     """
 
     gpu: int
     missing: list[str]
-    seconds: float = 0.0
-    """Of readings that lie in the stage's time on the GPU."""
+    seconds: float = 0.0  # of readings in the stage's time on the GPU
     sm_active: float | None = None
     occupancy: float | None = None
     tensor: float | None = None
     dram: float | None = None
-    uncertainty: float | None = None
-    """Half the width of the range that each share lies in, whatever the readings leave open; None: not known."""
-    errors: dict[str, float] = field(default_factory=dict)
-    """The same of each share, by its name."""
-    sm_clock_mhz: float | None = None
-    """Mean clock of the multiprocessors meanwhile: the peak of the tensor cores is at that clock."""
+    uncertainty: float | None = None  # half the width of the range that each share lies in
+    errors: dict[str, float] = field(default_factory=dict)  # the same by name of the share
+    sm_clock_mhz: float | None = None  # mean: the peak of the tensor cores is at that clock
 
 
 @dataclass(frozen=True)
 class Place:
-    """A function of the user's own code, and its line that takes most of its time.
-
-    Shares are of the stage's time; both hold the time of the libraries that are called there.
-    """
+    """A function of the user's own code, and its line that takes most of its time, called libraries included."""
 
     function: str
     file: str
     line: int
-    function_share: float
+    function_share: float  # of the stage's time
     line_share: float
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of a stage's time.
-
-    `share` is of the stage's time, `saves_ms` what mending it saves per batch at most (None: not known). `detail` is
-    the GPU's limit of `gpu-bound`, and what `waiting` is for. `place` is where in the code, None: not known.
-    """
+    """A cause of a stage's time."""
 
     code: Code
-    share: float
-    saves_ms: float | None
+    share: float  # of the stage's time
+    saves_ms: float | None  # by mending it, per batch, at most; None: not known
     what: str
     step: str
-    least: float
-    """The share that makes it the verdict."""
-    place: Place | None = None
-    detail: str | None = None
+    least: float  # the share that makes it the verdict
+    place: Place | None = None  # where in the code
+    detail: str | None = None  # the GPU's limit of `gpu-bound`; what `waiting` is for
 
 
 @dataclass(frozen=True)
 class FunctionShare:
-    """A function on the sampled stacks of a stage. `line`: where most of its own time passed.
-
-    Shares are of the samples' time: `self_share` at the top of the stack, `total_share` anywhere on it.
-    """
+    """A function on the sampled stacks of a stage; shares are of the samples' time."""
 
     function: str
     file: str
-    line: int
-    self_share: float
-    total_share: float
+    line: int  # where most of its own time passed
+    self_share: float  # at the top of the stack
+    total_share: float  # anywhere on it
 
 
 @dataclass(frozen=True)
 class StageDiagnosis:
-    """Why a stage takes its time. `causes[0]` is the verdict; there is always one.
-
-    `wall_ms` is per batch and of the measured pass, over all batches. `activities` are shares of the stage's time in
-    the profiling pass, or with one pass in that one, `samples` how many they rest on; `functions` are of these samples.
-    `slowdown`: the stage's time in the profiling pass by that in the measured pass, None with one pass. `is_changed`:
-    its part of the batch is another one there. `limits`, `kernels`, `copies` and `counters` are of its GPU work.
-    """
+    """Why a stage takes its time. `causes[0]` is the verdict; there is always one."""
 
     path: Path
     batches: int
-    wall_ms: float
+    wall_ms: float  # of the measured pass, over all batches
     gpu_busy_ms: float | None
-    activities: Mapping[Activity, float]
-    samples: int
+    activities: Mapping[Activity, float]  # shares of the stage's time in the profiling pass, or the only one
+    samples: int  # that `activities` and `functions` rest on
     causes: list[Cause]
-    slowdown: float | None = None
-    is_changed: bool = False
+    slowdown: float | None = None  # time in the profiling pass by that in the measured one; None: one pass
+    is_changed: bool = False  # its part of the batch is another one in the profiling pass
     functions: list[FunctionShare] = field(default_factory=list)
     limits: GpuLimits | None = None
     kernels: list[KernelGroup] = field(default_factory=list)
@@ -283,15 +226,12 @@ class StageDiagnosis:
 
 @dataclass(frozen=True)
 class WarmupDiagnosis:
-    """Whether the warm-up cut of one loop is enough.
-
-    `steady_from` is the index of the first steady batch, from 0; None: it is never steady, or too short to tell.
-    """
+    """Whether the warm-up cut of one loop is enough."""
 
     loop: Path
     batches: int
     warmup_batches: int
-    steady_from: int | None
+    steady_from: int | None  # index of the first steady batch; None: never, or too short to tell
     state: WarmupState
     level_ms: float | None
     tolerance_ms: float | None
@@ -309,17 +249,4 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""
-        tree = rounded(asdict(self))
-        tree["findings"] = [finding.to_json() for finding in self.findings]
-        return {"unit": "milliseconds", **tree}
-
-
-def rounded(value: Any) -> Any:
-    """Plain JSON values of dataclasses' contents: enumerations by value, numbers as in all files."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {rounded(key): rounded(below) for key, below in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(below) for below in value]
-    return figure(value) if isinstance(value, float) else value
+        return {"unit": "milliseconds", **rounded(asdict(self))}

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from perfharness.model.conventions import printable
+from perfharness.secrets import mask_text
+
 
 class Severity(str, Enum):
     """How far a finding reaches. Any `ERROR` makes the command exit with 3: measured, but a check failed."""
@@ -18,7 +21,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """One finding, in which secrets are masked.
 
     Args:
         code: stable kebab-case identifier, e.g. `trace-missing-ranges`.
@@ -34,15 +37,13 @@ class Finding:
     hint: str = ""
     process: str | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", mask_text(printable(self.message)))
+        object.__setattr__(self, "hint", printable(self.hint))
+
     def to_json(self) -> dict[str, Any]:
         """The finding as it stands in JSON files."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "message": self.message,
-            "hint": self.hint,
-            "process": self.process,
-        }
+        return {**vars(self), "severity": self.severity.value}
 
 
 CONSEQUENCES = frozenset(

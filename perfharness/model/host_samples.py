@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from perfharness.model.columns import Int64, Integers
+from perfharness.model.columns import Columns, Int64, Integers
 
 COARSE_NS = 10_000_000
 
@@ -29,7 +29,7 @@ class HostState(IntEnum):
     FILE = 5
     """Reads, writes, opens, synchronises a file, or waits for a page of one."""
     SOCKET = 6
-    """Network: another machine, or one that is not known. In files of earlier versions also pipes, and this machine."""
+    """Network. In files of earlier versions also pipes."""
     PROCESS = 7
     """Waits for a child process to end."""
     DRIVER = 8
@@ -41,7 +41,7 @@ class HostState(IntEnum):
     PIPE = 11
     """Waits for another process of this machine: a pipe, or a local socket."""
     LOOPBACK = 12
-    """Network, to this machine itself."""
+    """Network, to this machine itself; in files of earlier versions."""
 
 
 class HostEventKind(IntEnum):
@@ -57,8 +57,6 @@ class HostEventKind(IntEnum):
     at least."""
     CPU_TIME = 4
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
-    CPUS = 6
-    """From here on the process may run on other CPUs than before; `detail`: how many cores."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class HostSamples:
+class HostSamples(Columns):
     """One row a sample of a thread, ordered by thread and time; the columns are aligned.
 
     `length_ns` is the time that the sample stands for: since the last one of this thread, corrected by its CPU time.
@@ -94,18 +92,11 @@ class HostSamples:
     gil_holder: Int64
     """The thread that held the interpreter lock at that moment, as `thread`; 0: none did, or it is not known."""
 
-    counts: Int64
-    """Shape (samples, 4): page faults without and with reading from a disk, context switches by waiting and by losing
-    the CPU, since the last sample of the thread; -1: not known."""
-
     frames: list[Frame]
     stacks: list[tuple[int, ...]]
     stage_paths: list[tuple[str, ...]]
     interval_ns: int
     """Asked for; `length_ns` has what came of it."""
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
     @property
     def is_coarse(self) -> bool:
@@ -114,7 +105,7 @@ class HostSamples:
 
 
 @dataclass(frozen=True)
-class HostEvents:
+class HostEvents(Columns):
     """Intervals on threads, ordered by start; the columns are aligned."""
 
     start_ns: Int64
@@ -124,9 +115,6 @@ class HostEvents:
     """`HostEventKind`."""
     detail: Integers
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True)
 class HostProbe:
@@ -135,8 +123,6 @@ class HostProbe:
     samples: HostSamples
     events: HostEvents
     missing: tuple[str, ...] = ()
-    cpus: int | None = None
-    """Cores that the process may run on at first: two hyperthreads of one core count once. None: not known."""
     together: HostSamples | None = None
     """The samples of all processes that were launched together, where it is not the only one: those that it waits for
     may be among them. Their frames and stacks have numbers of their own."""

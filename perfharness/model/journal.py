@@ -1,4 +1,4 @@
-"""`recorder.json`: the recorder's own counts, against which a trace is checked. Read back, so validated."""
+"""`recorder.json`: the recorder's own counts, against which a trace is checked. Times are UTC."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from typing import Any
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.measured import ProcessFacts
+from perfharness.model.manifest import ProcessFacts
 
 JOURNAL_NAME = "recorder.json"
-JOURNALS_OF_CHILDREN = "recorder_*.json"
-"""Pattern of the files of further processes of one measured process."""
+JOURNALS_OF_CHILDREN = "recorder_*.json"  # of further processes of one measured process
 
 
 class CapturedRecord(Record):
     """What of a recorder was let through to the tracer."""
 
-    ranges: int
-    """Those around the batches included, which are opened once more where the capture begins."""
-
+    ranges: int  # with those around the batches, which are opened again where the capture begins
     batches: int
 
 
@@ -28,29 +25,16 @@ class RecorderRecord(Record):
 
     name: str
     domain: str
-    args: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the script; values that look like secrets are masked."""
-
-    ranges: int
-    """Pushed, deleted and open ones included: as many must be in the trace."""
-
-    batches: int
-    """Popped, deleted ones included; of earlier versions without them."""
-
-    items: int
-    """Of these batches."""
-
-    failed_batches: int = 0
-    """Of these batches, ended by an exception, and so deleted."""
-
-    deleted_ranges: int = 0
-    """Popped with `delete_range`, without those below."""
-
+    args: dict[str, Any] = Field(default_factory=dict)  # of the script; secrets masked
+    ranges: int  # pushed, with deleted and open ones: as many must be in the trace
+    batches: int  # popped, with deleted ones
+    items: int  # of these batches
+    failed_batches: int = 0  # of these batches: ended by an exception, and so deleted
+    deleted_ranges: int = 0  # popped with `delete_range`, without those below
     threads: int = 0
     finalized: bool
     open_ranges: list[str] = Field(default_factory=list)
-    captured: CapturedRecord | None = None
-    """None: everything, as ever but with `--capture-batches`."""
+    captured: CapturedRecord | None = None  # None: everything (no `--capture-batches`)
 
     @property
     def recorded_ranges(self) -> int:
@@ -59,7 +43,7 @@ class RecorderRecord(Record):
 
     @property
     def recorded_items(self) -> int:
-        """The same of items; of captured batches they are not counted."""
+        """How many items must be in the trace; of captured batches they are not counted."""
         return self.items if self.captured is None else 0
 
 
@@ -74,7 +58,7 @@ class StartupRangeRecord(Record):
 
 
 class StartupRecord(Record):
-    """What the recorder knows of the time before the first batch; UTC nanoseconds."""
+    """What the recorder knows of the time before the first batch."""
 
     first_recorder_unix_ns: int | None = None
     first_batch_unix_ns: int | None = None
@@ -84,9 +68,7 @@ class StartupRecord(Record):
 class BarrierWait(Record):
     """A thread that waited for the other processes to reach their first measured batch."""
 
-    loop: str
-    """Recorder, ranges and name of the batch, joined by slashes."""
-
+    loop: str  # recorder, ranges and name of the batch, joined by slashes
     thread: int | None = None
     begin_unix_ns: int
     waited_ns: int
@@ -97,32 +79,16 @@ class RecorderJournal(ProcessFacts):
 
     schema_version: int
     nvtx_version: str | None = None
-    nvtx_disabled: bool = False
-    """Whether NVTX_DISABLE switched nvtx off."""
-
+    nvtx_disabled: bool = False  # by NVTX_DISABLE
     python_version: str | None = None
-    listening: bool | None = None
-    """Whether a tool took the NVTX ranges; None where nvtx is too old to report it."""
-
+    listening: bool | None = None  # a tool took the NVTX ranges; None: nvtx is too old to report it
     ended: str
-    """`finalized`, `exit` (also `sys.exit`), `exception`, `exec`: it became another program without a recorder, or
-    `running`: killed, with the counts of the last write."""
-
-    cuda_loaded: bool | None = None
-    """Whether CUDA was initialised in the process at its end; earlier versions: whether its driver was loaded."""
-
-    instruments: list[str] = Field(default_factory=list)
-    """Settings and instruments that slow the process down, as they were found at its end."""
-
-    startup: StartupRecord | None = None
-    """None in a forked child."""
-
-    start_barrier: list[BarrierWait] | None = None
-    """Each time that a thread waited at the start barrier; None where the launch held none."""
-
-    compiled_ranges: list[str] = Field(default_factory=list)
-    """Names of ranges that torch.compile met while it compiled, and which nothing records there."""
-
+    """`finalized`, `exit`, `exception`, `exec` (became a program without a recorder), or `running` (killed)."""
+    cuda_loaded: bool | None = None  # CUDA was initialised at its end
+    instruments: list[str] = Field(default_factory=list)  # that slow the process down, found at its end
+    startup: StartupRecord | None = None  # None: a forked child
+    start_barrier: list[BarrierWait] | None = None  # None: the launch held none
+    compiled_ranges: list[str] = Field(default_factory=list)  # that torch.compile met; nothing records them there
     recorders: list[RecorderRecord] = Field(default_factory=list)
 
     @property

@@ -11,9 +11,7 @@ from pydantic import Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.load_judgement import LoadFigure as LoadFigure
-from perfharness.model.load_judgement import Sustained
-from perfharness.model.manifest import FindingRecord
+from perfharness.model.findings import Finding
 
 WINDOWS_NAME = "load_windows.jsonl"
 REQUESTS_NAME = "requests.parquet"
@@ -22,31 +20,41 @@ LOAD_VERSION = 1
 Loop = Literal["open", "closed"]
 Status = Literal["ok", "interrupted", "stopped-by-errors", "killed"]
 TargetKind = Literal["callable", "backend", "http"]
+LeakVerdict = Literal["leaks", "does-not-leak", "cannot-tell"]
+DriftVerdict = Literal["rises", "falls", "steady", "cannot-tell"]
+StepVerdict = Literal["meets", "misses", "undecided"]
 
 TIMES = ("latency", "queueing", "service", "lateness")
-TOKEN_TIMES = ("first_token", "between_tokens")
-"""Of answers that are streams of tokens."""
-
+TOKEN_TIMES = ("first_token", "between_tokens")  # of answers that are streams of tokens
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 UNANSWERED = "unanswered"
-LEAST_BEYOND = 10
-"""A percentile needs that many values beyond it."""
+LEAST_BEYOND = 10  # a percentile needs that many values beyond it
+
+
+class _Described(Record, use_attribute_docstrings=True):
+    """Its fields are described in schemas."""
+
+
+class LoadFigure(_Described):
+    """A number with its 95 % interval, where there is one."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+    """why the number, or its interval, is null"""
 
 
 class LoadTimes(Record):
     """One kind of time over the requests of a phase, ms.
 
-    Of latency and queueing, requests without an answer in time (`timeout`, `unanswered`, open when a process was
-    killed) count as slower than all others: mean and maximum are null then, and so is a percentile that falls among
-    them. Other errors (`refused`, `http-503`, an exception) come at once and have no latency; `errors` counts them.
+    Latency and queueing count requests without an answer in time (`timeout`, `unanswered`, open when a process was
+    killed) as slower than all others: mean and maximum are null then, and so is a percentile that falls among them.
+    Other errors (`refused`, `http-503`, an exception) come at once and have no latency; `errors` counts them.
     """
 
-    count: int = 0
-    """Requests that were answered without error, and have it; of lateness, all that were sent."""
-
-    slower: int = 0
-    """Requests without an answer in time."""
-
+    count: int = 0  # requests answered without error that have it; of lateness: all that were sent
+    slower: int = 0  # requests without an answer in time
     mean: LoadFigure = LoadFigure()
     p50: LoadFigure = LoadFigure()
     p90: LoadFigure = LoadFigure()
@@ -55,10 +63,7 @@ class LoadTimes(Record):
     p99_9: LoadFigure = LoadFigure()
     max: LoadFigure = LoadFigure()
     reason: str | None = None
-    """Why there is none of it."""
-
-    histogram: str | None = None
-    """HDR histogram of the values in ns, 3 digits, V2 encoding."""
+    histogram: str | None = None  # HDR histogram of the values in ns, 3 digits, V2 encoding
 
 
 class Objective(Record):
@@ -66,8 +71,7 @@ class Objective(Record):
 
     latency_ms: float = Field(gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
-    max_error_rate: float | None = Field(default=None, ge=0, lt=1)
-    """share of the requests that may fail; null: as many as may be late"""
+    max_error_rate: float | None = Field(default=None, ge=0, lt=1)  # null: as many may fail as may be late
 
 
 class TargetRecord(Record):
@@ -76,82 +80,40 @@ class TargetRecord(Record):
     kind: TargetKind
     name: str
     processes: int = 1
-    request: dict[str, Any] | None = None
-    """What is sent and expected over HTTP, as it was given; null for other targets."""
-
-    model: dict[str, Any] | None = None
-    """How a model is run: backend, mode, device, precision, shapes; null for other targets."""
-
-    started: MaskedArguments | None = None
-    """The command of the server that was started and traced; null: none was."""
+    request: dict[str, Any] | None = None  # sent and expected over HTTP; null: another kind of target
+    model: dict[str, Any] | None = None  # backend, mode, device, precision, shapes; null: another kind of target
+    started: MaskedArguments | None = None  # command of the server that was started and traced; null: none
 
 
 class PhaseResult(Record):
-    """A part of the profile."""
+    """A part of the profile. Rates are per second, from its begin to its end or its last answer, if that is later."""
 
     name: str
     loop: Loop
-    is_warmup: bool = False
-    """Excluded from `overall`, the findings and the trace's batches."""
-
-    asked_rate: float | None = None
-    """Requests a second that the profile asks for, on average; null in a closed loop."""
-
-    achieved_rate: float | None = None
-    """Answers a second, errors included, from the begin of the phase to its end or its last answer, what is later."""
-
-    concurrency: int
-    """Workers of all processes: how many requests can be in service at a time."""
-
-    start_s: float
-    """Since the begin of the run."""
-
-    duration_s: float
-    """Without the time in which late answers were awaited."""
-
-    arrivals: int
-    """Requests that were due."""
-
+    is_warmup: bool = False  # excluded from `overall`, the findings and the trace's batches
+    asked_rate: float | None = None  # requests, by the profile, on average; null: a closed loop
+    achieved_rate: float | None = None  # answers, errors included
+    concurrency: int  # workers of all processes: how many requests can be in service at a time
+    start_s: float  # since the begin of the run
+    duration_s: float  # without the time in which late answers were awaited
+    arrivals: int  # requests that were due
     sent: int
-    completed: int
-    """Answers, errors included."""
-
+    completed: int  # answers, errors included
     ok: int
-    items: int
-    """Of the answers without error."""
-
+    items: int  # of the answers without error
     items_per_second: float | None = None
-    """Over the same time as `achieved_rate`."""
-
     goodput: float | None = None
-    """Answers without error within the objective, a second, over the same time: an answer in the grace period counts if
-    it is within the objective, and lengthens the time. Null without an objective."""
-
+    """Answers without error within the objective; one in the grace period counts. Null: no objective."""
     within_objective: int | None = None
-    latency: LoadTimes
-    """From the intended moment of sending to the answer."""
-
-    queueing: LoadTimes
-    """From the intended moment to the begin of service."""
-
-    service: LoadTimes
-    """From the begin of service to the answer."""
-
-    lateness: LoadTimes
-    """What the generator itself was late."""
-
-    first_token: LoadTimes | None = None
-    """From the intended moment of sending to the first token; null where no answer was a stream of tokens."""
-
-    between_tokens: LoadTimes | None = None
-    """Between two parts of a stream that have text; null where there is none."""
-
-    tokens: int | None = None
-    """Of the answers without error; null where the target counts none."""
-
+    latency: LoadTimes  # from the intended moment of sending to the answer
+    queueing: LoadTimes  # from the intended moment to the begin of service
+    service: LoadTimes  # from the begin of service to the answer
+    lateness: LoadTimes  # of the generator itself
+    first_token: LoadTimes | None = None  # from the intended moment; null: no stream of tokens
+    between_tokens: LoadTimes | None = None  # between two parts of a stream that have text
+    tokens: int | None = None  # of the answers without error; null: the target counts none
     tokens_per_second: float | None = None
-    errors: dict[str, int] = Field(default_factory=dict)
-    """By kind; a request that got no answer in time is `unanswered`."""
+    errors: dict[str, int] = Field(default_factory=dict)  # by kind; not answered in time: `unanswered`
 
     @property
     def unanswered(self) -> int:
@@ -160,7 +122,7 @@ class PhaseResult(Record):
 
     @property
     def never_sent(self) -> int:
-        """Of these, those for which no worker was free."""
+        """Unanswered requests for which no worker was free."""
         return min(self.unanswered, self.arrivals - self.sent)
 
 
@@ -168,7 +130,7 @@ class LoadWindow(Record):
     """One second of the run.
 
     A request counts in `arrivals` when it was due, and in all else when it was done: during a stall requests arrive,
-    and the windows have none that were completed, while `in_flight_max` grows.
+    none is completed, and `in_flight_max` grows.
     """
 
     index: int
@@ -180,23 +142,83 @@ class LoadWindow(Record):
     ok: int
     errors: dict[str, int] = Field(default_factory=dict)
     items: int
-    in_flight_max: int | None = None
-    """Most requests that were due and not answered, at a time, of all processes together."""
+    in_flight_max: int | None = None  # most requests due and not answered at a time, of all processes
+    queue_max: int | None = None  # most of these whose service had not begun (of a failed one: that were not sent)
+    rss_mb: float | None = None  # of the processes that hold the target
+    p50_ms: float | None = None  # of the latency of these answers; null: among those without an answer in time
+    p99_ms: float | None = None  # also null where fewer than 10 values are beyond it
 
-    queue_max: int | None = None
-    """Most of these whose service had not begun, at a time; of a failed request whose begin is not known, that were not
-    sent."""
 
-    rss_mb: float | None = None
-    """Memory of the process that holds the target; of all of them, where there are several."""
+class MemoryTrend(_Described):
+    """Whether memory grows without end."""
 
-    p50_ms: float | None = None
-    """Of the latency of the answers in this window; requests without an answer in time are slower than all of them.
-    Null where it is one of these.
-    """
+    of: str
+    """`process`, with its folder where there are several, or `gpu` and its UUID"""
+    verdict: LeakVerdict
+    slope_mb_per_s: LoadFigure = LoadFigure()
+    """over the time after the first third, in which memory that is kept is usually filled"""
+    tolerance_mb_per_s: float
+    """a slope whose whole interval is below it is no leak"""
+    first_mb: float | None = None
+    last_mb: float | None = None
+    """lowest value of the first and of the last twentieth of the time that was judged"""
+    per_request_bytes: float | None = None
+    """the slope over the answers per second; null: no leak"""
+    reason: str | None = None
+    """why nothing can be said"""
 
-    p99_ms: float | None = None
-    """Also null where fewer than 10 values are beyond it."""
+
+class Drift(_Described):
+    """How the last third of a run compares with its first."""
+
+    of: str
+    """`latency.p50`, `latency.p99`, `throughput`, or `errors.KIND`"""
+    verdict: DriftVerdict
+    first: LoadFigure = LoadFigure()
+    last: LoadFigure = LoadFigure()
+    unit: str
+    ratio: LoadFigure = LoadFigure()
+    """last over first"""
+    tolerance: float
+    """a ratio whose whole interval is within 1 ± that is steady"""
+    reason: str | None = None
+
+
+class ClockChange(_Described):
+    """A GPU over a run; null: not sampled."""
+
+    gpu: str
+    first_mhz: float | None = None
+    last_mhz: float | None = None
+    """median of the SM clock in the first and the last tenth"""
+    drop_percent: float | None = None
+    throttled_s: dict[str, float] | None = None
+    """seconds by reason"""
+    power_w: float | None = None
+    """mean"""
+    power_max_w: float | None = None
+    temperature_first_c: float | None = None
+    temperature_last_c: float | None = None
+    """means of the first and the last tenth"""
+    busy_percent: float | None = None
+    """mean of the GPU's utilization: at least one kernel runs"""
+    reason: str | None = None
+
+
+class Sustained(_Described):
+    """What changed over the longest phase of a run."""
+
+    phase: str
+    duration_s: float
+    memory: list[MemoryTrend] = Field(default_factory=list)
+    latency: list[Drift] = Field(default_factory=list)
+    throughput: Drift | None = None
+    """answers without error: their share of the arrivals of an open loop, or per second of a closed one"""
+    errors: list[Drift] = Field(default_factory=list)
+    """share of the answers, by kind"""
+    clocks: list[ClockChange] = Field(default_factory=list)
+    queue_grows: bool | None = None
+    """whether more and more requests of an open loop waited; null: cannot tell, or a closed loop"""
 
 
 class FirstError(Record):
@@ -220,9 +242,7 @@ class LoadResult(Record):
 
     schema_version: int = LOAD_VERSION
     target: TargetRecord
-    profile: dict[str, Any]
-    """As it was given, seed included."""
-
+    profile: dict[str, Any]  # as it was given, seed included
     status: Status
     status_reason: str | None = None
     objective: Objective | None = None
@@ -230,28 +250,18 @@ class LoadResult(Record):
     duration_s: float
     phases: list[PhaseResult]
     windows: list[LoadWindow]
-    levels_reason: str | None = None
-    """Why windows have no `in_flight_max`, or no `queue_max`."""
-
+    levels_reason: str | None = None  # why windows have no `in_flight_max`, or no `queue_max`
     errors: list[ErrorKind] = Field(default_factory=list)
-    tracer: str | None = None
-    """What traced the process of the target, whose cost is in its times: nsys, embedded, ranges; null: nothing did."""
-
-    generator_limited: bool = False
-    """Whether the generator, not the target, explains the latency."""
-
-    sustained: Sustained | None = None
-    """What changed over the longest phase that counts; null: it is shorter than 30 s."""
-
-    requests_kept: str | None = None
-    """Which requests `requests.parquet` has, where it is not all of them."""
-
-    findings: list[FindingRecord] = Field(default_factory=list)
+    tracer: str | None = None  # of the target's process, whose cost is in its times; null: not traced
+    generator_limited: bool = False  # the generator, not the target, explains the latency
+    sustained: Sustained | None = None  # over the longest phase that counts; null: shorter than 30 s
+    requests_kept: str | None = None  # which requests `requests.parquet` has; null: all
+    findings: list[Finding] = Field(default_factory=list)
 
     def in_warmup(self, kind: str) -> int:
         """Errors of a kind in phases that do not count."""
         return sum(phase.errors.get(kind, 0) for phase in self.phases if phase.is_warmup)
 
     def phase(self, name: str) -> PhaseResult:
-        """By its name. Raises `KeyError`."""
+        """The phase of that name. Raises `KeyError`."""
         return next(phase for phase in self.phases if phase.name == name)

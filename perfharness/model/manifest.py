@@ -1,7 +1,7 @@
 """`manifest.json`: what was planned, what ran, on what, how it ended. Written by the launcher, read by the analysis.
 
-Validated models, for the file is read back, perhaps by a later version or on another machine. Unknown keys are left
-out, not refused; names never lead out of the run folder, numbers are finite.
+The file may come from a later version or another machine: unknown keys are left out, names never lead out of the run
+folder, numbers are finite.
 """
 
 from __future__ import annotations
@@ -9,23 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.model.base import Record
-from perfharness.model.checks import (
-    FiniteJson,
-    Int64,
-    MaskedArguments,
-    MaskedText,
-    MeasuredFolder,
-    Seconds,
-    TraceName,
-    UnixNs,
-)
+from perfharness.model.checks import FiniteJson, Int64, MaskedArguments, MeasuredFolder, Seconds, TraceName, UnixNs
 from perfharness.model.conventions import printable
-from perfharness.model.findings import Finding, Severity
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.findings import Finding
 
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
@@ -33,13 +23,16 @@ BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 LOAD_NAME = "load.json"
 MLPERF_NAME = "mlperf.json"
 BENCH_NAME = "bench.json"
-EXPLAIN_NAME = "explain"
-"""Folder of the profiling pass in the folder of the measured run: a whole run folder."""
-
+EXPLAIN_NAME = "explain"  # folder of the profiling pass in that of the measured run: a whole run folder
 MANIFEST_VERSION = 1
 
 TracerKind = Literal["nsys", "embedded", "ranges", "none"]
-"""`ranges`: the ranges of the script and nothing else, by the embedded tracer's log; no calls, no GPU work."""
+"""`ranges`: only the script's ranges, by the embedded tracer's log; no calls, no GPU work."""
+
+
+def is_part_of(asked: str | None, folder: str) -> bool:
+    """Whether the folder is the one asked for (None: all), or of a process that this one started."""
+    return asked is None or folder == asked or folder.startswith(f"{asked}/")
 
 
 class _Model(Record, allow_inf_nan=False):
@@ -52,20 +45,6 @@ class _Model(Record, allow_inf_nan=False):
         if isinstance(value, list):
             return [printable(item) if isinstance(item, str) else item for item in value]
         return value
-
-
-class FindingRecord(_Model):
-    """A `Finding` as it stands in a file."""
-
-    code: str
-    severity: Severity
-    message: MaskedText
-    hint: str = Field(default="", validation_alias=AliasChoices("hint", "cure"))  # `cure` in earlier files
-    process: str | None = None
-
-    def to_finding(self) -> Finding:
-        """The finding itself."""
-        return Finding(self.code, self.severity, self.message, self.hint, self.process)
 
 
 class GpuRecord(_Model):
@@ -84,12 +63,11 @@ class TracerRecord(_Model):
     kind: TracerKind
     version: str | None = None
     path: str | None = None
-    reason: str | None = None
-    """Why this one was taken, where `auto` chose."""
+    reason: str | None = None  # why `auto` chose it
 
 
 class EnvironmentRecord(_Model):
-    """The machine and the software; no environment variables, for they carry secrets."""
+    """The machine and the software; no environment variables, which may hold secrets."""
 
     hostname: str | None = None
     os: str | None = None
@@ -101,37 +79,69 @@ class EnvironmentRecord(_Model):
     nvtx: str | None = None
     driver: str | None = None
     cuda_driver: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
-    """Versions of the numeric libraries and frameworks that the measured interpreter would import."""
-
+    packages: dict[str, str] = Field(default_factory=dict)  # numeric libraries of the measured interpreter
     gpus: list[GpuRecord] = Field(default_factory=list)
 
 
 class SourceRecord(_Model):
     """What was measured."""
 
-    git_commit: str | None = None
-    """That is checked out where the script is; `git_reason`: why it is not known."""
-
-    git_dirty: bool | None = None
-    """Whether tracked files differ from it."""
-
-    git_reason: str | None = None
+    git_commit: str | None = None  # checked out where the script is
+    git_dirty: bool | None = None  # tracked files differ from it
+    git_reason: str | None = None  # why the commit is not known
     script_sha256: str | None = None
 
 
 class PlacementRecord(_Model):
     """Where a process ran."""
 
-    cpus: str | None = None
-    """CPUs that it could run on when it began, as the kernel writes them (`0-7,16-23`); None: it was gone too soon."""
-
-    bound: bool = False
-    """Whether the launch bound it; otherwise these are the launcher's own CPUs."""
-
+    cpus: str | None = None  # that it could run on when it began (`0-7,16-23`); None: it was gone too soon
+    bound: bool = False  # by the launch; otherwise these are the launcher's own CPUs
     how: str = ""
     problems: list[str] = Field(default_factory=list)
-    """What could not be done."""
+
+
+class RankRecord(Record):
+    """The rank of a process in a program of several, as its environment tells it."""
+
+    rank: Int64
+    local_rank: Int64 | None = None
+    world_size: Int64 | None = None
+    source: str  # name of the variable
+
+
+class ProcessFacts(Record):
+    """What a process says of itself, in `recorder.json` or in its trace. Times are UTC."""
+
+    pid: int
+    parent_pid: int | None = None
+    ancestors: list[Int64] = Field(default_factory=list)  # pids, the nearest first
+    started_unix_ns: UnixNs | None = None  # when its recorder or log was made, or it was forked
+    start_ticks: Int64 | None = None  # when the kernel started it, in clock ticks since the machine's start
+    rank: RankRecord | None = None
+
+    @property
+    def above(self) -> list[int]:
+        """Pids of the processes above it, as far as they are known, the nearest first."""
+        return self.ancestors or ([] if self.parent_pid is None else [self.parent_pid])
+
+
+class MeasuredProcess(Record):
+    """One process of the tree of a launched process that made ranges or GPU work."""
+
+    folder: MeasuredFolder  # of its results: that of the launched process, or directly in it
+    launched_index: Int64
+    pid: Int64
+    trace_pid: Int64 | None = None  # in its trace, where that is another, as in a container
+    parent_pid: Int64 | None = None
+    rank: Int64 | None = None  # None too for what a rank starts, such as workers of a data loader
+    local_rank: Int64 | None = None
+    world_size: Int64 | None = None
+    rank_source: str | None = None  # name of the environment variable
+    started_ns: UnixNs | None = None  # when its recorder or log was made, or its first event; UTC
+    gpus: list[str] = Field(default_factory=list)  # UUIDs of the GPUs that its trace has work on
+    trace: TraceName | None = None
+    """In the folder of the launched process; several processes may share one (nsys)."""
 
 
 OF_THE_LAUNCHED = (
@@ -143,59 +153,30 @@ OF_THE_LAUNCHED = (
 class ProcessRecord(_Model):
     """One launched process."""
 
-    index: Int64
-    """Over all GPUs, from 0. (The X of `proc_X_gpu_Y` counts the processes of one GPU, as in CV-CUDA's samples.)"""
-
-    gpu_index: Int64
-    """On the machine: the Y of `proc_X_gpu_Y`; 0 on a machine without a GPU."""
-
+    index: Int64  # over all GPUs, from 0; the X of `proc_X_gpu_Y` counts the processes of one GPU
+    gpu_index: Int64  # on the machine: the Y of `proc_X_gpu_Y`; 0 without a GPU
     gpu_uuid: str | None = None
-    gpu_uuids: list[str] = Field(default_factory=list)
-    """Of a group of GPUs (`gpus-per-process`): all of them, of which `gpu_index` and `gpu_uuid` are the first."""
-
+    gpu_uuids: list[str] = Field(default_factory=list)  # of several GPUs (`gpus-per-process`): all of them
     folder: MeasuredFolder
-    """Relative to the run folder."""
-
-    command: MaskedArguments
-    """The whole command line, the tracer's part included."""
-
+    command: MaskedArguments  # the tracer's part included
     pid: Int64 | None = None
     exit_code: Int64 | None = None
-    signal: str | None = None
-    """Name of the signal that ended it, e.g. `SIGKILL`."""
-
+    signal: str | None = None  # that ended it, e.g. `SIGKILL`
     ended: Literal["ok", "failed", "timeout", "interrupted", "not_started", "cut_off"]
-    """`cut_off`: not known, for the launcher was killed before the process ended."""
-
+    """`cut_off`: not known, because the launcher was killed first."""
     start_unix_ns: UnixNs | None = None
     duration_s: Seconds | None = None
-    trace: TraceName | None = None
-    """File name of the trace in the folder, or None where none was written. Of a process that it started, relative to
-    the folder of the launched one."""
-
-    user_s: float | None = None
+    trace: TraceName | None = None  # in the folder of the launched process; None: none was written
+    user_s: float | None = None  # CPU time, with that of children it waited for
     system_s: float | None = None
-    """CPU time of the process and of the children it waited for."""
-
-    max_rss_bytes: Int64 | None = None
-    """The kernel's peak of the process, or of the largest child that it waited for."""
-
-    cpu_run_s: float | None = None
-    """CPU time of all threads of the process and of what it started, from the scheduler; None: it was not sampled."""
-
-    cpu_ready_s: float | None = None
-    """How long these threads were ready to run without a CPU, added up."""
-
-    runnable_threads: float | None = None
-    """Threads that ran or were ready to run at once: 90th percentile of the readings."""
-
+    max_rss_bytes: Int64 | None = None  # the kernel's peak of it, or of the largest child it waited for
+    cpu_run_s: float | None = None  # CPU time of all threads of its tree; None, as below: not sampled
+    cpu_ready_s: float | None = None  # for how long these threads were ready to run without a CPU, added up
+    runnable_threads: float | None = None  # threads running or ready at once: 90th percentile of the readings
     cpus_allowed: Int64 | None = None
-    """CPUs that the process may use."""
-
     placement: PlacementRecord | None = None
     measured: list[MeasuredProcess] | None = None
-    """The processes of its tree that made ranges or GPU work: itself, ranks by number, others by start; itself where
-    none did. None in files of earlier versions, where all of a trace is one process."""
+    """Measured processes of its tree: itself, ranks by number, others by start. Itself where none measured anything."""
 
     @property
     def given_gpus(self) -> list[str]:
@@ -204,18 +185,18 @@ class ProcessRecord(_Model):
 
     @property
     def used_gpus(self) -> list[str]:
-        """Of those, the ones that its trace has work on; all of them where it has none, or names others."""
+        """The given GPUs that its trace has work on; all of them where it has none, or names others."""
         named = set() if self.measured_self is None else set(self.measured_self.gpus)
         return [uuid for uuid in self.given_gpus if uuid in named] or self.given_gpus
 
     @property
     def launched_folder(self) -> str:
-        """Of the launched process that this one is, or belongs to."""
+        """Folder of the launched process that this one is, or belongs to."""
         return self.folder.partition("/")[0]
 
     @property
     def measured_self(self) -> MeasuredProcess | None:
-        """Of a record in `RunManifest.measured_processes`: who it is; None in files of earlier versions."""
+        """Who it is, of a record in `RunManifest.measured_processes`."""
         return self.measured[0] if self.measured is not None else None
 
     @property
@@ -224,7 +205,7 @@ class ProcessRecord(_Model):
         return self.trace is not None or any(one.trace is not None for one in self.measured or ())
 
     def trace_path(self, run_dir: Path) -> Path | None:
-        """Its trace, which may be shared with other processes of the same tree; None: it left none."""
+        """Its trace, which it may share with other processes of its tree; None: it left none."""
         return None if self.trace is None else run_dir / self.launched_folder / self.trace
 
     def measured_processes(self) -> list[ProcessRecord]:
@@ -246,22 +227,18 @@ class ProcessRecord(_Model):
 
 
 class StartBarrierRecord(_Model):
-    """How the processes came to their first measured batches. Times are UTC."""
+    """How the processes came to their first measured batches; UTC."""
 
     timeout_s: float
-    opened_unix_ns: UnixNs | None = None
-    """When all could go on; None: no process arrived."""
-
-    arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)
-    """When each process came, by its folder; None: it never did."""
+    opened_unix_ns: UnixNs | None = None  # None: no process arrived
+    arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)  # by folder; None: it never did
 
 
 class SettingsRecord(_Model):
-    """The settings of a launch that came from a file."""
+    """The settings of a launch that came from a file, without those also given in the command or call."""
 
     file: str
     names: list[str]
-    """As in the file; those given on the command line or in a call as well are left out."""
 
 
 class RunManifest(_Model):
@@ -269,67 +246,36 @@ class RunManifest(_Model):
 
     schema_version: int = MANIFEST_VERSION
     run_id: str
-    complete: bool = True
-    """False while the launch is under way, and for good where the launcher was killed."""
-
-    created: str
-    """UTC, ISO 8601."""
-
-    command: MaskedArguments
-    """The command line of perfharness itself."""
-
+    complete: bool = True  # False while the launch is under way, and if the launcher was killed
+    created: str  # UTC, ISO 8601
+    command: MaskedArguments  # of perfharness itself
     script: str
-    module: bool = False
-    """Whether `script` is the name of a module, as after `python -m`."""
-
+    module: bool = False  # `script` is the name of a module, as after `python -m`
     script_arguments: MaskedArguments = Field(default_factory=list)
     settings: SettingsRecord | None = None
-    """None where no file was used."""
-
-    num_processes_per_gpu: Int64
-    """Or per group of GPUs."""
-
+    num_processes_per_gpu: Int64  # or per group of GPUs
     gpus_per_process: Int64 = 1
     warmup_batches: Int64
     domain: str | None = None
     batch_pattern: str | None = None
     cpu_bind: str | None = None
-    placement_reason: str | None = None
-    """Why the processes were bound to CPUs, or were not."""
-
-    parallel: Literal["auto", "data", "model"] = "auto"
-    """Whether ranks have items of their own, or all work on the same ones; auto: find out."""
-
-    capture_batches: str | None = None
-    """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
-
-    explaining: bool = False
-    """Whether this is the profiling pass of the run in the folder around it."""
-
-    explained: bool = False
-    """Whether a profiling pass of this run was put into its folder."""
-
-    working_dir: str | None = None
-    """Where the launch ran: what relative paths of `command` are relative to."""
-
+    placement_reason: str | None = None  # why the processes were bound to CPUs, or were not
+    parallel: Literal["auto", "data", "model"] = "auto"  # ranks have items of their own, or all work on the same ones
+    capture_batches: str | None = None  # of each loop, as `FIRST:LAST`; None: all batches were traced
+    explaining: bool = False  # this is the profiling pass of the run in the folder around it
+    explained: bool = False  # its folder holds a profiling pass
+    working_dir: str | None = None  # what relative paths of `command` are relative to
     source: SourceRecord | None = None
-    """None in files of earlier versions."""
-
     tracer: TracerRecord
     environment: EnvironmentRecord
     processes: list[ProcessRecord]
-    start_barrier: StartBarrierRecord | None = None
-    """None where there was one process only, or the barrier was switched off."""
-
-    companions: FiniteJson = Field(default_factory=dict)
-    """The records of the launch's conditions, by name: `clocks`, `telemetry`, `yardstick` (load of the machine), …"""
-
-    findings: list[FindingRecord] = Field(default_factory=list)
-    """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""
+    start_barrier: StartBarrierRecord | None = None  # None: one process only, or switched off
+    companions: FiniteJson = Field(default_factory=dict)  # records of conditions by name: `clocks`, `telemetry`, …
+    findings: list[Finding] = Field(default_factory=list)  # the launcher's; the analysis adds its own to the mean
 
     @property
     def measured_processes(self) -> list[ProcessRecord]:
-        """A record of each measured process of the run, in the order of its results; see `ProcessRecord.measured`."""
+        """A record of each measured process of the run, in the order of its results."""
         return [one for process in self.processes for one in process.measured_processes()]
 
     @model_validator(mode="after")

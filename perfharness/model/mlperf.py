@@ -8,12 +8,10 @@ from pydantic import Field
 
 from perfharness.model.base import Record
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.manifest import FindingRecord
+from perfharness.model.findings import Finding
 
 MLPERF_VERSION = 1
-LOGS = "mlperf"
-"""Folder of LoadGen's logs in that of the process."""
-
+LOGS = "mlperf"  # folder of LoadGen's logs in that of the process
 SUT_NAME = "sut.json"
 SUMMARY_LOG, DETAIL_LOG = "mlperf_log_summary.txt", "mlperf_log_detail.txt"
 TRACE_LOG = "mlperf_log_trace.json"
@@ -26,40 +24,21 @@ class SutRecord(Record):
     """`sut.json`: what the system under test reports of itself."""
 
     status: Status = "failed"
-    problem: str | None = None
-    """Why it did not come to its end."""
-
-    loadgen: str | None = None
-    """Version of the library."""
-
+    problem: str | None = None  # why it did not come to its end
+    loadgen: str | None = None  # version of the library
     device: Literal["cpu", "cuda"] = "cpu"
-    versions: dict[str, str] = Field(default_factory=dict)
-    """Of the backend's libraries."""
-
+    versions: dict[str, str] = Field(default_factory=dict)  # of the backend's libraries
     backend_settings: dict[str, str] = Field(default_factory=dict)
-    batch_sizes: list[int] = Field(default_factory=list)
-    """Each with a session."""
-
-    warmup_round_ms: float | None = None
-    """Shortest execution of the largest batch before the test."""
-
+    batch_sizes: list[int] = Field(default_factory=list)  # each with a session
+    warmup_round_ms: float | None = None  # shortest execution of the largest batch before the test
     data_samples: int | None = None
-    performance_samples: int | None = None
-    """Of these LoadGen holds in memory and draws from."""
-
-    overridden: dict[str, list[int | float]] = Field(default_factory=dict)
-    """Settings that are not those of LoadGen's rules and user.conf, where these were applied: theirs, then ours."""
-
+    performance_samples: int | None = None  # of the data, held in memory and drawn from
+    overridden: dict[str, list[int | float]] = Field(default_factory=dict)  # LoadGen's value, then ours
     batches: int = 0
     samples: int = 0
-    padding: int = 0
-    """Rows that were executed to fill batches."""
-
-    errors: dict[str, int] = Field(default_factory=dict)
-    """Samples whose batch failed, by kind of error."""
-
-    first_errors: dict[str, str] = Field(default_factory=dict)
-    """Message of the first of each kind."""
+    padding: int = 0  # rows that were executed to fill batches
+    errors: dict[str, int] = Field(default_factory=dict)  # samples whose batch failed, by kind of error
+    first_errors: dict[str, str] = Field(default_factory=dict)  # message of the first of each kind
 
 
 class MlperfPercentile(Record):
@@ -67,66 +46,43 @@ class MlperfPercentile(Record):
 
     percent: float
     latency_ms: float | None
-    reason: str | None = None
-    """Why it is null; LoadGen's own number is in `reported`."""
+    reason: str | None = None  # why it is null; LoadGen's own number is in `reported`
 
 
 class MlperfMetric(Record):
     """What LoadGen judges the scenario by."""
 
-    name: str
-    """As in LoadGen's summary."""
-
+    name: str  # as in LoadGen's summary
     unit: Literal["ms", "samples per second"]
     value: float | None
-    early_stopping_ms: float | None = None
-    """LoadGen's estimate of the percentile that holds with 99 % confidence, which counts in a submission."""
-
+    early_stopping_ms: float | None = None  # LoadGen's estimate with 99 % confidence, which counts in a submission
     reason: str | None = None
 
 
 class MlperfResult(Record):
-    """The file; times in milliseconds unless they are called otherwise."""
+    """The file; times in milliseconds unless the name says otherwise."""
 
     schema_version: int = MLPERF_VERSION
-    created: str
-    """UTC, ISO 8601."""
-
+    created: str  # UTC, ISO 8601
     command: MaskedArguments
     status: Status
     scenario: str
     model: str
     backend: str
-    asked: dict[str, Any]
-    """Settings of the command line."""
-
-    sut: SutRecord | None
-    """None: its process ended without a word."""
-
-    validity: Validity | None
-    """LoadGen's own verdict; null: it gave none."""
-
-    invalid_reasons: list[str]
-    """What LoadGen says was not satisfied."""
-
+    asked: dict[str, Any]  # settings of the command line
+    sut: SutRecord | None  # None: its process ended without a report
+    validity: Validity | None  # LoadGen's own verdict; null: it gave none
+    invalid_reasons: list[str]  # what LoadGen says was not satisfied
     recommendations: list[str]
     early_stopping: list[str]
     metric: MlperfMetric | None
     queries: int | None
     percentiles: list[MlperfPercentile]
     mean_latency_ms: float | None
-    over_latency: int | None
-    """Queries of Server over the bound."""
-
-    settings: dict[str, Any]
-    """What LoadGen ran with (`effective_…` of its detail log), seeds included."""
-
-    reported: dict[str, Any]
-    """LoadGen's own results (`result_…` of its detail log), as they stand there."""
-
+    over_latency: int | None  # queries of Server over the bound
+    settings: dict[str, Any]  # that LoadGen ran with (`effective_…` of its detail log), seeds included
+    reported: dict[str, Any]  # LoadGen's own results (`result_…` of its detail log)
     loadgen_errors: list[str]
     loadgen_warnings: list[str]
-    logs: dict[str, str]
-    """LoadGen's files by name, in the run folder."""
-
-    findings: list[FindingRecord] = Field(default_factory=list)
+    logs: dict[str, str]  # LoadGen's files by name, in the run folder
+    findings: list[Finding] = Field(default_factory=list)

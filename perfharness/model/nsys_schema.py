@@ -5,18 +5,16 @@ Facts read off exports of nsys 2022.4 to 2025.3 (schema versions 2.x and 3.x). D
 
 from __future__ import annotations
 
-TRACE_NAME = "trace.sqlite"
+TRACE_NAME = "trace.sqlite"  # journals next to a file of another name may belong to another trace
 
 
 def child_trace_name(pid: int, start_ticks: int | None) -> str:
     """Name of the trace of a process that a launched one started, until it has a folder of its own.
 
-    Pids come again; a pid and when the kernel started it (`ranks.start_ticks`) do not.
+    Pids come again; a pid with its start time (`boot.ranks.start_ticks`) does not.
     """
     return f"trace_{pid}.sqlite" if start_ticks is None else f"trace_{pid}_{start_ticks}.sqlite"
 
-
-"""What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
 
 NVTX_CATEGORY_EVENT = 33
 NVTX_MARK_EVENT = 34
@@ -53,7 +51,6 @@ TABLE_STRINGS = "StringIds"
 
 TABLE_PERFHARNESS = "PERFHARNESS_META"
 """`name TEXT, value TEXT`; only the embedded tracer writes it. Names below; a name may repeat for DIAGNOSTIC."""
-
 META_TRACER_VERSION = "tracer_version"
 META_CUDA_TRACED = "cuda_traced"  # "yes" | "no"
 META_CUDA_UNTRACED_REASON = "cuda_untraced_reason"  # one sentence, where cuda_traced is "no"
@@ -69,10 +66,8 @@ META_MERGED_LOG = "merged_log"  # name of the log of a process whose events are 
 META_PROCESS = "process"  # JSON of `range_log.LogFacts`: whose log it was; once a log
 META_DIAGNOSTIC = "diagnostic"  # a sentence for the user
 
+# Why GPU work is not in the trace.
 ONLY_RANGES = "only ranges were recorded (--tracer ranges)"
-"""Why the GPU's work is not in the trace, where that was asked for."""
-
 CUPTI_FORKED = "CUPTI was in use before the process was forked, and does not work in the child"
 CUPTI_NOT_STARTED = "CUDA was used by a library that the embedded tracer does not know"
 CUPTI_STALLED = "CUPTI did not return its records at the end of the process"
-"""Why GPU work is not in the trace that was to be traced."""

@@ -9,37 +9,29 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from perfharness.model.columns import Bool, Int64
+from perfharness.model.columns import Float64 as Float64
 from perfharness.model.diagnosis import Diagnosis
+from perfharness.model.diagnosis import Path as Path
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME as BENCHMARK_MEAN_NAME
 from perfharness.model.manifest import BENCHMARK_NAME as BENCHMARK_NAME
-from perfharness.model.trace import Bool, Int64
-
-Float64 = npt.NDArray[np.float64]
 
 SCHEMA_VERSION = 1
 
 Tree = dict[str, Any]
 """Names to sub-trees and keys to numbers, nested as the ranges are; times in ms."""
 
-Path = tuple[str, ...]
-"""Recorder and keys of the entries around and of one, the outermost first."""
-
 TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
-
 RESERVED_KEYS = frozenset(
     {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
     | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
 )
 """Keys of numbers in an entry; no entry inside it has one of them as its key."""
 
-PER_ITEM = "_per_item"
-"""Ends the keys of times per item, or precedes `_minus_warmup`."""
-
-NO_INDEX = -1
-"""Index of an entry whose key has none behind its name."""
+PER_ITEM = "_per_item"  # ends the keys of times per item, or precedes `_minus_warmup`
+NO_INDEX = -1  # index of an entry whose key has none behind its name
 
 
 def path_text(path: Path) -> str:
@@ -55,14 +47,14 @@ def path_of(text: str) -> Path:
 
 def last_key(text: str) -> str:
     """The last key of a path that `path_text` wrote."""
-    found = re.fullmatch(r"(?:(?:[^/\\]|\\.)*/)*((?:[^/\\]|\\.)*)", text, re.DOTALL)
-    return re.sub(r"\\(.)", r"\1", found[1] if found else text, flags=re.DOTALL)
+    return path_of(text)[-1]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Summary of one number over batches without warm-up: sample standard deviation, percentiles by linear
-    interpolation; None where there are too few values (p90 10, p95 20, p99 100, std 2) or one was not measured.
+    """Summary of one number over batches without warm-up: sample standard deviation, interpolated percentiles.
+
+    None: too few values (p90 10, p95 20, p99 100, std 2), or one was not measured.
     """
 
     count: int
@@ -89,28 +81,20 @@ class BatchValues:
 
     values: Mapping[str, Float64]
     warmup: Bool
-    is_batch: bool
-    """Whether the path is that of the batch itself."""
+    is_batch: bool  # the path is that of the batch itself
 
 
 @dataclass(frozen=True)
 class BatchLoop:
-    """The batches of one loop of one process, in order of start; columns of one length.
+    """The batches of one loop of one process, in order of start; columns of one length."""
 
-    `path` is recorder, ranges and batch name; `items` is NaN for a batch that counted none; times are UTC nanoseconds,
-    or the trace's own where it has no UTC time.
-    """
-
-    path: Path
-    start_ns: Int64
+    path: Path  # recorder, ranges and batch name
+    start_ns: Int64  # UTC, or the trace's own time where it has none
     end_ns: Int64
-    items: Float64
+    items: Float64  # NaN: not counted
     warmup: Bool
-    throttled: Bool | None = None
-    """Batches during which the GPU was throttled; None where that is not known."""
-
-    barrier_opened_ns: int | None = None
-    """When the start barrier of the process opened; None if there was none."""
+    throttled: Bool | None = None  # the GPU was throttled meanwhile; None: not known
+    barrier_opened_ns: int | None = None  # None: no start barrier
 
     @property
     def count(self) -> int:
@@ -121,16 +105,6 @@ class BatchLoop:
     def count_minus_warmup(self) -> int:
         """How many of them are not excluded."""
         return int((~self.warmup).sum())
-
-
-MAX_ENTRIES = 20_000
-"""A table of more entries is not written as JSON: it could not be loaded."""
-
-RANGES_NAME = "ranges.parquet"
-"""Name of such a table, next to the file that it belongs to."""
-
-WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})
-"""Numbers that are written without digits after the point if they have none."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +126,7 @@ class Entries:
     holds_batches: Bool
     warmup: Bool
     reasons: tuple[str, ...] | None
-    throttled: Int64
-    """Bits of `reasons`."""
+    throttled: Int64  # bits of `reasons`
 
     def __len__(self) -> int:
         return len(self.name)
@@ -178,37 +151,6 @@ class EntryTable:
     def __len__(self) -> int:
         return len(self.name)
 
-    def parents(self) -> Int64:
-        """The row of the entry around each, -1 for recorders."""
-        rows, parent = np.arange(len(self)), np.full(len(self), -1, dtype=np.int64)
-        for depth in range(1, int(self.depth.max(initial=0)) + 1):
-            above = np.maximum.accumulate(np.where(self.depth == depth - 1, rows, 0))
-            parent = np.where(self.depth == depth, above, parent)
-        return parent
-
-    def to_tree(self) -> Tree:
-        """The same as dictionaries, which take a kilobyte per entry."""
-        entries: list[Tree] = [{} for _ in range(len(self))]
-        for key, (rows, values) in self.numbers.items():
-            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-                entries[row][key] = self.as_written(key, value)
-        around: list[Tree] = [{}]
-        for entry, name, index, depth in zip(
-            entries, self.name.tolist(), self.index.tolist(), self.depth.tolist(), strict=True
-        ):
-            del around[depth + 1 :]
-            around[depth][self.names[name] if index == NO_INDEX else f"{self.names[name]}_{index}"] = entry
-            around.append(entry)
-        return around[0]
-
-    def as_written(self, key: str, value: Any) -> Any:
-        """A value as it stands in JSON."""
-        if key == "throttle_reasons":
-            return [reason for bit, reason in enumerate(self.reasons) if value >> bit & 1]
-        if value != value:
-            return None
-        return int(value) if key in WHOLE_KEYS and value == int(value) else value
-
 
 @dataclass(frozen=True)
 class OutsideStage:
@@ -220,26 +162,19 @@ class OutsideStage:
 
 @dataclass(frozen=True)
 class FirstCuda:
-    """The first CUDA calls that a trace holds; UTC nanoseconds.
-
-    `first_work_end` is the end of the first call that cannot do without a context: an allocation, a copy, a launch, a
-    stream, a module.
-    """
+    """The first CUDA calls that a trace holds; UTC nanoseconds."""
 
     first_call_unix_ns: int
-    first_work_end_unix_ns: int | None
+    first_work_end_unix_ns: int | None  # end of the first call that needs a context: an allocation, a copy, a launch
 
 
 @dataclass(frozen=True)
 class GpuWork:
-    """Busy times of a process's GPU by stage, UTC ns, merged; `stages` are the paths of benchmark.json.
+    """Busy times of a process's GPU by stage, UTC ns, merged."""
 
-    `reason`: why they are not known.
-    """
-
-    stages: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()  # paths of benchmark.json
     busy: tuple[tuple[Int64, Int64], ...] = ()
-    reason: str | None = None
+    reason: str | None = None  # why they are not known
 
     def all_busy(self) -> tuple[Int64, Int64]:
         """All of it, as starts and ends."""
@@ -252,35 +187,20 @@ class GpuWork:
 class ProcessResult:
     """The result of one measured process."""
 
-    names: list[str]
-    """Recorders, or domains of plain NVTX, that the result is about."""
-
+    names: list[str]  # recorders, or domains of plain NVTX
     make_entries: Callable[[], Entries]
-    """Makes `entries`."""
-
-    values: Mapping[Path, BatchValues]
-    """All batches, by path: what means and statistics are made of, also over several processes."""
-
+    values: Mapping[Path, BatchValues]  # all batches: what means and statistics, of several processes too, are made of
     mean_data: Tree
     stats_minus_warmup: Tree
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
-    outside: list[OutsideStage] = field(default_factory=list)
-    """Stages in no batch and around none; all stages of a process without batches."""
-
-    of_others: frozenset[Path] = frozenset()
-    """Stages that the recorder of their batch did not make."""
-
+    outside: list[OutsideStage] = field(default_factory=list)  # without batches: all stages
+    of_others: frozenset[Path] = frozenset()  # stages that the recorder of their batch did not make
     meta: dict[str, Any] = field(default_factory=dict)
-    first_cuda: FirstCuda | None = None
-    """None if the trace has no such call, or no UTC time."""
-
-    diagnosis: Diagnosis | None = None
-    """None if it was not asked for."""
-
-    gpu_work: tuple[GpuWork, ...] = ()
-    """On each of its GPUs, in the order of the manifest; empty if it was not asked for."""
+    first_cuda: FirstCuda | None = None  # None: no such call, or no UTC time
+    diagnosis: Diagnosis | None = None  # None: not asked for
+    gpu_work: tuple[GpuWork, ...] = ()  # by GPU, in the manifest's order; empty: not asked for
 
     @cached_property
     def entries(self) -> Entries:

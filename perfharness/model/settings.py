@@ -9,22 +9,14 @@ from pydantic import BaseModel
 
 @dataclass(frozen=True)
 class Option:
-    """Metadata of a field of a model.
-
-    Args:
-        flags: on the command line; the last one, without its dashes, is its name in a file. One without dashes is in
-            files only.
-        panel: its group in the help; empty: that of the other options.
-        negative: the flag that switches it off.
-        rare: shown by `--help-all` only.
-    """
+    """Metadata of a field of a model."""
 
     flags: tuple[str, ...]
-    panel: str
+    """On the command line; the last one, without its dashes, is its name in a file. Without dashes: in files only."""
+    panel: str  # its group in the help; empty: other options
     help: str
     metavar: str | None = None
-    negative: str | None = None
-    rare: bool = False
+    negative: str | None = None  # the flag that switches it off
     show_default: bool | str = True
 
     @property

@@ -1,4 +1,4 @@
-"""`telemetry.parquet`: what the GPUs and the host were doing during a run, one row a reading.
+"""`telemetry.parquet`: what the GPUs and the host were doing during a run, one row per reading.
 
 In memory a `SampleLog`: one `Series` of columns for each subject and metric. `perfharness.telemetry.store` reads and
 writes the file.
@@ -11,19 +11,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.trace import Bool, Int64
-
-Float64 = npt.NDArray[np.float64]
+from perfharness.model.columns import Bool, Columns, Int64
+from perfharness.model.columns import Float64 as Float64
 
 TELEMETRY_NAME = "telemetry.parquet"
 TELEMETRY_VERSION = 1
 
-HOST = "host"
-"""Subject of what the machine as a whole did."""
+HOST = "host"  # subject of the whole machine
 
 
 def core_subject(core: int) -> str:
@@ -54,33 +51,25 @@ SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", "steal_percent
 
 @dataclass(frozen=True)
 class ClockEventReason:
-    """One bit of `clock_event_reasons`.
-
-    Args:
-        slows: whether the clocks are lower than the work would have them; idling and a user's own setting are not.
-        meaning: for the documentation.
-    """
+    """One bit of `clock_event_reasons` (docs/reference/metrics.md)."""
 
     bit: int
     name: str
-    slows: bool
-    meaning: str
+    slows: bool  # the clocks are lower than the work would have them; not by idling or a user's setting
 
 
 CLOCK_EVENT_REASONS = (
-    ClockEventReason(0x1, "gpu_idle", False, "nothing runs, so the clocks fall"),
-    ClockEventReason(0x2, "applications_clocks_setting", False, "these clocks were requested, perhaps `-m`"),
-    ClockEventReason(0x4, "sw_power_cap", True, "the power limit is reached, and the driver lowers the clocks"),
-    ClockEventReason(
-        0x8, "hw_slowdown", True, "temperature, power brake or power draw: the hardware halves the clocks, or more"
-    ),
-    ClockEventReason(0x10, "sync_boost", True, "another GPU of its group is slowed down, and this one with it"),
-    ClockEventReason(0x20, "sw_thermal_slowdown", True, "GPU or memory too hot: the driver lowers the clocks"),
-    ClockEventReason(0x40, "hw_thermal_slowdown", True, "too hot: the hardware halves the clocks, or more"),
-    ClockEventReason(0x80, "hw_power_brake_slowdown", True, "the power supply asks for it"),
-    ClockEventReason(0x100, "display_clock_setting", False, "a display's settings ask for these clocks"),
-    ClockEventReason(0x200, "board_limit", True, "the board's limit is reached (an old name of NVML)"),
-    ClockEventReason(0x400, "reliability", True, "the voltage's limit is reached (an old name of NVML)"),
+    ClockEventReason(0x1, "gpu_idle", False),
+    ClockEventReason(0x2, "applications_clocks_setting", False),
+    ClockEventReason(0x4, "sw_power_cap", True),
+    ClockEventReason(0x8, "hw_slowdown", True),
+    ClockEventReason(0x10, "sync_boost", True),
+    ClockEventReason(0x20, "sw_thermal_slowdown", True),
+    ClockEventReason(0x40, "hw_thermal_slowdown", True),
+    ClockEventReason(0x80, "hw_power_brake_slowdown", True),
+    ClockEventReason(0x100, "display_clock_setting", False),
+    ClockEventReason(0x200, "board_limit", True),
+    ClockEventReason(0x400, "reliability", True),
 )
 """NVML's bits (nvml.h, `nvmlClocksEventReason…`; the last two only under their old names)."""
 
@@ -93,21 +82,14 @@ def clock_event_names(bits: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Series:
-    """Readings of one metric of one subject in order of time; columns of one length.
+class Series(Columns):
+    """Readings of one metric of one subject in order of time; columns of one length."""
 
-    `value` is NaN where the reading failed. `is_new` is false where the source had not been updated since the reading
-    before. Times are the middle of the reading, which took `read_ns`; UTC is the monotonic clock moved by one constant.
-    """
-
-    time_unix_ns: Int64
+    time_unix_ns: Int64  # middle of the reading: the monotonic time moved by one constant
     time_monotonic_ns: Int64
-    value: Float64
-    is_new: Bool
-    read_ns: Int64
-
-    def __len__(self) -> int:
-        return len(self.value)
+    value: Float64  # NaN: the reading failed
+    is_new: Bool  # the source was updated since the reading before
+    read_ns: Int64  # how long the reading took
 
     @property
     def is_read(self) -> Bool:
@@ -142,19 +124,14 @@ class SubjectRecord(Record):
     kind: Literal["gpu", "mig", "host", "core", "process"]
     name: str | None = None
     gpu_index: int | None = None
-    parent_uuid: str | None = None
-    """Of a MIG device: the GPU that it is part of, where power and clocks are."""
-
+    parent_uuid: str | None = None  # of a MIG device: its GPU, where power and clocks are
     pid: int | None = None
-    gpu_uuid: str | None = None
-    """Of a process: its GPU, or the first of several."""
-
-    gpu_uuids: list[str] = Field(default_factory=list)
-    """Of a process of several GPUs: all of them."""
+    gpu_uuid: str | None = None  # of a process: its GPU, or the first of several
+    gpu_uuids: list[str] = Field(default_factory=list)  # of a process with several GPUs
 
     @property
     def given_gpus(self) -> list[str]:
-        """Of a process: UUIDs of its GPUs, or MIG instances."""
+        """UUIDs of the GPUs of a process, or MIG instances."""
         return self.gpu_uuids or ([] if self.gpu_uuid is None else [self.gpu_uuid])
 
 
@@ -165,8 +142,7 @@ class UpdatePeriodRecord(Record):
     metric: str
     period_ns: int | None
     changes: int
-    resolved: bool = True
-    """False: as short as the time between readings, so the true one may be shorter."""
+    resolved: bool = True  # False: the true one may be shorter than the time between readings
 
 
 class FailureRecord(Record):
@@ -181,37 +157,25 @@ class FailureRecord(Record):
 class ClockTieRecord(Record):
     """UTC against the monotonic clock of the machine. UTC = monotonic + `offset_ns`, by at most `error_ns`."""
 
-    offset_ns: int
-    """Of the clocks as they stood when sampling began; `time_unix_ns` is made with it."""
-
-    error_ns: int
-    """Half of the shortest time that reading both took."""
-
-    moved_ns: int = 0
-    """How far UTC was set or stepped against it until the end; not part of `time_unix_ns`."""
+    offset_ns: int  # when sampling began; `time_unix_ns` is made with it
+    error_ns: int  # half of the shortest time that reading both took
+    moved_ns: int = 0  # how far UTC was set or stepped until the end; not part of `time_unix_ns`
 
 
 class TelemetryMeta(Record):
     """The key-value metadata of the file."""
 
     schema_version: int = TELEMETRY_VERSION
-    period_ns: int
-    """Asked for."""
-
+    period_ns: int  # asked for
     clock: ClockTieRecord
     subjects: list[SubjectRecord] = Field(default_factory=list)
     update_periods: list[UpdatePeriodRecord] = Field(default_factory=list)
     failures: list[FailureRecord] = Field(default_factory=list)
     ended: Literal["stopped", "cut_off"] = "cut_off"
-    """`cut_off`: the process that sampled was killed; the readings up to at most 30 s before are there."""
-
-    idle_start_unix_ns: int | None = None
+    """`cut_off`: the sampling process was killed, and up to 30 s of readings may be missing."""
+    idle_start_unix_ns: int | None = None  # idle time before the first process; None: none was waited for
     idle_end_unix_ns: int | None = None
-    """A time before the first process was started; None where none was waited for."""
-
-    sampler_cpu_ns: int | None = None
-    """CPU time of the threads that sample."""
-
+    sampler_cpu_ns: int | None = None  # CPU time of the sampling threads
     driver: str | None = None
 
     def update_period_ns(self, subject: str, metric: str) -> int | None:
@@ -242,10 +206,6 @@ class SampleLog:
             one.model_copy(update={"subject": subjects.get(one.subject, one.subject)}) for one in self.meta.failures
         ]
         return SampleLog(series, self.meta.model_copy(update={"failures": failures}))
-
-    def metrics(self, subject: str) -> list[str]:
-        """What was sampled of a subject."""
-        return [metric for owner, metric in self.series if owner == subject]
 
     def subjects(self, kind: str | None = None) -> Iterator[SubjectRecord]:
         """What was sampled, of one kind (`gpu`, `mig`, `host`, `core`, `process`) or all."""

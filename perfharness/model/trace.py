@@ -1,4 +1,4 @@
-"""A trace in columns: what every trace source is read into, and all that the analysis knows of it.
+"""A trace in columns: every trace source is read into this, and the analysis knows nothing else.
 
 All columns of a table have the same length; times are int64 nanoseconds on the trace's own clock. Names are codes into
 `Trace.names`, so that no Python object exists per event.
@@ -7,17 +7,32 @@ All columns of a table have the same length; times are int64 nanoseconds on the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Literal, TypeVar
+from enum import Enum, IntEnum
+from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from perfharness.model.columns import Bool as Bool
+from perfharness.model.columns import Columns
 from perfharness.model.columns import Int64 as Int64
 from perfharness.model.columns import Integers as Integers
 from perfharness.model.findings import Finding
-from perfharness.model.gpu_device import GpuDevice as GpuDevice
-from perfharness.model.gpu_metrics import GpuMetrics
 from perfharness.model.host_samples import HostEvents
-from perfharness.model.trace_clock import TraceClock
+from perfharness.model.nsys_schema import ID_MASK as ID_MASK
+from perfharness.model.nsys_schema import PID_SHIFT as PID_SHIFT
+
+PROCESS_MASK = ~ID_MASK
+Ids = TypeVar("Ids", int, Int64)
+
+
+def pid_of(thread: Ids) -> Ids:
+    """Process ids of serialised thread ids, or process ids."""
+    return (thread >> PID_SHIFT) & ID_MASK
+
+
+def tid_of(thread: Int64) -> Int64:
+    """Thread ids (low 24 bits) of serialised thread ids."""
+    return thread & ID_MASK
 
 
 class Style(IntEnum):
@@ -37,33 +52,25 @@ class GpuOperationKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class NvtxRanges:
-    """NVTX ranges, in no order that can be relied on.
+class NvtxRanges(Columns):
+    """NVTX ranges, in no order that can be relied on."""
 
-    `row` is the row id in the trace's NVTX table; `end_ns` of a range never closed is where the trace ends, and
-    `is_open` marks it; `domain` and `category` are name codes (-1: none); `payload` counts where `has_payload`.
-    `crosses_threads`: a start/end range that ended on another thread, so that no GPU work can be attributed to it.
-    """
-
-    row: Integers
+    row: Integers  # row id in the trace's NVTX table
     start_ns: Int64
-    end_ns: Int64
+    end_ns: Int64  # of a range never closed: where the trace ends
     thread: Int64
     style: Integers
     name: Integers
-    domain: Integers
-    category: Integers
+    domain: Integers  # name code; -1: none
+    category: Integers  # name code; -1: none
     payload: Integers
     has_payload: Bool
-    is_open: Bool
-    crosses_threads: Bool
-
-    def __len__(self) -> int:
-        return len(self.row)
+    is_open: Bool  # never closed
+    crosses_threads: Bool  # ended on another thread, so that no GPU work can be attributed to it
 
 
 @dataclass(frozen=True)
-class NvtxMarks:
+class NvtxMarks(Columns):
     """NVTX marks: moments with a name, a category and perhaps a payload."""
 
     time_ns: Int64
@@ -74,39 +81,30 @@ class NvtxMarks:
     payload: Integers
     has_payload: Bool
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
 
 @dataclass(frozen=True)
-class ApiCalls:
-    """CUDA runtime and driver API calls. `correlation` is unique within a process."""
+class ApiCalls(Columns):
+    """CUDA runtime and driver API calls."""
 
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    correlation: Integers
+    correlation: Integers  # unique within a process
     name: Integers
     return_value: Integers
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
 
 @dataclass(frozen=True)
-class GpuOperations:
-    """Kernels, copies, memsets and graph replays. `process` is the thread id with the thread's part zero."""
+class GpuOperations(Columns):
+    """Kernels, copies, memsets and graph replays."""
 
     start_ns: Int64
     end_ns: Int64
-    process: Int64
+    process: Int64  # thread id with the thread's part zero
     correlation: Integers
     kind: Integers
     device: Integers
     stream: Integers
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 class MemoryKind(IntEnum):
@@ -142,35 +140,26 @@ class CopyKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class OperationDetails:
+class OperationDetails(Columns):
     """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
 
-    -1 where a column means nothing for that kind of operation, or the trace lacks it. `name` and `full_name` are
-    name codes of a kernel, short and demangled; `grid` and `block` have shape (operations, 3), x first;
-    `shared_bytes` is static and dynamic shared memory together; `copy_kind` is a `CopyKind`, `source` and `target`
-    are `MemoryKind`s (a memset has a target only); `bytes` counts for copies and memsets; `graph_exec` is the
-    executable graph of a graph replay, `graph_node` the node that a kernel, copy or memset was in a graph (traced
-    node by node); `source_device` and `target_device` the GPUs of a copy from one to another, as the process numbers
-    them.
+    -1 where a column means nothing for that kind of operation, or the trace lacks it.
     """
 
-    name: Integers
-    full_name: Integers
-    grid: Integers
-    block: Integers
+    name: Integers  # name code of a kernel
+    full_name: Integers  # the same, demangled
+    grid: Integers  # shape (operations, 3), x first
+    block: Integers  # shape (operations, 3), x first
     registers: Integers
-    shared_bytes: Integers
-    copy_kind: Integers
-    bytes: Integers
-    source: Integers
-    target: Integers
-    graph_exec: Integers
-    graph_node: Integers
-    source_device: Integers
+    shared_bytes: Integers  # static and dynamic
+    copy_kind: Integers  # `CopyKind`
+    bytes: Integers  # of copies and memsets
+    source: Integers  # `MemoryKind`
+    target: Integers  # `MemoryKind`, of memsets too
+    graph_exec: Integers  # executable graph of a replay
+    graph_node: Integers  # node of an operation in a graph that was traced node by node
+    source_device: Integers  # of a copy between GPUs, as the process numbers them
     target_device: Integers
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 class OsWaitKind(IntEnum):
@@ -180,22 +169,111 @@ class OsWaitKind(IntEnum):
     SLEEP = 1
     PROCESS = 2
     FILE = 3
-    SOCKET = 4
-    """Network, and waiting until one of several sockets or pipes is ready."""
+    SOCKET = 4  # network, and waiting until one of several sockets or pipes is ready
 
 
 @dataclass(frozen=True)
-class OsCalls:
-    """Calls of the operating system in which a thread waits; `kind` is an `OsWaitKind`. They may lie in each other."""
+class OsCalls(Columns):
+    """Calls of the operating system in which a thread waits. They may lie in each other."""
 
     start_ns: Int64
     end_ns: Int64
     thread: Int64
-    kind: Integers
+    kind: Integers  # `OsWaitKind`
     name: Integers
 
-    def __len__(self) -> int:
-        return len(self.start_ns)
+
+class GpuMetric(str, Enum):
+    """Counters of nsys (`--gpu-metrics-devices`): shares of the hardware's peak over the period of a reading."""
+
+    GR_ACTIVE = "gr_active"  # the graphics and compute engine has work
+    SM_ACTIVE = "sm_active"  # multiprocessors with a warp
+    OCCUPANCY = "occupancy"  # warps in flight
+    TENSOR = "tensor"  # the tensor pipes are active
+    DRAM_READ = "dram_read"
+    DRAM_WRITE = "dram_write"  # of the same peak as reads: the sum is the share of the bandwidth
+
+
+@dataclass(frozen=True)
+class GpuDevice:
+    """A GPU as one process numbers it (`GpuOperations.device`). What the trace lacks is None."""
+
+    pid: int | None  # None: every process numbers it so
+    number: int
+    name: str | None = None
+    uuid: str | None = None  # without the prefix `GPU-`
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    clock_hz: int | None = None  # the highest
+    memory_bytes_per_s: int | None = None  # the peak
+    memory_bytes: int | None = None
+    l2_bytes: int | None = None
+    max_warps_per_sm: int | None = None
+    max_blocks_per_sm: int | None = None
+    max_registers_per_sm: int | None = None
+    max_shared_bytes_per_sm: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuMetrics(Columns):
+    """One row per reading of one GPU, ordered by GPU and time; a reading is the mean over its period.
+
+    Periods of a GPU do not overlap; a gap between them is lost readings.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    gpu: Integers  # index in `gpus`
+    gpus: list[GpuDevice]  # `number` is nsys's, not the process's
+    percent: dict[GpuMetric, Integers]  # 0 to 100, rounded by nsys; -1: not in this reading
+    clock_mhz: Integers | None = None  # of the multiprocessors, -1: not in this reading; None: not sampled
+
+
+ClockSource = Literal["marks", "tracer", "session_start"]
+
+
+@dataclass(frozen=True)
+class TraceClock:
+    """UTC at moments of a trace, and how sure it is.
+
+    Args:
+        source: `marks` of a recorder; the `tracer` itself stamps with the monotonic clock; or only the `session_start`,
+            which is UTC and independent of the monotonic clock.
+        trace_ns: moments of the trace's own clock, in order; one or more.
+        unix_ns: UTC at these moments.
+        error_ns: by how much UTC may be off.
+        drift_ns: how much the offset differs between the first and the last moment; None where there is only one.
+        session_start_off_ns: the trace's session start less UTC of trace time 0 by this tie; None where it has none.
+    """
+
+    source: ClockSource
+    trace_ns: Int64
+    unix_ns: Int64
+    error_ns: int
+    drift_ns: int | None = None
+    session_start_off_ns: int | None = None
+
+    @property
+    def unix_origin_ns(self) -> int:
+        """UTC of trace time 0, by the offset at the first moment."""
+        return int(self.unix_ns[0] - self.trace_ns[0])
+
+    def to_unix(self, trace_ns: Int64) -> Int64:
+        """UTC of moments of the trace: by the offsets on both sides, weighed by distance; beyond them, by the last."""
+        offsets = self.unix_ns - self.trace_ns - self.unix_origin_ns
+        moved = np.interp(trace_ns, self.trace_ns, offsets)
+        unix_ns: Int64 = trace_ns + self.unix_origin_ns + np.rint(moved).astype(np.int64)
+        return unix_ns
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in `meta` of the results."""
+        return {
+            "source": self.source,
+            "unix_origin_ns": self.unix_origin_ns,
+            "error_ns": self.error_ns,
+            "drift_ns": self.drift_ns,
+            "session_start_off_ns": self.session_start_off_ns,
+        }
 
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
@@ -210,30 +288,16 @@ class TraceMeta:
     tracer_version: str | None
     gpu_coverage: GpuCoverage
     gpu_coverage_reason: str
-    session_start_unix_ns: int | None
-    """UTC time of trace time 0, or None where the trace lacks it."""
-
-    has_all_calls: bool = False
-    """Whether CUDA calls that start no GPU work are in the trace too: by nsys, and in the embedded tracer's profiling
-    pass."""
-
-    monotonic_origin_ns: int | None = None
-    """CLOCK_MONOTONIC at trace time 0, where the tracer stamps with that clock and records that."""
-
-    clock: TraceClock | None = None
-    """How UTC was found, where more than the trace's start time was known; `session_start_unix_ns` is then by it."""
-
+    session_start_unix_ns: int | None  # UTC of trace time 0; by `clock` where that is known
+    has_all_calls: bool = False  # CUDA calls that start no GPU work are in the trace too
+    monotonic_origin_ns: int | None = None  # CLOCK_MONOTONIC at trace time 0, where the tracer stamps with it
+    clock: TraceClock | None = None  # None: no more than the trace's start time is known
     device_names: tuple[str, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     driver: str | None = None
-    cuda_driver: int | None = None
-    """As CUDA writes it: 13000 is 13.0."""
-
-    findings: tuple[Finding, ...] = ()
-    """Problems that the trace records: dropped records, diagnostics."""
-
-    cuda_cut_off: frozenset[int] = frozenset()
-    """Pids, as a trace has them, of processes whose last CUDA events the tracer could not collect."""
+    cuda_driver: int | None = None  # as CUDA writes it: 13000 is 13.0
+    findings: tuple[Finding, ...] = ()  # problems that the trace records: dropped records, diagnostics
+    cuda_cut_off: frozenset[int] = frozenset()  # pids of processes whose last CUDA events are lost
 
 
 @dataclass(frozen=True)
@@ -249,34 +313,9 @@ class Trace:
     api: ApiCalls
     operations: GpuOperations
     details: OperationDetails
-    os_calls: OsCalls | None
-    """None: the operating system's calls were not recorded."""
-
+    os_calls: OsCalls | None  # None: not recorded
     names: list[str]
     meta: TraceMeta
-    end_ns: int
-    """Time of the last thing in the trace."""
-
-    lock_events: HostEvents | None = None
-    """Who held the interpreter lock, and who waited for it (nsys `python-gil`); None: not recorded."""
-
-    gpu_metrics: GpuMetrics | None = None
-    """Counters of the GPUs (nsys `--gpu-metrics-devices`); None: not recorded."""
-
-
-PID_SHIFT = 24
-ID_MASK = 0xFFFFFF
-PROCESS_MASK = ~ID_MASK
-
-
-Ids = TypeVar("Ids", int, Int64)
-
-
-def pid_of(thread: Ids) -> Ids:
-    """Process ids of serialised thread ids, or process ids."""
-    return (thread >> PID_SHIFT) & ID_MASK
-
-
-def tid_of(thread: Int64) -> Int64:
-    """Thread ids (low 24 bits) of serialised thread ids."""
-    return thread & ID_MASK
+    end_ns: int  # of the last thing in the trace
+    lock_events: HostEvents | None = None  # interpreter lock (nsys `python-gil`); None: not recorded
+    gpu_metrics: GpuMetrics | None = None  # None: not recorded

@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfharness.model import environment, ranks
+from perfharness.boot import ranks
+from perfharness.model import environment
 
 
 class StartBarrier:

@@ -22,12 +22,13 @@ from time import monotonic, time_ns
 from typing import Any
 
 from perfharness import compiled_code
-from perfharness.model import environment, ranks
+from perfharness.boot import ranks
+from perfharness.model import environment
 from perfharness.model.conventions import printable
-from perfharness.model.secrets import MASK, is_secret, mask_arguments, mask_text
 from perfharness.recorder import barrier, instruments, startup
 from perfharness.recorder.events import flush_nsys
 from perfharness.recorder.names import checked_name
+from perfharness.secrets import MASK, is_secret, mask_arguments, mask_text
 
 FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1

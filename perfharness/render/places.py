@@ -8,7 +8,7 @@ from pathlib import Path
 from perfharness.analysis.host_samples.frames import inside_library
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame
-from perfharness.model.text import safe_line
+from perfharness.render.text import safe_line
 
 
 def place_text(place: FunctionShare | Place | Frame) -> str:

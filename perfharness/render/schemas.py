@@ -10,13 +10,13 @@ from pydantic.json_schema import GenerateJsonSchema
 from perfharness.analysis.slowest import Slowest
 from perfharness.errors import UsageError
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
-from perfharness.model.cold_start import ColdStart
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.load import LoadResult
 from perfharness.model.manifest import RunManifest
 from perfharness.model.mlperf import MlperfResult
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import Benchmark, BenchmarkMean
+from perfharness.runs.series.cold_start_file import ColdStart
 from perfharness.runs.series.overhead import Overhead
 from perfharness.runs.series.repeat_file import Repeat
 from perfharness.runs.series.scaling import Scaling

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.files import write_text
-from perfharness.model.text import safe_line
 from perfharness.render.places import place_text
+from perfharness.render.text import safe_line
 
 
 def write_stacks(stacks: Mapping[str, Iterable[Stack]], path: Path) -> None:

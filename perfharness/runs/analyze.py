@@ -26,7 +26,7 @@ from perfharness.runs.files.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from perfharness.model.cold_start import ColdStart
+    from perfharness.runs.series.cold_start_file import ColdStart
     from perfharness.runs.series.repeat_file import Repeat
     from perfharness.runs.series.scaling import Scaling
 
@@ -52,7 +52,7 @@ class AnalyzedRuns:
     @property
     def findings(self) -> list[Finding]:
         """What was found in what was asked for; of a series, processes are named with their runs."""
-        over_launches = [] if self.repeat is None else [record.to_finding() for record in self.repeat.findings]
+        over_launches = [] if self.repeat is None else self.repeat.findings
         return over_launches + [
             replace(finding, process=f"{summary.folder.name}/{finding.process}")
             if finding.process and self.located.is_series

@@ -69,7 +69,7 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest, explaine
     failed = [explaining_pass_failed("; ".join(missing))] if missing else []
     known = {finding.code for finding in measured.findings}
     only_here = [
-        replace(finding.to_finding(), message=f"In the profiling pass: {finding.message}")
+        replace(finding, message=f"In the profiling pass: {finding.message}")
         for finding in explaining.findings
         if finding.severity is not Severity.ERROR and finding.code not in known
     ]

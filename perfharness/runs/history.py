@@ -18,15 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from perfharness.analysis.diagnosis import advise
+from perfharness.distribution import install_command
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
 from perfharness.model.diagnosis import Diagnosis
-from perfharness.model.distribution import install_command
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import BENCH_NAME, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, path_text
-from perfharness.model.secrets import mask_text
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.compared_launch import DECIDING, VALIDITY, LaunchFigures, read_launch
 from perfharness.runs.comparison.launch_figures import stage_entries
@@ -34,6 +33,7 @@ from perfharness.runs.comparison.load_test import LoadTest, LoadValue, read_load
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
+from perfharness.secrets import mask_text
 
 if TYPE_CHECKING:
     from perfharness.model.bench_suite import BenchSuiteResult

@@ -12,14 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.checks import with_checks
-from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
-from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.measured import MeasuredProcess
-from perfharness.model.notebook import notebook_html
+from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import (
@@ -31,6 +29,7 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
+from perfharness.notebook import notebook_html
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.inputs import Located, locate
@@ -102,7 +101,7 @@ class Process:
         folder: of its files.
         trace_path: its trace, or None where none was written.
         record: the entry of its launched process in the manifest, with its own folder, pid and trace; None without a
-            manifest. `measured` has who it is (`model.measured.MeasuredProcess`).
+            manifest. `measured` has who it is (`MeasuredProcess`).
     """
 
     def __init__(
@@ -337,7 +336,7 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
             processes.append(Process(name, run_dir / record.folder, path, record, options, helpers))
         if located.process is None:
             before = f"{run_dir.name}/" if located.is_series else ""
-            found = [record.to_finding() for record in manifest.findings]
+            found = manifest.findings
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
     return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)

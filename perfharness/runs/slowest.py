@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.host_samples.host_profile import on_trace_clock
+from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError, UsageError

@@ -23,14 +23,13 @@ from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import summarise_metrics
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
-from perfharness.model.clocks import clocks_of
+from perfharness.model.conditions import CLOCKS, ClocksRecord, condition
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import GpuWork, ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, SampleLog, member_subject, process_subject
+from perfharness.model.units import NS_PER_S
 from perfharness.telemetry.store import read_sample_log
-
-NS_PER_S = 1e9
 
 UNSEEN = "it was not seen: children are looked for once a second, by the pid that they have on the machine"
 
@@ -132,12 +131,13 @@ class RunTelemetry:
         return MachineSide(metrics, energy, [*self.problems, *reported, *findings])
 
     def _requested(self) -> dict[str, RequestedClocks]:
-        clocks = clocks_of(self._manifest.companions)
+        clocks = condition(self._manifest.companions, CLOCKS, ClocksRecord)
         if clocks is None:
             return {}
         return {
             step.gpu_uuid: RequestedClocks(
-                clocks.requested_graphics_mhz(step.gpu_uuid), clocks.requested_memory_mhz(step.gpu_uuid)
+                clocks.requested_mhz(step.gpu_uuid, "graphics_clock_lock_mhz"),
+                clocks.requested_mhz(step.gpu_uuid, "memory_clock_lock_mhz"),
             )
             for step in clocks.steps
         }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from perfharness.model.clocks import ClockStep, Setting
+from perfharness.model.conditions import ClockStep, Setting
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
@@ -21,7 +21,7 @@ AWAKE_S = 1.0
 
 
 class ClockSetting(NamedTuple):
-    """A setting that decides the clocks; every answer's value is a list of numbers, as in `model.clocks`.
+    """A setting that decides the clocks; every answer's value is a list of numbers, as in `ClockStep`.
 
     Args:
         put, reset_by: functions that set it, and that reset it if there is one.

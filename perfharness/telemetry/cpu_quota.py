@@ -18,15 +18,7 @@ SEARCH_NS = 1_000_000_000
 
 NO_QUOTA = "no CPU quota is set for its control groups, as far as they can be seen"
 NO_GROUPS = "the control groups of the process cannot be seen from here (version 2 is needed)"
-THROTTLING = ("quota_throttled_ns", "quota_throttled_periods")
-
-
-class Used(NamedTuple):
-    """What was used of a quota."""
-
-    throttled_ns: int = 0
-    throttled_periods: int = 0
-    cpu_time_ns: int = 0
+THROTTLED = ("quota_throttled_ns", "quota_throttled_periods")
 
 
 class Quota(NamedTuple):
@@ -34,7 +26,9 @@ class Quota(NamedTuple):
 
     quota_ns: int
     period_ns: int
-    used: Used
+    throttled_ns: int
+    throttled_periods: int
+    cpu_time_ns: int
 
 
 class CpuQuota:
@@ -49,7 +43,7 @@ class CpuQuota:
         self._search_at_ns = 0
         self._folders: list[Path] = []
         self._before: dict[Path, Quota] = {}
-        self._used = Used()
+        self._used = [0, 0, 0]
 
     def read(self) -> Values:
         """One reading; of a process without a quota, one per second."""
@@ -59,20 +53,17 @@ class CpuQuota:
             self._search_at_ns = now_ns + SEARCH_NS
             groups = _text(self._root / f"proc/{self._process.pid}/cgroup")
             self._folders = self._found(groups)
-            if not groups:  # the process has ended
-                return {}
-            if not self._folders:
-                return {(subject, metric): NO_GROUPS for metric in ("quota_cpus", *THROTTLING)}
-        if not self._folders:
+            if groups and not self._folders:
+                return dict.fromkeys(((subject, metric) for metric in ("quota_cpus", *THROTTLED)), NO_GROUPS)
+        if not self._folders:  # or the process has ended
             return {}
         quotas = {folder: quota for folder in self._folders if (quota := _quota(folder)) is not None}
         self._folders = list(quotas)
         self._add(quotas)
-        values: Values = {
-            (subject, metric): getattr(self._used, metric.removeprefix("quota_")) for metric in THROTTLING
-        }
+        *throttled, cpu_time_ns = self._used
+        values: Values = {(subject, metric): used for metric, used in zip(THROTTLED, throttled, strict=True)}
         if quotas:
-            values[subject, "quota_cpu_time_ns"] = self._used.cpu_time_ns
+            values[subject, "quota_cpu_time_ns"] = cpu_time_ns
         if is_search and quotas:
             least = min(quotas.values(), key=lambda one: one.quota_ns / one.period_ns)
             values[subject, "quota_cpus"] = least.quota_ns / least.period_ns
@@ -91,15 +82,11 @@ class CpuQuota:
 
     def _add(self, quotas: dict[Path, Quota]) -> None:
         """Add what changed in the group that held the process up most: one above it stops the others, too."""
-        changes = [
-            Used(*(now - before for now, before in zip(quota.used, self._before[folder].used, strict=True)))
-            for folder, quota in quotas.items()
-            if folder in self._before
-        ]
+        pairs = [(quota, self._before[folder]) for folder, quota in quotas.items() if folder in self._before]
         self._before = quotas
-        if changes:
-            most = max(changes, key=lambda change: change.throttled_ns)
-            self._used = Used(*(sum(pair) for pair in zip(self._used, most, strict=True)))
+        if pairs:
+            now, before = max(pairs, key=lambda pair: pair[0].throttled_ns - pair[1].throttled_ns)
+            self._used = [used + new - old for used, new, old in zip(self._used, now[2:], before[2:], strict=True)]
 
 
 def _quota(group: Path) -> Quota | None:
@@ -108,8 +95,8 @@ def _quota(group: Path) -> Quota | None:
     counts = dict(line.split(maxsplit=1) for line in _text(group / "cpu.stat").splitlines() if " " in line)
     if not quota.isdecimal() or not period.isdecimal() or "nr_throttled" not in counts:
         return None
-    used = Used(1000 * int(counts["throttled_usec"]), int(counts["nr_throttled"]), 1000 * int(counts["usage_usec"]))
-    return Quota(1000 * int(quota), 1000 * int(period), used)
+    throttled_us, periods, used_us = (int(counts[name]) for name in ("throttled_usec", "nr_throttled", "usage_usec"))
+    return Quota(1000 * int(quota), 1000 * int(period), 1000 * throttled_us, periods, 1000 * used_us)
 
 
 def _text(path: Path) -> str:

@@ -35,13 +35,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one query.
-
-    Args:
-        value: as `pynvml` gives it, text always as `str`; None if refused (and for calls that return nothing).
-        refusal, reason: both None if answered; else the kind, and one sentence without a full stop.
-        code: NVML's error code; 0 if answered.
-    """
+    """The answer to one query, as `pynvml` gives it, text always as `str`; or why it was refused."""
 
     value: Any = None
     refusal: Refusal | None = None
@@ -132,7 +126,6 @@ class Nvml:
     """An open NVML, or the reason why it could not be opened.
 
     Args:
-        module: `pynvml` or its replay; its constants are read from here.
         opened: the answer of `nvmlInit`.
         devices: every GPU, each followed by its MIG instances.
         unreachable: GPUs that the driver counts but does not give: index, and why.
@@ -159,11 +152,7 @@ class Nvml:
 
 @contextmanager
 def open_nvml(module: Any = None) -> Iterator[Nvml]:
-    """Open NVML for a while; never fails, see `Nvml.opened`.
-
-    Args:
-        module: `pynvml`, or one that answers like it; None: what answers in this process.
-    """
+    """Open NVML for a while; never fails, see `Nvml.opened`."""
     module = module or importlib.import_module(os.environ.get(NVML_MODULE) or "pynvml")
     opened = ask(module, "nvmlInit")
     if not opened.ok:

@@ -77,16 +77,6 @@ def _copy(column: array[Any]) -> Any:
     return np.frombuffer(column.tobytes(), dtype=np.int64 if column.typecode == "q" else np.float64)
 
 
-def sampled_metrics(log: SampleLog) -> dict[str, list[str]]:
-    """Metrics of each subject that were read at least once; the cores together as `cores`."""
-    cores = {record.subject for record in log.subjects("core")}
-    found: dict[str, dict[str, None]] = {}
-    for (subject, metric), series in log.series.items():
-        if series.is_read.any():
-            found.setdefault("cores" if subject in cores else subject, {})[metric] = None
-    return {subject: list(metrics) for subject, metrics in found.items()}
-
-
 def unread_metrics(log: SampleLog) -> Iterable[FailureRecord]:
     """Why metrics were never read: the most frequent reason for each."""
     never = {key for key, series in log.series.items() if not series.is_read.any()}

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
-from perfharness.model.trace import GpuDevice, Int64, Integers
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, Int64, Integers
 from perfharness.trace.columns import MISSING, narrow
 from perfharness.trace.devices import read_machine_gpus
 from perfharness.trace.sqlite import TraceFile
@@ -30,7 +29,6 @@ METRIC_OF_NAME = {
     "GPU Active": GpuMetric.GR_ACTIVE,
     "SMs Active": GpuMetric.SM_ACTIVE,
     "SM Active": GpuMetric.SM_ACTIVE,
-    "SM Issue": GpuMetric.SM_ISSUE,
     "Compute Warps in Flight": GpuMetric.OCCUPANCY,
     "Tensor Active": GpuMetric.TENSOR,
     "DRAM Read Bandwidth": GpuMetric.DRAM_READ,

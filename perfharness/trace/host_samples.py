@@ -21,7 +21,7 @@ from perfharness.model.trace import PID_SHIFT, Int64
 _SAMPLE = np.dtype(
     [
         ("time", "<i8"), ("thread", "<i4"), ("length", "<i8"), ("on_cpu", "<i8"), ("runnable", "<i8"), ("state", "u1"),
-        ("stack", "<i4"), ("stage", "<i4"), ("holder", "<i4"), ("counts", "<i4", 4),
+        ("stack", "<i4"), ("stage", "<i4"), ("holder", "<i4"), ("unused", "V16"),
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
@@ -123,8 +123,7 @@ class _Tables:
                 if self._pid not in (None, meta["pid"]):
                     return True
                 process = meta["pid"] << PID_SHIFT
-                known = {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
-                self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
+                self.meta = self.meta or {name: meta[name] for name in sample_file.META_NAMES}
             elif kind == sample_file.DEFINE:
                 defined = json.loads(bytes(payload))
                 for function, file, line, *suspends in defined.get("frames", ()):
@@ -172,14 +171,13 @@ class _Tables:
             stack=_column(rows, "stack"),
             stage=_column(rows, "stage"),
             gil_holder=_column(rows, "holder"),
-            counts=_column(rows, "counts"),
             frames=list(self._frames),
             stacks=list(self._stacks),
             stage_paths=list(self._stages),
             interval_ns=meta["interval_ns"],
         )
         intervals = HostEvents(*(_column(events, name) for name in ("start", "end", "thread", "kind", "detail")))
-        probe = HostProbe(samples, intervals, (*self._missing, *missing), cpus=meta.get("cpus") or None)
+        probe = HostProbe(samples, intervals, (*self._missing, *missing))
         return RecordedProbe(probe, meta["monotonic_ns"], meta["unix_ns"])
 
 

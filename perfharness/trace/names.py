@@ -84,3 +84,8 @@ def find_rows(keys: Sequence[Integers], table_keys: Sequence[Int64]) -> Int64:
     sorted_codes = table_codes[order]
     at = np.minimum(np.searchsorted(sorted_codes, codes), len(order) - 1)
     return np.where(sorted_codes[at] == codes, order[at], -1)
+
+
+def code_of(names: Sequence[str], name: str) -> int:
+    """The code of a name; -2, which nothing has, where it does not occur."""
+    return names.index(name) if name in names else -2

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
-from perfharness.model.measured import ProcessFacts
+from perfharness.model.manifest import ProcessFacts
 from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
 from perfharness.trace.columns import check_events, rows_of
 from perfharness.trace.devices import read_devices

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfharness.distribution import VERSION
 from perfharness.model import nsys_schema as schema
 from perfharness.model.conventions import printable
-from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_events
 from perfharness.tracer.gpu import StalledError
 from perfharness.tracer.log_reader import LogEnd, read_log, read_names

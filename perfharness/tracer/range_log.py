@@ -32,7 +32,8 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from typing import Any
 
-from perfharness.model import environment, ranks
+from perfharness.boot import ranks
+from perfharness.model import environment
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
 HAS_PAYLOAD = 8

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from perfharness.boot import ranks
 from perfharness.import_hook import ImportHook
-from perfharness.model import environment, ranks
+from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import nvtx_hook, range_log
 

@@ -14,6 +14,7 @@ from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.tree import tabulate
 from perfharness.analysis.timeline.projection import RangeTable
 from perfharness.model.trace import GpuOperationKind, Style, Trace, pid_of, tid_of
+from perfharness.runs.files.json_files import entry_tree
 from perfharness.trace import open_trace
 
 TRACES = Path(__file__).parent / "traces"
@@ -159,7 +160,7 @@ def test_old_versions_carry_all_that_a_recorder_knows(name: str) -> None:
     """Three batches of two items, each with one stage, from the trace alone."""
     trace, _ = read(name)
     result = tabulate(Analysis(trace, AnalysisOptions(1)))
-    pipeline = entry_table(result.entries).to_tree()["tiny"]["pipeline"]
+    pipeline = entry_tree(entry_table(result.entries))["tiny"]["pipeline"]
     assert [pipeline[f"batch_{i}"]["total_items"] for i in range(3)] == [2, 2, 2]
     assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (6, 2)
     assert pipeline["batch_1"]["stage"]["cpu_time"] > 10

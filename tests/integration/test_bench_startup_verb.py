@@ -9,7 +9,7 @@ import pytest
 
 from perfharness.bench.suite.startup import startup_figures
 from perfharness.model.bench import CaseResult, StartUp
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
 from tests.integration.bench_runs import bench
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up

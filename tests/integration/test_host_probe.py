@@ -54,7 +54,7 @@ waiting("LOCK", held.acquire)
 waiting("PIPE", lambda: child.stdout.read(1))
 waiting("PIPE by a local socket", lambda: ours.recv(1))
 waiting("PIPE by poll", lambda: poll.poll(30000))
-waiting("LOOPBACK", lambda: client.recv(1))
+waiting("SOCKET to this machine", lambda: client.recv(1))
 waiting("SOCKET", lambda: any_address.recv(1))
 waiting("PROCESS", child.wait)
 
@@ -136,10 +136,6 @@ with perf.range("parent"):
     os.waitpid(pid, 0)
     gc.collect()
 said["forked"] = pid
-everywhere = os.sched_getaffinity(0)
-os.sched_setaffinity(0, {min(everywhere)})
-time.sleep(0.3)
-said["cpus"] = len(everywhere)
 child.kill()
 child.wait()
 try:
@@ -245,8 +241,6 @@ def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(program: Sam
     waits = mine[samples.state[mine] == HostState.GIL]
     assert len(waits) > 10
     assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == program.said["holder"]) > 0.9
-    assert (samples.counts[mine] >= 0).all()
-    assert 30 <= samples.counts[mine, 2].sum() <= 2000  # 40 sleeps, each with a wait for the lock after it
 
 
 def test_threads_that_follow_one_another_all_have_samples(program: Sampled) -> None:
@@ -263,7 +257,7 @@ def test_frames_that_may_be_suspended_are_marked(program: Sampled) -> None:
     assert (marked["coroutine"], marked["burn"]) == (True, False)
 
 
-def test_ready_threads_cpu_time_and_cpus(program: Sampled) -> None:
+def test_ready_threads_and_cpu_time(program: Sampled) -> None:
     events, (first_ns, last_ns) = program.probe.events, program.said["crowd"]
     begin, end = np.clip(events.start_ns, first_ns, last_ns), np.clip(events.end_ns, first_ns, last_ns)
     assert (end - begin)[events.kind == HostEventKind.CROWDED].sum() > 0.5 * (last_ns - first_ns)
@@ -271,8 +265,6 @@ def test_ready_threads_cpu_time_and_cpus(program: Sampled) -> None:
     during = of_cpu & (events.start_ns >= first_ns) & (events.end_ns <= last_ns)
     used_ns = 1000 * events.detail[during].sum()
     assert 0.7 * program.said["crowd_cpu"] < used_ns < 1.01 * program.said["crowd_cpu"] + 1e6
-    changed = (events.kind == HostEventKind.CPUS) & (events.thread >> 24 == program.said["pid"])
-    assert events.detail[changed].tolist() == ([1] if program.said["cpus"] > 1 else [])
 
 
 def test_a_forked_child_has_its_own_samples_and_the_sampler_is_nobodys_child(program: Sampled) -> None:
@@ -348,7 +340,6 @@ def test_the_measured_pass_has_few_samples(tmp_path: Path) -> None:
     rows = of_stage(probe.samples, "stage")
     assert (functions(probe.samples, rows) == "burn").sum() >= 5
     assert np.median(np.diff(probe.samples.time_ns[rows])) >= 10_000_000
-    assert (probe.samples.counts == -1).all()
 
 
 def test_without_being_asked_nothing_is_sampled(tmp_path: Path) -> None:

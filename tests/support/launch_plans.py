@@ -10,6 +10,7 @@ import pytest
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
+from perfharness_launcher.gpus import GpuFacts
 from perfharness_launcher.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.nsys import NsysInstall
 from perfharness_launcher.options import LaunchOptions
@@ -24,15 +25,16 @@ NSYS = NsysInstall(
     profile_options=frozenset({"trace", "sample", "cpuctxsw", "wait", "force-overwrite"}),
     source="PATH",
 )
-TWO_GPUS = (GpuRecord(index=0, uuid="GPU-aaaa", name="H200"), GpuRecord(index=1, uuid="GPU-bbbb", name="H200"))
-MIG = (GpuRecord(index=0, uuid="MIG-1111", mig=True), GpuRecord(index=1, uuid="GPU-bbbb"))
+ONE_GPU = GpuFacts((GpuRecord(index=0, uuid="GPU-aaaa", name="H200"),))
+TWO_GPUS = GpuFacts((*ONE_GPU.gpus, GpuRecord(index=1, uuid="GPU-bbbb", name="H200")))
+MIG = GpuFacts((GpuRecord(index=0, uuid="MIG-1111", mig=True),))
 
 
 def plan_of(options: LaunchOptions, facts: dict[str, Any] | None = None) -> LaunchPlan:
     """The plan of a launch, whether or not there is such a script."""
     python = options.python_command or (options.python,)
     program = replace(find_program(options.script, options.script_arguments, python), problem=None)
-    machine = {"program": program, "interpreter": PYTHON, "gpu_problem": "no driver", **(facts or {})}
+    machine = {"program": program, "interpreter": PYTHON, **(facts or {})}
     return make_plan(options, MachineFacts(**machine))
 
 

@@ -25,8 +25,8 @@ class ProbeBuilder:
     process 100, as those of `TraceBuilder` are.
     """
 
-    def __init__(self, interval_ns: int = 1_000_000, cpus: int | None = None) -> None:
-        self.interval_ns, self.cpus = interval_ns, cpus
+    def __init__(self, interval_ns: int = 1_000_000) -> None:
+        self.interval_ns = interval_ns
         self._samples: list[tuple[int, ...]] = []
         self._events: list[tuple[int, ...]] = []
         self._frames: dict[Frame, int] = {}
@@ -47,7 +47,6 @@ class ProbeBuilder:
         pid: int = 100,
         tid: int = 100,
         gil_holder: int | None = None,
-        counts: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
         """A sample.
 
@@ -57,7 +56,6 @@ class ProbeBuilder:
             on_cpu_ns: None: all of the sample's time where it is running, else 0.
             runnable_ns: None: the same where it is runnable.
             gil_holder: thread id, in the same process.
-            counts: as in `HostSamples`.
         """
         length = self.interval_ns if length_ns is None else length_ns
         on_cpu = (length if state is HostState.RUNNING else 0) if on_cpu_ns is None else on_cpu_ns
@@ -67,7 +65,7 @@ class ProbeBuilder:
             schema.global_tid(pid, tid), time_ns, length, on_cpu, runnable, int(state),
             self._number(self._stacks, frames) if frames else -1,
             -1 if stage is None else self._number(self._stages, stage),
-            0 if gil_holder is None else schema.global_tid(pid, gil_holder), *counts,
+            0 if gil_holder is None else schema.global_tid(pid, gil_holder),
         ))  # fmt: skip
 
     def samples(self, start_ns: int, end_ns: int, stack: Sequence[str | Frame] = (), **facts: object) -> None:
@@ -92,19 +90,18 @@ class ProbeBuilder:
 
     def build(self) -> HostProbe:
         """The columns."""
-        rows = np.asarray(sorted(self._samples), dtype=np.int64).reshape(-1, 13).T
+        rows = np.asarray(sorted(self._samples), dtype=np.int64).reshape(-1, 9).T
         events = np.asarray(sorted(self._events), dtype=np.int64).reshape(-1, 5).T
-        thread, time_ns, length, on_cpu, runnable, state, stack, stage, holder, *counts = rows
+        thread, time_ns, length, on_cpu, runnable, state, stack, stage, holder = rows
         return HostProbe(
             HostSamples(
                 time_ns=time_ns, thread=thread, length_ns=length, on_cpu_ns=on_cpu, runnable_ns=runnable, state=state,
-                stack=stack, stage=stage, gil_holder=holder, counts=np.asarray(counts).T,
+                stack=stack, stage=stage, gil_holder=holder,
                 frames=list(self._frames), stacks=list(self._stacks),
                 stage_paths=list(self._stages), interval_ns=self.interval_ns,
             ),
             HostEvents(*events),
             tuple(self._missing),
-            cpus=self.cpus,
         )  # fmt: skip
 
     def _number(self, numbers: dict[K, int], value: K) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nvtx
 
-from perfharness.model.distribution import DISTRIBUTION, install_command
+from perfharness.distribution import DISTRIBUTION, install_command
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.model.findings import Severity
-from perfharness.model.manifest import FindingRecord
-from perfharness.model.secrets import mask_arguments, mask_text
+from perfharness.model.findings import Finding, Severity
+from perfharness.secrets import mask_arguments, mask_text
 from tests.unit.run_records import manifest_of, process
 
 SECRET = "hunter2hunter2"
@@ -93,7 +92,7 @@ def test_long_texts_take_linear_time(piece: str) -> None:
 
 def test_a_manifest_holds_none() -> None:
     record = process(0, command=["python", "s.py", "--api-key", SECRET])
-    finding = FindingRecord(code="leftover-processes", severity=Severity.WARNING, message=f"7: x --token {SECRET}")
+    finding = Finding(code="leftover-processes", severity=Severity.WARNING, message=f"7: x --token {SECRET}")
     made = manifest_of(
         record,
         command=["perfharness", "launch", "s.py", "--api-key", SECRET],

@@ -14,8 +14,10 @@ from math import exp, inf, isfinite, log1p, sqrt
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from perfharness.analysis.statistics import ALPHA, student_t
+from perfharness.model.base import Record
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -64,25 +66,22 @@ class Pair:
     new_at: Int64 | None = None
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What is taken as a difference.
+class Rule(Record, use_attribute_docstrings=True):
+    """What is taken as a difference."""
 
-    Args:
-        alpha: rate of false alarms over all pairs together.
-        min_effect: smallest relative difference that counts.
-        spread: relative standard deviation between launches that is known from elsewhere: what is seen is not taken as
-            less, and it stands for a side of one launch. None: not known.
-    """
+    alpha: float = Field(default=ALPHA, gt=0, lt=0.5)
+    """highest rate of false alarms, over all rows together"""
 
-    alpha: float = ALPHA
-    min_effect: float = MIN_EFFECT
-    spread: float | None = None
+    min_effect: float = Field(default=MIN_EFFECT, ge=0)
+    """smallest relative difference that counts"""
+
+    spread: float | None = Field(default=None, gt=0)
+    """relative standard deviation between launches, as the user stated it; null: only what was seen counts"""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Of a ratio; `confidence` as a share."""
+    """An interval of a ratio."""
 
     low: float
     high: float
@@ -116,7 +115,7 @@ class Judgement:
     allows_drift: bool = False
 
 
-def compare(pairs: Sequence[Pair], rule: Rule = Rule()) -> list[Judgement]:
+def compare(pairs: Sequence[Pair], rule: Rule) -> list[Judgement]:
     """Judge all pairs together.
 
     A pair is `up` or `down` where its interval lies beyond the threshold, `same` where its interval lies within it (two

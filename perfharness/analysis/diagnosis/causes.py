@@ -145,7 +145,7 @@ def compilation(e: Evidence) -> Cause | None:
     by, step = ("", "compilation") if compiler is None else (f" ({compiler.name})", compiler.step)
     share = e.host.of(Activity.COMPILE)
     if e.gpu is not None:
-        new = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)", "compilation"
+        new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
         captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
         share, by, step = max((share, by, step), new, captures)
         if step == "capture":  # the line of a `with` block: inside it the host does all sorts of things

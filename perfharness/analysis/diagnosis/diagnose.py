@@ -12,16 +12,9 @@ from perfharness.analysis.diagnosis.causes import Evidence, find_causes
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply
 from perfharness.analysis.diagnosis.gpu.time import GpuTime, gpu_time
 from perfharness.analysis.diagnosis.gpu.work import copies, top_kernels
-from perfharness.analysis.diagnosis.gpu.workload import (
-    OtherProcesses,
-    StageEvents,
-    StageRows,
-    Workload,
-    build_workload,
-    stage_events,
-    stage_rows,
-)
+from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
+from perfharness.analysis.stages.times import StageRows, stage_rows
 from perfharness.analysis.stages.warmup import judge_warmup, warmup_findings
 from perfharness.model.diagnosis import (
     CopyGroup,
@@ -34,8 +27,8 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, GpuDevice, Int64
+from perfharness.model.units import NS_PER_MS
 
-NS_PER_MS = 1e6
 MAX_STAGES = 200
 """The longest; more are no help."""
 MAX_CHANGE = 1.5
@@ -79,7 +72,7 @@ class Pass:
         """Its GPU work; None: it uses no GPU."""
         trace = self.analysis.trace
         uses_gpu = bool(len(trace.api) or len(trace.operations))
-        return build_workload(self.analysis, self.others) if uses_gpu else None
+        return Workload(self.analysis, self.others) if uses_gpu else None
 
     def wall_ms(self, stage: StageRows) -> float:
         """Of a stage per batch, over all batches of its loop, also those without the stage."""

@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.functions import functions
+from perfharness.analysis.diagnosis.cpu_supply import own_contention
 from perfharness.analysis.diagnosis.stacks import Library, Stacks, place_of
 from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
-from perfharness.analysis.host_samples.contention import own_contention
 from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
 from perfharness.analysis.timeline.busy import BLOCK_ROWS, BusyLine
 from perfharness.analysis.timeline.grouping import distinct
@@ -124,7 +123,7 @@ class HostTimes:
         """Of the stage with this path."""
         if self._samples is None:
             return []
-        return functions(self._stacks, self._samples.where(self._is_inside(path)[self._samples.stage]))
+        return self._stacks.functions(self._samples.where(self._is_inside(path)[self._samples.stage]))
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""

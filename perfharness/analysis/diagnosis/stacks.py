@@ -17,17 +17,17 @@ from perfharness.analysis.host_samples.frames import (
     own_frame,
     program_frames,
 )
-from perfharness.analysis.host_samples.host_profile import nearest_samples
 from perfharness.analysis.segments import SampleTimes
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.model.diagnosis import Place
+from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame, HostSamples
-from perfharness.model.trace import Bool
+from perfharness.model.trace import Bool, Int64
 
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
 """The same that wait for work which was handed to a pool of threads or processes."""
+MOST_FUNCTIONS = 20
 MOST = 0.5
 """Of a function's computing: in a library that takes so much of it."""
 
@@ -96,13 +96,36 @@ class Stacks:
         spent: list[tuple[Frame | None, float]] = []
         for thread in distinct(holder[holder > 0]):
             of_thread = holder == thread
-            near = nearest_samples(samples, int(thread), samples.time_ns[rows[of_thread]])
-            stacks = np.append(samples.stack, -1)[near]
+            stacks = np.append(samples.stack, -1)[_nearest(samples, thread, samples.time_ns[rows[of_thread]])]
             spent += [
                 (own_frame(program_frames(self.frames[stack])) if self.frames[stack] else None, ns)
                 for stack, ns in zip(stacks.tolist(), mine.ns[chosen][of_thread].tolist(), strict=True)
             ]
         return place_of(spent, share)
+
+    def functions(self, mine: SampleTimes) -> list[FunctionShare]:
+        """Every function of the program and its libraries, those with most time of their own first.
+
+        The time in which perfharness itself was at work is no function's own.
+        """
+        total: dict[tuple[str, str], float] = {}
+        lines: dict[tuple[str, str], dict[int, float]] = {}
+        for stack, ns in _times(mine, np.ones(len(mine), dtype=np.bool_)):
+            frames = self.frames[stack]
+            if is_ours := is_recording(frames):
+                frames = frames[next(at for at, frame in enumerate(frames) if is_instrument(frame.file)) :]
+            frames = [frame for frame in program_frames(frames) if not is_instrument(frame.file)]
+            innermost: dict[tuple[str, str], Frame] = {}
+            for frame in frames:
+                innermost.setdefault((frame.function, frame.file), frame)
+            for key, frame in innermost.items():
+                total[key] = total.get(key, 0.0) + ns
+                at = lines.setdefault(key, {})
+                at[frame.line] = at.get(frame.line, 0.0) + (ns if frame is frames[0] and not is_ours else 0.0)
+        own, whole = {key: sum(at.values()) for key, at in lines.items()}, float(mine.ns.sum())
+        most = sorted(own, key=lambda key: (-own[key], -total[key]))[:MOST_FUNCTIONS]
+        line = {key: max(lines[key], key=lines[key].__getitem__) for key in most}
+        return [FunctionShare(*key, line[key], own[key] / whole, total[key] / whole) for key in most]
 
 
 def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place | None:
@@ -119,6 +142,16 @@ def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place
     (function, file), lines = max(functions.items(), key=lambda one: sum(one[1].values()))
     line = max(lines, key=lambda one: lines[one])
     return Place(function, file, line, sum(lines.values()) / whole * share, lines[line] / whole * share)
+
+
+def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
+    """The sample of a thread that is nearest to each moment, of two the earlier; -1 where the thread has none."""
+    first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
+    if first == last:
+        return np.full(len(time_ns), -1, dtype=np.int64)
+    after = np.searchsorted(times := samples.time_ns[first:last], time_ns)
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
+    return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
 
 
 def _with(samples: HostSamples, names: Names) -> Bool:

@@ -11,6 +11,7 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model import conventions
 from perfharness.model.trace import Int64, Trace
+from perfharness.trace.names import code_of
 
 WINDOW_SHARE = 0.5
 """Of the time of some ranges: readings of less say little about the whole."""
@@ -97,7 +98,6 @@ def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:
 
 def _readings(trace: Trace, mark: str) -> ThreadReadings:
     marks = trace.marks
-    codes = np.flatnonzero(np.asarray([name == mark for name in trace.names], dtype=np.bool_))
-    at = np.flatnonzero(np.isin(marks.name, codes) & marks.has_payload)
+    at = np.flatnonzero((marks.name == code_of(trace.names, mark)) & marks.has_payload)
     at = at[np.lexsort((marks.time_ns[at], marks.thread[at]))]
     return ThreadReadings(marks.thread[at], marks.time_ns[at], marks.payload[at].astype(np.int64))

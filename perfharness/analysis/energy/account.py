@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEnergy, RunEnergy, StageEnergy
-from perfharness.analysis.energy.sensor import MIN_UPDATES, NS_PER_S, SOURCES, Energy, Sensor, Window, read_sensor
+from perfharness.analysis.energy.sensor import MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
 from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import SampleLog
+from perfharness.model.units import NS_PER_S
 
 PEAK_OVER_LIMIT = 1.3
 """The power limit holds over some time only: an H200 limited to 700 W drew 880 W for 20 ms when a load began."""

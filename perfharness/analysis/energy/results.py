@@ -23,8 +23,7 @@ class StageEnergy:
     """
 
     stage: str
-    busy_s: float
-    """Pauses of less than a millisecond included."""
+    busy_s: float  # with pauses of less than a millisecond
     energy_j: float | None
     energy_j_low: float | None
     energy_j_high: float | None
@@ -48,31 +47,26 @@ class ProcessEnergy:
     energy_per_item_j: float | None
     batches: int
     items: float | None
-    batch_energy_j: list[float | None]
-    """One per batch, null if it is shorter than 20 updates of the sensor; empty if all are."""
+    batch_energy_j: list[float | None]  # null: shorter than 20 updates of the sensor; empty: all are
     reason: str | None
 
 
 @dataclass(frozen=True)
 class GpuEnergy:
-    """Energy of one GPU over the measured window, and from the first process's start to the last one's end (`run`).
-
-    `error_j` is half of the 95 % interval, for the sensor's sampling; `source` the metric of telemetry.parquet.
-    """
+    """Energy of one GPU over the measured window, and from the first process's start to the last one's end (`run`)."""
 
     uuid: str
-    source: str | None
+    source: str | None  # metric of telemetry.parquet
     update_period_ms: float | None
     seconds: float | None
     energy_j: float | None
-    error_j: float | None
+    error_j: float | None  # half of the 95 % interval, for the sensor's sampling
     power_mean_w: float | None
     energy_run_j: float | None
     idle: IdlePower
     idle_j: float | None
     energy_above_idle_j: float | None
-    stages: list[StageEnergy]
-    """All processes together; the last is `waiting`, the time without traced GPU work. Empty: see `stages_reason`."""
+    stages: list[StageEnergy]  # of all processes; the last is `waiting`, the time without traced GPU work
     stages_reason: str | None
     reason: str | None
 

@@ -11,8 +11,8 @@ from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import Int64
+from perfharness.model.units import NS_PER_S
 
-NS_PER_S = 1e9
 COUNTER = "energy_total_mj"
 SAMPLES = "power_sample_mw"
 SOURCES = (COUNTER, SAMPLES, "power_instant_mw")

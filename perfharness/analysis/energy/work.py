@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.throughput import loop_window
-from perfharness.analysis.timeline.attribution import stage_of_calls
+from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import merge
 from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.host_samples.frames import is_library
-from perfharness.analysis.host_samples.host_profile import COMPUTING
-from perfharness.model.host_samples import Frame, HostSamples
+from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
 STEP = ("asyncio/events.py", "_run")
@@ -26,23 +25,27 @@ LOOP: Mapping[str, frozenset[str]] = {
 }
 """Functions of event loops, by the ends of their files; of native ones only `asyncio.run` is on a Python stack."""
 SELECTS = "/selectors.py"
+COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
 def with_awaits(samples: HostSamples) -> HostSamples:
     """The same samples; those in a waiting event loop have the coroutine on their stacks. What the loop itself
     computes, or waits for a CPU with, stays its own.
     """
-    is_loop = [_is_loop(frame) for frame in samples.frames]
-    inside = [_inside_loop(stack, is_loop) for stack in samples.stacks]
-    waits = np.asarray(
-        [_waits(samples.frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)] + [False]
-    )
-    own = [_own(samples.frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)]
-    steps = np.asarray([bool(numbers) for numbers in own] + [False])
-    waiting = np.flatnonzero(waits[samples.stack] & ~np.isin(samples.state, COMPUTING))
+    frames = samples.frames
+    is_loop = [_is_loop(frame) for frame in frames]
+    inside = [next((at for at, one in enumerate(stack) if is_loop[one]), -1) for stack in samples.stacks]
+    own = [_own(frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)]
+    waits = [
+        at >= 0
+        and not frames[stack[at]].file.endswith(f"/{STEP[0]}")
+        and all(frames[one].file.endswith(SELECTS) for one in stack[:at])
+        for stack, at in zip(samples.stacks, inside, strict=True)
+    ]
+    waiting = np.flatnonzero(np.asarray([*waits, False])[samples.stack] & ~np.isin(samples.state, COMPUTING))
     if not len(waiting):
         return samples
-    last = _last_steps(samples, steps[samples.stack])[waiting]
+    last = _last_steps(samples, np.asarray([*map(bool, own), False])[samples.stack])[waiting]
     waiting, last = waiting[last >= 0], last[last >= 0]
     stacks, column = list(samples.stacks), samples.stack.copy()
     count = len(stacks)
@@ -57,17 +60,6 @@ def with_awaits(samples: HostSamples) -> HostSamples:
 def _is_loop(frame: Frame) -> bool:
     function = frame.function.rpartition(".")[2]
     return any(frame.file.endswith(f"/{file}") and function in names for file, names in LOOP.items())
-
-
-def _inside_loop(stack: tuple[int, ...], is_loop: list[bool]) -> int:
-    """How many frames of a stack are inside of the innermost function of an event loop; -1: it has none."""
-    return next((position for position, number in enumerate(stack) if is_loop[number]), -1)
-
-
-def _waits(frames: list[Frame], stack: tuple[int, ...], at: int) -> bool:
-    if at < 0 or (frames[stack[at]].file.endswith(f"/{STEP[0]}")):
-        return False
-    return all(frames[number].file.endswith(SELECTS) for number in stack[:at])
 
 
 def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...]:

@@ -5,63 +5,47 @@ Stages are frames, too: above the stack of a sample stand the stages that were o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.gpu.workload import stage_rows
 from perfharness.analysis.host_samples.frames import shown_stack
-from perfharness.analysis.host_samples.host_profile import Spans, rows_of_stage, without_suffixes
+from perfharness.analysis.segments import paint, sample_times
+from perfharness.analysis.stages.times import stage_rows
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import Path
-from perfharness.model.host_samples import Frame, HostProbe
+from perfharness.model.host_samples import Frame
+from perfharness.model.units import NS_PER_MS
 
 Stack = tuple[tuple[Frame, ...], float]
-"""Frames, the outermost first, and their host time, ms a batch."""
+"""Frames, the outermost first, and their host time, ms per batch."""
 
 
-def stage_frame(name: str) -> Frame:
-    """A stage as a frame."""
-    return Frame(f"[{name}]", "", 0)
-
-
-def spans_of_stages(analysis: Analysis) -> list[Spans]:
-    """The ranges of each stage that its numbers are made of, a parent before its children."""
-    stages = analysis.stages
-    return [
-        Spans(
-            stage.path, stages.thread[stage.rows], stages.start_ns[stage.rows], stages.end_ns[stage.rows], stage.batches
-        )
-        for stage in stage_rows(stages, analysis.stage_times)
-    ]
-
-
-def outermost(spans: Sequence[Spans]) -> list[Spans]:
-    """Those that lie in no other stage."""
-    paths = {one.path for one in spans}
-    return [one for one in spans if not any(one.path[:length] in paths for length in range(1, len(one.path)))]
-
-
-def stage_stacks(probe: HostProbe, spans: Spans) -> list[Stack]:
-    """The stacks of a stage, below the stages inside it that were open; their times add up to its host time."""
-    samples = probe.samples
-    rows = rows_of_stage(samples, spans)
-    rows = rows[samples.stack[rows] >= 0]
-    length = samples.length_ns[rows].astype(np.float64)
-    if not length.sum():
-        return []
-    pairs, group = np.unique(np.stack([samples.stage[rows], samples.stack[rows]]), axis=1, return_inverse=True)
-    times = np.bincount(group.ravel(), weights=length) * spans.wall_ms / length.sum()
-    own = without_suffixes(spans.path)
-    inside = [_below(path, own) for path in samples.stage_paths]
-    found = []
-    for stage, stack, ms in zip(*pairs.tolist(), times.tolist(), strict=True):
-        stages = inside[stage] if stage >= 0 else ()
-        frames = (samples.frames[number] for number in shown_stack(samples, stack))
-        found.append(((*map(stage_frame, stages), *frames), ms))
+def stage_stacks(analysis: Analysis) -> dict[Path, list[Stack]]:
+    """The stacks of each outermost stage that was sampled; their times add up to its host time."""
+    stages, samples = analysis.stages, sample_times(analysis, paint(analysis))
+    if samples is None:
+        return {}
+    samples = samples.where(samples.samples.stack[samples.sample] >= 0)
+    every = stage_rows(stages, analysis.stage_times)
+    paths = {one.path for one in every}
+    found: dict[Path, list[Stack]] = {}
+    for stage in every:
+        if any(stage.path[:length] in paths for length in range(1, len(stage.path))):
+            continue
+        is_inside = np.zeros(len(stages) + 1, dtype=np.bool_)
+        is_inside[stage.rows] = True
+        for at in stages.rows_of_levels:
+            is_inside[at] |= is_inside[stages.parent[at]]
+        mine = samples.where(is_inside[samples.row])
+        if not mine.ns.sum():
+            continue
+        stack = mine.samples.stack[mine.sample]
+        groups = group_rows(mine.stage, stack)
+        wall_ms = float((stages.end_ns - stages.start_ns)[stage.rows].sum()) / NS_PER_MS / stage.batches
+        times = np.bincount(groups.code, weights=mine.ns) * wall_ms / mine.ns.sum()
+        of_stage = found.setdefault(stage.path, [])
+        for code, number, ms in zip(mine.stage[groups.first], stack[groups.first], times.tolist(), strict=True):
+            inside = (Frame(f"[{name}]", "", 0) for name in stages.paths.names(int(code))[len(stage.path) :])
+            frames = (mine.samples.frames[frame] for frame in shown_stack(mine.samples, int(number)))
+            of_stage.append(((*inside, *frames), ms))
     return found
-
-
-def _below(path: Path, outer: Path) -> Path:
-    """The stages of a path inside another one."""
-    return path[len(outer) :] if path[: len(outer)] == outer else ()

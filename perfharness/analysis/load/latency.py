@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.statistics import MIN_INDEPENDENT, milder, ranks_around, ratio_interval, share_inflation
-from perfharness.model.load import LEAST_BEYOND
-from perfharness.model.load_judgement import LoadFigure
+from perfharness.model.load import LEAST_BEYOND, LoadFigure
+from perfharness.model.units import NS_PER_MS
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -27,8 +27,6 @@ WINDOWS = 240
 
 INDEPENDENT_SHARE = 0.25
 """Of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
-
-NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfharness.analysis.load.latency import Float64, Latencies, WindowedCounts, ratio_figure
 from perfharness.analysis.statistics import growth
-from perfharness.model.load_judgement import Drift, DriftVerdict, LoadFigure, MemoryTrend
+from perfharness.model.load import Drift, DriftVerdict, LoadFigure, MemoryTrend
 
 MB = 1e6
 BLOCKS = 20

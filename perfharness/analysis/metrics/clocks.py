@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,8 @@ from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
 from perfharness.model.trace import Bool, Int64
+from perfharness.model.units import NS_PER_S
 
-NS_PER_S = 1e9
 MAX_DROP = 0.05
 """A clock this much below its reference was not held."""
 
@@ -33,6 +33,11 @@ class RequestedClocks:
 
     sm_mhz: float | None = None
     memory_mhz: float | None = None
+
+    def each(self) -> Iterator[tuple[str, str, float | None]]:
+        """The reason where it is too low, its metric and the request of each clock."""
+        yield LOW_CLOCK, "sm_clock_mhz", self.sm_mhz
+        yield LOW_MEMORY_CLOCK, "memory_clock_mhz", self.memory_mhz
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,7 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
             parts += [(name, given.start_ns, given.end_ns) for name in clock_event_names(mask) if SLOWS.get(name, True)]
         resting = steps.at((masks & IDLE_BIT) > 0)
         idle = BusyLine(resting.start_ns, resting.end_ns)
-    for name, metric, request in (
-        (LOW_CLOCK, "sm_clock_mhz", requested.sm_mhz),
-        (LOW_MEMORY_CLOCK, "memory_clock_mhz", requested.memory_mhz),
-    ):
+    for name, metric, request in requested.each():
         clock = log.get(uuid, metric)
         if clock is not None and clock.is_read.any():
             low = _low(clock, idle, request or reference_mhz(clock, work), work)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfharness.analysis import statistics
 from perfharness.analysis.metrics.figures import Window, held
 from perfharness.analysis.metrics.results import BatchPeak, Growth
-from perfharness.analysis.statistics import student_t, trend
-from perfharness.model.telemetry import Float64, Series
+from perfharness.model.telemetry import Series
 from perfharness.model.trace import Int64
+from perfharness.model.units import NS_PER_S
 
 BLOCKS = 20
-"""Parts of the window through whose lowest values a line is laid: what comes and goes with each batch is no growth, and
-neighbouring readings are not independent, parts nearly are."""
+"""Parts of the window whose lowest values are its levels: what comes and goes with each batch is no growth."""
 
 MIN_READINGS = 6
-"""Readings of GPU memory that a window too short for that needs: fewer, all rising, may be chance."""
+"""Readings of GPU memory that a window too short for these parts needs: fewer, all rising, may be chance."""
 
 MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
 """Growth over the window that is reported: allocators take pages in steps of this size, and caches fill up."""
 
-NS_PER_S = 1e9
 NO_BATCHES = "there is no measured window, and while a program starts its memory grows in any case"
 
 
@@ -32,10 +31,10 @@ def growth(
     *,
     is_on_gpu: bool = False,
 ) -> Growth:
-    """Peak and slope of memory over a window with so many batches; None: it is not a measured window.
+    """Peak and growth of memory over a window with so many batches; None: it is not a measured window.
 
-    `grows`: the slope is above 0 with its whole interval, over the window and over its second half alone (a cache that
-    fills up and stays so is no leak), and the growth is at least 2 % of the mean and 16 MiB.
+    `grows`: it does over the window and over its second half alone (a cache that fills up and stays so is no leak), by
+    at least 2 % of the mean and 16 MiB.
     """
 
     def unknown(reason: str, peak: int | None = None) -> Growth:
@@ -53,24 +52,19 @@ def growth(
         return unknown(NO_BATCHES, peak)
     read = series.select(series.is_read).between(*window)
     seconds = (window[1] - window[0]) / NS_PER_S
-    edges = np.linspace(window[0], window[1], BLOCKS + 1)
-    block = np.clip(np.searchsorted(edges, read.time_unix_ns, side="right") - 1, 0, BLOCKS - 1)
-    if len(np.unique(block)) == BLOCKS:
-        values = np.full(BLOCKS, np.inf)
-        np.minimum.at(values, block, read.value)
-        at_s = (edges[:-1] + edges[1:]) / 2 / NS_PER_S
-        slope, half = _line(at_s - at_s[0], values)
-        late, late_half = _line(at_s[BLOCKS // 2 :] - at_s[0], values[BLOCKS // 2 :])
-        low, high, grows_late = slope - half, slope + half, late - late_half > 0
+    block = np.clip((read.time_unix_ns - window[0]) * BLOCKS // (window[1] - window[0]), 0, BLOCKS - 1)
+    first = np.flatnonzero(np.diff(block, prepend=-1))
+    if len(first) == BLOCKS:
+        levels, per_s = np.minimum.reduceat(read.value, first), BLOCKS / seconds
+        grows_late = statistics.growth(levels[BLOCKS // 2 :]).low > 0
+    elif is_on_gpu and len(read) >= MIN_READINGS:
+        levels, per_s = read.value, NS_PER_S / float(np.median(np.diff(read.time_unix_ns)))
+        grows_late = bool(levels[-1] > levels[len(levels) // 2])
     else:
-        values = read.value
-        found = trend(values) if is_on_gpu and len(values) >= MIN_READINGS else None
-        if found is None:
-            return unknown("it was read too seldom in the measured window to show growth", peak)
-        per_s = NS_PER_S / float(np.median(np.diff(read.time_unix_ns)))
-        slope, low, high = (one * per_s for one in (found.value, found.low, found.high))
-        grows_late = bool(values[-1] > values[len(values) // 2])
-    enough = slope * seconds >= max(MIN_GROWTH_SHARE * float(values.mean()), MIN_GROWTH_BYTES)
+        return unknown("it was read too seldom in the measured window to show growth", peak)
+    found = statistics.growth(levels)
+    slope, low, high = (one * per_s for one in (found.value, found.low, found.high))
+    enough = slope * seconds >= max(MIN_GROWTH_SHARE * float(levels.mean()), MIN_GROWTH_BYTES)
     per_batch = round(slope * seconds / batches, 3) if batches else None
     return Growth(
         peak_bytes=peak,
@@ -81,14 +75,6 @@ def growth(
         grows=bool(low > 0 and grows_late and enough),
         reason=None,
     )
-
-
-def _line(x: Float64, y: Float64) -> tuple[float, float]:
-    """Slope of the least-squares line, and half of its 95 % interval."""
-    slope, start = np.polyfit(x, y, 1)
-    freedom = len(x) - 2
-    left = float(((y - slope * x - start) ** 2).sum()) / freedom
-    return float(slope), student_t(freedom) * float(np.sqrt(left / ((x - x.mean()) ** 2).sum()))
 
 
 def batch_peak(series: Series | None, start_ns: Int64, end_ns: Int64) -> BatchPeak:

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 WindowKind = Literal["measured", "run"]
-"""`run`: there is no measured window (`reason`: why); from the start of the first process to the end of the last."""
+"""`run`: there is no measured window; from the start of the first process to the end of the last."""
 
 
 @dataclass(frozen=True)
 class MetricFigures:
     """One metric over the window; all None, with the reason, where it was not measured.
 
-    Every value holds until the source was updated again, and counts for as long. `new_readings` is the number of
-    updates; percentiles are None where there are too few of them.
+    Every value counts for as long as it holds, until the source was updated again.
     """
 
-    new_readings: int
+    new_readings: int  # updates of the source
     mean: float | None
     min: float | None
     p50: float | None
-    p95: float | None
+    p95: float | None  # None, as p50: too few updates
     max: float | None
     update_period_ms: float | None
     reason: str | None
@@ -29,38 +28,31 @@ class MetricFigures:
 
 @dataclass(frozen=True)
 class ClockEventTime:
-    """How long a reason lowered the clocks; `throttles`: whether that counts as throttling."""
+    """How long a reason lowered the clocks."""
 
     reason: str
     seconds: float
-    throttles: bool
+    throttles: bool  # it counts as throttling
 
 
 @dataclass(frozen=True)
 class ClockHold:
-    """Whether a clock was held. `reference_mhz` is the request, or else the clock in the best tenth of the run.
+    """Whether a clock was held."""
 
-    `drop_percent` is from the first tenth of the window to the last; `low_s` how long the clock was more than 5 % below
-    the reference while the GPU was not idle.
-    """
-
-    reference_mhz: float | None
+    reference_mhz: float | None  # the request, or else the clock in the best tenth of the run
     requested: bool
     before_mhz: float | None
     after_mhz: float | None
-    drop_percent: float | None
-    low_s: float | None
+    drop_percent: float | None  # from the first tenth of the window to the last
+    low_s: float | None  # more than 5 % below the reference while the GPU was not idle
     reason: str | None
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope.
+    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope."""
 
-    The peak of resident memory is the kernel's, of the process's whole life, where that is known.
-    """
-
-    peak_bytes: int | None
+    peak_bytes: int | None  # of resident memory: the kernel's, of the process's whole life, where known
     bytes_per_s: float | None
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
@@ -85,10 +77,8 @@ class HostMetrics:
 
     window: WindowKind | None
     window_s: float | None
-    figures: dict[str, MetricFigures]
-    """Units are in the keys: `power_w`, `sm_clock_mhz`, …"""
-    totals: dict[str, float | None]
-    """The increase of counters over the window: `nvlink_rx_bytes`, …"""
+    figures: dict[str, MetricFigures]  # units are in the keys: `power_w`, `sm_clock_mhz`, …
+    totals: dict[str, float | None]  # increase of counters over the window: `nvlink_rx_bytes`, …
     reason: str | None
 
 
@@ -99,25 +89,21 @@ class GpuMetrics(HostMetrics):
     uuid: str
     name: str | None
     gpu_index: int | None
-    mig_uuids: list[str]
-    """MIG instances that processes of this run ran on; power and clocks are the whole GPU's."""
+    mig_uuids: list[str]  # instances that processes of this run used; power and clocks are the whole GPU's
     processes: list[str]
-    busy_share: float | None
-    """Part of the window in which traced GPU work of this run's processes ran."""
+    busy_share: float | None  # of the window, by traced GPU work of this run
     clock_events: list[ClockEventTime] | None
     sm_clock: ClockHold
     memory_clock: ClockHold
     throttled_batches: int | None
-    batches: int = 0
-    """Batches of its processes without the warm-up, those that `throttled_batches` counts."""
+    batches: int = 0  # of its processes, without the warm-up
 
 
 @dataclass(frozen=True)
 class ProcessMetrics(HostMetrics):
     """One measured process and all that it started, over its measured window."""
 
-    gpu_uuid: str | None
-    """Null where it has none, or several."""
+    gpu_uuid: str | None  # null: none, or several
     gpu_uuids: list[str]
     gpu_memory: Growth
     gpu_memory_per_batch: BatchPeak

@@ -10,8 +10,6 @@ import numpy as np
 
 from perfharness.analysis.energy.work import MeasuredProcess, no_window, union_window
 from perfharness.analysis.metrics.clocks import (
-    LOW_CLOCK,
-    LOW_MEMORY_CLOCK,
     RequestedClocks,
     Throttling,
     clock_events,
@@ -154,10 +152,7 @@ def _gpu(
     low_s = {} if seen.window is None else throttling.within(seen.window)
     holds = [
         clock_hold(seen.series(metric), seen.window, low_s.get(name, 0.0), request, lifetime)
-        for name, metric, request in (
-            (LOW_CLOCK, "sm_clock_mhz", requested.sm_mhz),
-            (LOW_MEMORY_CLOCK, "memory_clock_mhz", requested.memory_mhz),
-        )
+        for name, metric, request in requested.each()
     ]
     counts = [throttled_batches(process, throttling) for process in mine]
     known = [count for count in counts if count is not None]

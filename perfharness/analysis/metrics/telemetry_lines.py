@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfharness.analysis.timeline.activity import ProcessActivity, shares_over_time
+from perfharness.analysis.metrics.activity import ProcessActivity, shares_over_time
 from perfharness.analysis.timeline.busy import merge, stretches
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, HOST, Float64, SampleLog, Series
 from perfharness.model.trace import Int64
+from perfharness.model.units import NS_PER_S
 
-NS_PER_S = 1e9
 GAP_PERIODS = 4.0
 """Usual distances between readings: further apart they are not joined by a line."""
 

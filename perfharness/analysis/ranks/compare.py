@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.ranks.matching import CommonBatches, Matched, RankInput, common_batches, match_collectives
+from perfharness.analysis.ranks.matching import Common, Matched, RankInput, common_batches, match_collectives
 from perfharness.analysis.ranks.parallel import find_parallel
 from perfharness.analysis.ranks.results import (
     ArrivalSkew,
@@ -25,8 +25,7 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
-
-NS_PER_MS = 1e6
+from perfharness.model.units import NS_PER_MS
 
 MIN_BATCHES = 8
 """With fewer, chance makes one rank the last of two in every batch too often."""
@@ -62,24 +61,23 @@ def compare_ranks(
     """
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
-    kinds: set[str] = {one.work.kind for one in inputs}
-    source: Literal["gpu", "host"] | None = None
-    if kinds == {"gpu"}:
-        source = "gpu"
-    elif kinds == {"host"}:
-        source = "host"
+    kinds = {one.work.kind for one in inputs}
+    kind = inputs[0].work.kind
+    source = kind if len(kinds) == 1 and kind != "none" else None
     parallel = find_parallel(inputs, common, asked)
-    reason = _why_not(inputs, common, source, kinds)
+    reason = _why_not(inputs, common, source)
     matched: list[Matched] = []
     unmatched = 0
     if reason is None:
         matched, unmatched = match_collectives(inputs, common)
         if not any(each.waited.any() for each in matched):
             reason = "no collective of the batches is in all ranks with every rank waiting for the last"
-    not_awaited = sum(_others(one, of) for one, of in zip(inputs, common.of, strict=True))
+    not_awaited = sum(_others(one, of) for one, of in zip(inputs, common, strict=True))
     not_awaited += sum(int((~each.waited).sum()) * len(each.ranks) for each in matched)
-    view = _View(inputs, common, matched)
-    delays, unsure = _delays(view) if reason is None else ([], reason)
+    count, is_judged = len(common[0]), reason is None
+    sides = _sides(inputs, common, matched)
+    delays, unsure = _delays(sides, matched, count) if is_judged else ([], reason)
+    shown = sides if source is not None and count else []
     return RankGroup(
         processes=[one.process for one in inputs],
         world_size=world_size,
@@ -87,29 +85,27 @@ def compare_ranks(
         parallel=parallel.kind,
         parallel_basis=parallel.basis,
         parallel_reason=parallel.reason,
-        batches=len(common),
-        ranks=list(_figures(view, is_judged=reason is None)) if source is not None and len(common) else [],
-        stages=list(_stages(view, is_judged=reason is None)) if source is not None and len(common) else [],
+        batches=count,
+        ranks=[_figures(side, count, is_judged=is_judged) for side in shown],
+        stages=[stage for side in shown for stage in _stages(side, count, is_judged=is_judged)],
         delays=delays,
-        skew=_skew(matched) if reason is None else None,
+        skew=_skew(matched) if is_judged else None,
         unmatched=unmatched,
         not_awaited=not_awaited,
         reason=unsure,
     )
 
 
-def _why_not(ranks: list[RankInput], common: CommonBatches, source: str | None, kinds: set[str]) -> str | None:
+def _why_not(ranks: list[RankInput], common: Common, source: str | None) -> str | None:
     """Why ranks cannot be compared; None where they can."""
     if len(ranks) < 2:
         return "only one rank was measured"
     if source is None:
         unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
-        if kinds == {"none"}:
+        if all(one.work.kind == "none" for one in ranks):
             return unseen or "no batch has a collective"
-        return (
-            unseen or "collectives were seen on the GPU in some ranks and on the host in others, or in some not at all"
-        )
-    if not len(common):
+        return unseen or "some ranks have collectives on the GPU, others on the host or none"
+    if not len(common[0]):
         return "the ranks have no batch in common (path and index) that is warm-up in none"
     without = [one.process for one in ranks if one.clock is None]
     if without:
@@ -124,75 +120,69 @@ def _others(one: RankInput, batches: Int64) -> int:
 
 
 @dataclass(frozen=True)
-class _View:
-    """All that is compared. Waiting of a rank is summed over matched collectives."""
+class _Side:
+    """One rank beside the others.
 
-    ranks: list[RankInput]
-    common: CommonBatches
-    matched: list[Matched]
+    `batches` are its common batches, `rows` its collectives in them; `waiting_ns` of each of its collectives, where
+    `is_known`; `matched`: what it takes part in, with its column.
+    """
 
-    def in_common(self, position: int) -> Int64:
-        """Rows of a rank's collectives in common batches."""
-        calls = self.ranks[position].work.collectives
-        return np.flatnonzero(np.isin(calls.batch, self.common.of[position]))
-
-    def waiting_ns(self, position: int) -> tuple[Int64, Bool]:
-        """What a rank waited in each of its collectives, and which of them are known."""
-        calls = self.ranks[position].work.collectives
-        waiting, is_known = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.bool_)
-        for each in self.matched:
-            if position in each.ranks:
-                column = each.ranks.index(position)
-                rows = each.row[each.waited, column]
-                waiting[rows] = each.waiting_ns[each.waited, column]
-                is_known[rows] = True
-        return waiting, is_known
+    one: RankInput
+    batches: Int64
+    rows: Int64
+    length_ns: Int64
+    waiting_ns: Int64
+    is_known: Bool
+    matched: list[tuple[Matched, int]]
 
     @cached_property
-    def periods_ns(self) -> list[float]:
-        """Of each rank, mean time from the start of a common batch to that of the next one of its loop; of the last,
-        its length.
-        """
-        return [self._period_ns(position) for position in range(len(self.ranks))]
-
-    def _period_ns(self, position: int) -> float:
-        batches = self.ranks[position].work.batches
+    def period_ns(self) -> float:
+        """Mean time from the start of a common batch to that of the next one of its loop; of the last, its length."""
+        batches = self.one.work.batches
         period = batches.end_ns - batches.start_ns
         for loop in np.unique(batches.loop).tolist():
             at = np.flatnonzero(batches.loop == loop)
             period[at[:-1]] = np.diff(batches.start_ns[at])
-        return float(period[self.common.of[position]].mean())
+        return float(period[self.batches].mean())
 
 
-def _figures(view: _View, *, is_judged: bool) -> Iterator[RankFigures]:
-    count = len(view.common)
-    for position, one in enumerate(view.ranks):
-        calls, rows = one.work.collectives, view.in_common(position)
-        under_way = BusyLine(calls.start_ns[rows], calls.end_ns[rows]).length
-        period = view.periods_ns[position]
-        waiting, is_known = view.waiting_ns(position)
-        length = calls.end_ns - calls.start_ns
-        total = int(length[rows].sum())
-        mine = [(each, each.ranks.index(position)) for each in view.matched if position in each.ranks]
-        judged = sum(int(each.waited.sum()) for each, _ in mine)
-        last = sum(int((each.waited & _is_last(each, column)).sum()) for each, column in mine)
-        lag = sum(float(each.lag_ns[each.waited, column].sum()) for each, column in mine)
-        knows = is_judged and judged > 0
-        waiting_ns = int(waiting[rows].sum()) / count
-        yield RankFigures(
-            process=one.process,
-            rank=one.rank,
-            batch_ms=period / NS_PER_MS,
-            collectives=len(rows) / count,
-            communication_ms=under_way / count / NS_PER_MS,
-            communication_share=min(under_way / count / period, 1.0) if period > 0 else 0.0,
-            waiting_ms=waiting_ns / NS_PER_MS if knows else None,
-            transfer_ms=max(under_way / count - waiting_ns, 0.0) / NS_PER_MS if knows else None,
-            other_ms=max(period - under_way / count, 0.0) / NS_PER_MS,
-            judged_share=int(length[rows[is_known[rows]]].sum()) / total if knows and total else None,
-            last_share=last / judged if knows else None,
-            lag_ms=lag / count / NS_PER_MS if knows else None,
-        )
+def _sides(ranks: list[RankInput], common: Common, matched: list[Matched]) -> list[_Side]:
+    found = []
+    for position, (one, batches) in enumerate(zip(ranks, common, strict=True)):
+        calls = one.work.collectives
+        mine = [(each, each.ranks.index(position)) for each in matched if position in each.ranks]
+        waiting, is_known = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.bool_)
+        for each, column in mine:
+            rows = each.row[each.waited, column]
+            waiting[rows], is_known[rows] = each.waiting_ns[each.waited, column], True
+        rows = np.flatnonzero(np.isin(calls.batch, batches))
+        found.append(_Side(one, batches, rows, calls.end_ns - calls.start_ns, waiting, is_known, mine))
+    return found
+
+
+def _figures(side: _Side, count: int, *, is_judged: bool) -> RankFigures:
+    calls, rows, period = side.one.work.collectives, side.rows, side.period_ns
+    under_way = BusyLine(calls.start_ns[rows], calls.end_ns[rows]).length / count
+    total = int(side.length_ns[rows].sum())
+    judged = sum(int(each.waited.sum()) for each, _ in side.matched)
+    last = sum(int((each.waited & _is_last(each, column)).sum()) for each, column in side.matched)
+    lag = sum(float(each.lag_ns[each.waited, column].sum()) for each, column in side.matched)
+    knows = is_judged and judged > 0
+    waiting = int(side.waiting_ns[rows].sum()) / count
+    return RankFigures(
+        process=side.one.process,
+        rank=side.one.rank,
+        batch_ms=period / NS_PER_MS,
+        collectives=len(rows) / count,
+        communication_ms=under_way / NS_PER_MS,
+        communication_share=min(under_way / period, 1.0) if period > 0 else 0.0,
+        waiting_ms=waiting / NS_PER_MS if knows else None,
+        transfer_ms=max(under_way - waiting, 0.0) / NS_PER_MS if knows else None,
+        other_ms=max(period - under_way, 0.0) / NS_PER_MS,
+        judged_share=int(side.length_ns[rows[side.is_known[rows]]].sum()) / total if knows and total else None,
+        last_share=last / judged if knows else None,
+        lag_ms=lag / count / NS_PER_MS if knows else None,
+    )
 
 
 def _is_last(each: Matched, column: int) -> Bool:
@@ -201,24 +191,19 @@ def _is_last(each: Matched, column: int) -> Bool:
     return np.asarray(is_last & (each.margin_ns > each.error_ns), dtype=np.bool_)
 
 
-def _stages(view: _View, *, is_judged: bool) -> Iterator[StageWaiting]:
-    count = len(view.common)
-    for position, one in enumerate(view.ranks):
-        work, calls, rows = one.work, one.work.collectives, view.in_common(position)
-        waiting, is_known = view.waiting_ns(position)
-        length = calls.end_ns - calls.start_ns
-        for path in dict.fromkeys(calls.stage[rows].tolist()):
-            mine = rows[calls.stage[rows] == path]
-            operations = sorted({work.operations[code] for code in calls.operation[mine].tolist()})
-            knows = is_judged and bool(is_known[mine].any())
-            yield StageWaiting(
-                process=one.process,
-                path=work.path(path),
-                operations=operations,
-                collectives=len(mine) / count,
-                communication_ms=int(length[mine].sum()) / count / NS_PER_MS,
-                waiting_ms=int(waiting[mine].sum()) / count / NS_PER_MS if knows else None,
-            )
+def _stages(side: _Side, count: int, *, is_judged: bool) -> Iterator[StageWaiting]:
+    work, calls, rows = side.one.work, side.one.work.collectives, side.rows
+    for path in dict.fromkeys(calls.stage[rows].tolist()):
+        mine = rows[calls.stage[rows] == path]
+        knows = is_judged and bool(side.is_known[mine].any())
+        yield StageWaiting(
+            process=side.one.process,
+            path=work.path(path),
+            operations=sorted({work.operations[code] for code in calls.operation[mine].tolist()}),
+            collectives=len(mine) / count,
+            communication_ms=int(side.length_ns[mine].sum()) / count / NS_PER_MS,
+            waiting_ms=int(side.waiting_ns[mine].sum()) / count / NS_PER_MS if knows else None,
+        )
 
 
 def _skew(matched: list[Matched]) -> ArrivalSkew | None:
@@ -260,19 +245,15 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
     common = common_batches(inputs, with_warmup=True)
     clocks = [one.clock for one in inputs if one.clock is not None]
     has_clocks = len(clocks) == len(inputs)
-    matched = match_collectives(inputs, common)[0] if has_clocks and len(common) and len(inputs) > 1 else []
-    view = _View(inputs, common, matched)
+    matched = match_collectives(inputs, common)[0] if has_clocks and len(common[0]) and len(inputs) > 1 else []
     found = []
-    for position, one in enumerate(inputs):
+    for at, (side, one) in enumerate(zip(_sides(inputs, common, matched), inputs, strict=True)):
         calls = one.work.collectives
-        moved = clocks[position].offset_ns - clocks[0].offset_ns if has_clocks else 0
-        waiting, is_known = view.waiting_ns(position)
+        moved = clocks[at].offset_ns - clocks[0].offset_ns if has_clocks else 0
         last = np.full(len(calls), -1, dtype=np.int64)
-        for each in matched:
-            if position in each.ranks:
-                numbers = np.asarray([inputs[at].rank for at in each.ranks], dtype=np.int64)
-                which = numbers[each.arrival_ns.argmax(axis=1)]
-                last[each.row[each.waited, each.ranks.index(position)]] = which[each.waited]
+        for each, column in side.matched:
+            numbers = np.asarray([inputs[at].rank for at in each.ranks], dtype=np.int64)
+            last[each.row[each.waited, column]] = numbers[each.arrival_ns.argmax(axis=1)][each.waited]
         found.append(
             RankCalls(
                 process=one.process,
@@ -283,14 +264,11 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
                 batch_index=one.work.batches.index[calls.batch],
                 start_ns=calls.start_ns + moved,
                 end_ns=calls.end_ns + moved,
-                waiting_ns=np.where(is_known, waiting, -1),
+                waiting_ns=np.where(side.is_known, side.waiting_ns, -1),
                 last_rank=last,
             )
         )
     return found
-
-
-# ---- who is late, and where ----
 
 
 @dataclass(frozen=True)
@@ -305,18 +283,22 @@ class _Site:
     own: int
 
 
-def _delays(view: _View) -> tuple[list[RankDelay], str | None]:
+def _delays(sides: list[_Side], matched: list[Matched], count: int) -> tuple[list[RankDelay], str | None]:
     """The delays, and where there are none, why that is not certain."""
-    if len(view.common) < MIN_BATCHES:
-        return [], f"{len(view.common)} batches are too few, {MIN_BATCHES} are needed"
-    sites = (site for each in view.matched for column in range(len(each.ranks)) for site in _sites(view, each, column))
-    found = [_delay(view, site) for site in sites]
+    if count < MIN_BATCHES:
+        return [], f"{count} batches are too few, {MIN_BATCHES} are needed"
+    found = [
+        _delay([sides[position] for position in each.ranks], site, count)
+        for each in matched
+        for column, position in enumerate(each.ranks)
+        for site in _sites(sides[position].one.work, each, column)
+    ]
     delays = sorted((one for one in found if isinstance(one, RankDelay)), key=lambda delay: -delay.waiting_ms)
     return delays, None if delays else next((one for one in found if isinstance(one, str)), None)
 
 
-def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
-    calls = view.ranks[each.ranks[column]].work.collectives
+def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
+    calls = work.collectives
     awaited = np.flatnonzero(each.waited)
     rows = each.row[awaited, column]
     sites = group_rows(calls.stage[rows], calls.operation[rows], calls.own[rows])
@@ -325,19 +307,22 @@ def _sites(view: _View, each: Matched, column: int) -> Iterator[_Site]:
         yield _Site(each, column, awaited[sites.code == number], *place)
 
 
-def _delay(view: _View, site: _Site) -> RankDelay | str | None:
+def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | None:
     """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not, or
     why that may be chance.
+
+    Args:
+        sides: of the ranks that take part.
     """
-    each, rows, count = site.each, site.rows, len(view.common)
-    one, batch = view.ranks[each.ranks[site.column]], each.batch[rows]
+    each, rows = site.each, site.rows
+    one, batch = sides[site.column].one, each.batch[rows]
     lag: Float64 = np.bincount(batch, weights=each.lag_ns[rows, site.column], minlength=count).astype(np.float64)
     calls = float(np.bincount(batch, minlength=count).mean())
-    others = [column for column in range(len(each.ranks)) if column != site.column]
-    period = float(np.mean([view.periods_ns[each.ranks[other]] for other in others]))
+    others = [column for column in range(len(sides)) if column != site.column]
+    period = float(np.mean([sides[other].period_ns for other in others]))
     floor = max(each.error_ns * calls, LAG_SHARE * period)
     mean, late_share = float(lag.mean()), float((lag > floor).mean())
-    excess = _excess(view, site)
+    excess = _excess([side.one.work for side in sides], site)
     if late_share < LATE_SHARE or excess.total_ns < LOCATED_SHARE * mean * count:
         return None  # or it came late because the collective before let it go late
     parts = np.asarray([part.mean() for part in np.array_split(lag, PARTS)], dtype=np.float64)
@@ -357,8 +342,7 @@ def _delay(view: _View, site: _Site) -> RankDelay | str | None:
         late_share=late_share,
         waiting_ms=waiting_ns / NS_PER_MS,
         waiting_by_process={
-            view.ranks[each.ranks[other]].process: ns / NS_PER_MS
-            for other, ns in zip(others, waiting.tolist(), strict=True)
+            sides[other].one.process: ns / NS_PER_MS for other, ns in zip(others, waiting.tolist(), strict=True)
         },
         saves_ms=float(each.margin_ns[rows[is_last]].sum()) / count / NS_PER_MS,
         batch_share=min(waiting_ns / period, 1.0),
@@ -382,8 +366,7 @@ class _Excess:
     basis: Literal["host", "gpu"]
 
 
-def _excess(view: _View, site: _Site) -> _Excess:
-    works = [view.ranks[position].work for position in site.each.ranks]
+def _excess(works: list[RankWork], site: _Site) -> _Excess:
     bases: list[tuple[Literal["host", "gpu"], list[TimeBefore]]] = [("host", [work.host for work in works])]
     if works[0].kind == "gpu":
         bases.append(("gpu", [work.gpu for work in works if work.gpu is not None]))

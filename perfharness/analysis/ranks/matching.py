@@ -7,9 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.ranks.work import RankWork, batch_keys, occurrences
+from perfharness.analysis.ranks.work import RankWork, batch_keys
+from perfharness.analysis.timeline.grouping import group_rows, occurrences
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
+
+Common = list[Int64]
+"""The batches that all ranks have: their positions in each rank."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +35,11 @@ class RankInput:
 
 
 @dataclass(frozen=True)
-class CommonBatches:
-    """The batches that all ranks have, as a rule those that are warm-up in none; `of[r]`: their positions in a rank."""
-
-    of: list[Int64]
-
-    def __len__(self) -> int:
-        return len(self.of[0]) if self.of else 0
-
-
-@dataclass(frozen=True)
 class Matched:
-    """Collectives of one set of ranks, a row each and a column a rank: which of theirs it is, and on one clock when
-    each came and was done.
+    """Collectives of one set of ranks: a row per collective, a column per rank; times on one clock.
 
-    `ranks` are positions of the ranks; `batch` numbers the common batches; `waited`: no rank went on before the last
-    had come, so that all others waited for it.
+    `ranks` are positions of the ranks; `batch` numbers the common batches; `row` is the collective's in each rank;
+    `waited`: no rank went on before the last had come, so that all others waited for it.
     """
 
     ranks: list[int]
@@ -54,11 +47,12 @@ class Matched:
     row: Int64
     arrival_ns: Int64
     end_ns: Int64
-    waited: Bool
     error_ns: int
 
-    def __len__(self) -> int:
-        return len(self.batch)
+    @cached_property
+    def waited(self) -> Bool:
+        """Which collectives every rank waited in for the last."""
+        return np.asarray(self.end_ns.min(axis=1) >= self.last_ns - self.error_ns, dtype=np.bool_)
 
     @cached_property
     def last_ns(self) -> Int64:
@@ -68,7 +62,7 @@ class Matched:
 
     @cached_property
     def waiting_ns(self) -> Int64:
-        """What each rank waited for the last one; 0 where they did not wait."""
+        """How long each rank waited for the last; 0 where not all waited."""
         until = np.minimum(self.end_ns, self.last_ns[:, None])
         waiting: Int64 = np.where(self.waited[:, None], np.maximum(until - self.arrival_ns, 0), 0)
         return waiting
@@ -87,7 +81,7 @@ class Matched:
         return margin
 
 
-def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> CommonBatches:
+def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Common:
     """Batches of equal path, index and occurrence in all ranks, in the order of the first one.
 
     Where ranks have none in common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each
@@ -104,115 +98,78 @@ def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Comm
             for one, there in zip(ranks, positions, strict=True)
         )
     ]
-    return CommonBatches([np.asarray([there[key] for key in common], dtype=np.int64) for there in positions])
+    return [np.asarray([there[key] for key in common], dtype=np.int64) for there in positions]
 
 
-def match_collectives(ranks: list[RankInput], common: CommonBatches) -> tuple[list[Matched], int]:
+def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matched], int]:
     """Collectives that are in all of their ranks, and how many rows are in a rank and not matched.
 
     Where the ranks called an operation a different number of times in a batch, which call belongs to which is not
     known, and none of that batch is matched. Messages between two ranks and calls that do not wait are left out.
     """
-    signatures = _signatures(ranks)
-    keyed = [_keys(one, of, signatures, ranks) for one, of in zip(ranks, common.of, strict=True)]
-    found: list[Matched] = []
-    unmatched = 0
-    for members in dict.fromkeys(members for _, members in signatures):
+    calls = _calls(ranks, common)
+    of = group_rows(calls.batch, calls.signature)
+    number_in_batch = occurrences(calls.rank, of.code)
+    count = np.zeros((len(ranks), len(of)), dtype=np.int64)
+    np.add.at(count, (calls.rank, of.code), 1)
+    found, unmatched = [], 0
+    for members in dict.fromkeys(members for _, members in calls.signatures):
         taking_part = [at for at, one in enumerate(ranks) if members is None or one.rank in members]
-        numbers = [number for number, (_, own) in enumerate(signatures) if own == members]
-        mine = [keyed[at].of(numbers) for at in taking_part]
-        total = sum(len(each.key) for each in mine)
-        is_whole = members is None or len(taking_part) == len(members)
-        if len(taking_part) < 2 or not is_whole:
-            unmatched += total
-            continue
-        kept = _equally_often(mine)
-        unmatched += total - len(kept[0].key) * len(kept)
-        if len(kept[0].key):
-            found.append(_side_by_side([ranks[at] for at in taking_part], taking_part, kept))
+        is_mine = np.asarray([own == members for _, own in calls.signatures])[calls.signature]
+        is_mine &= np.isin(calls.rank, taking_part)
+        is_whole = len(taking_part) > 1 and (members is None or len(taking_part) == len(members))
+        is_equal = (count[taking_part] == count[taking_part[:1]]).all(axis=0) & is_whole
+        kept = np.flatnonzero(is_mine & is_equal[of.code])
+        unmatched += int(is_mine.sum()) - len(kept)
+        if len(kept):
+            in_order = np.lexsort((calls.rank, number_in_batch, calls.signature, calls.batch))
+            at = in_order[np.isin(in_order, kept)].reshape(-1, len(taking_part))
+            found.append(_side_by_side(ranks, taking_part, calls.batch[at[:, 0]], calls.row[at]))
     return found, unmatched
 
 
-_Signature = tuple[str, "tuple[int, ...] | None"]
-
-
 @dataclass(frozen=True)
-class _Keys:
-    """Collectives of a rank in common batches: row, common batch, signature and occurrence in the batch; ordered."""
+class _Calls:
+    """Collectives of all ranks in common batches in which all wait: position of the rank, row there, common batch.
 
+    A signature is an operation with the ranks that take part; None: all ranks.
+    """
+
+    rank: Int64
     row: Int64
     batch: Int64
     signature: Int64
-    key: Int64
-
-    def of(self, signatures: list[int]) -> _Keys:
-        """Those of some signatures."""
-        return self.at(np.isin(self.signature, signatures))
-
-    def at(self, chosen: Bool) -> _Keys:
-        """Those that are marked."""
-        return _Keys(self.row[chosen], self.batch[chosen], self.signature[chosen], self.key[chosen])
+    signatures: list[tuple[str, tuple[int, ...] | None]]
 
 
-def _signatures(ranks: list[RankInput]) -> list[_Signature]:
-    """Operations with their ranks, as all ranks name them; all of them stand for None."""
+def _calls(ranks: list[RankInput], common: Common) -> _Calls:
     everyone = tuple(sorted(one.rank for one in ranks))
-    found: dict[_Signature, None] = {}
-    for one in ranks:
-        work = one.work
-        for operation, members in zip(
-            work.collectives.operation.tolist(), work.collectives.members.tolist(), strict=True
-        ):
-            named = work.members[members]
-            found.setdefault((work.operations[operation], None if named == everyone else named))
-    return list(found)
+    numbers: dict[tuple[str, tuple[int, ...] | None], int] = {}
+    columns = []
+    for position, (one, batches) in enumerate(zip(ranks, common, strict=True)):
+        work, calls = one.work, one.work.collectives
+        place = np.full(len(work.batches), -1, dtype=np.int64)
+        place[batches] = np.arange(len(batches))
+        row = np.flatnonzero((place[calls.batch] >= 0) & calls.is_awaited)
+        kinds = group_rows(calls.operation[row], calls.members[row])
+        signature = np.zeros(len(kinds), dtype=np.int64)
+        for kind, first in enumerate(row[kinds.first].tolist()):
+            members = work.members[calls.members[first]]
+            key = work.operations[calls.operation[first]], None if members == everyone else members
+            signature[kind] = numbers.setdefault(key, len(numbers))
+        columns.append(np.stack([np.full(len(row), position), row, place[calls.batch[row]], signature[kinds.code]]))
+    rank, row, batch, signature = np.concatenate(columns, axis=1)
+    return _Calls(rank, row, batch, signature, list(numbers))
 
 
-def _keys(one: RankInput, batches: Int64, signatures: list[_Signature], ranks: list[RankInput]) -> _Keys:
-    work, calls = one.work, one.work.collectives
-    everyone = tuple(sorted(each.rank for each in ranks))
-    number = np.full((len(work.operations), len(work.members)), -1, dtype=np.int64)
-    for operation, text in enumerate(work.operations):
-        for members, named in enumerate(work.members):
-            asked = (text, None if named == everyone else named)
-            if asked in signatures:
-                number[operation, members] = signatures.index(asked)
-    common = np.full(len(work.batches), -1, dtype=np.int64)
-    common[batches] = np.arange(len(batches))
-    rows = np.flatnonzero((common[calls.batch] >= 0) & calls.is_awaited)
-    batch, signature = common[calls.batch[rows]], number[calls.operation[rows], calls.members[rows]]
-    occurrence = occurrences(batch, signature)
-    key = (batch * len(signatures) + signature) * _STRIDE + occurrence
-    order = np.argsort(key, kind="stable")
-    return _Keys(rows[order], batch[order], signature[order], key[order])
-
-
-_STRIDE = 1 << 32
-"""More collectives than fit in memory."""
-
-
-def _equally_often(mine: list[_Keys]) -> list[_Keys]:
-    """Those whose operation every rank called equally often in the batch: then their keys are the same."""
-    groups = [each.key // _STRIDE for each in mine]
-    counts = [
-        dict(zip(*(column.tolist() for column in np.unique(group, return_counts=True)), strict=True))
-        for group in groups
-    ]
-    wanted = [group for group, count in counts[0].items() if all(other.get(group) == count for other in counts[1:])]
-    chosen = np.asarray(wanted, dtype=np.int64)
-    return [each.at(np.isin(group, chosen)) for each, group in zip(mine, groups, strict=True)]
-
-
-def _side_by_side(ranks: list[RankInput], positions: list[int], mine: list[_Keys]) -> Matched:
-    rows = np.stack([each.row for each in mine], axis=1)
+def _side_by_side(ranks: list[RankInput], positions: list[int], batch: Int64, rows: Int64) -> Matched:
     arrival, end, errors = [], [], []
-    for one, each in zip(ranks, mine, strict=True):
-        assert one.clock is not None, "ranks without a clock are not compared"
-        calls = one.work.collectives
-        arrival.append(calls.start_ns[each.row] + one.clock.offset_ns)
-        end.append(calls.end_ns[each.row] + one.clock.offset_ns)
-        errors.append(one.clock.error_ns)
-    arrival_ns, end_ns = np.stack(arrival, axis=1), np.stack(end, axis=1)
-    error_ns = sum(sorted(errors)[-2:])
-    waited = np.asarray(end_ns.min(axis=1) >= arrival_ns.max(axis=1) - error_ns, dtype=np.bool_)
-    return Matched(positions, mine[0].batch, rows, arrival_ns, end_ns, waited, error_ns)
+    for position, row in zip(positions, rows.T, strict=True):
+        calls, clock = ranks[position].work.collectives, ranks[position].clock
+        assert clock is not None, "ranks without a clock are not compared"
+        arrival.append(calls.start_ns[row] + clock.offset_ns)
+        end.append(calls.end_ns[row] + clock.offset_ns)
+        errors.append(clock.error_ns)
+    return Matched(
+        positions, batch, rows, np.stack(arrival, axis=1), np.stack(end, axis=1), error_ns=sum(sorted(errors)[-2:])
+    )

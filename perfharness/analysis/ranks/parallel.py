@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.ranks.matching import CommonBatches, RankInput
+from perfharness.analysis.ranks.matching import Common, RankInput
 from perfharness.analysis.ranks.results import Basis, Parallel
 from perfharness.analysis.ranks.work import batch_keys
 from perfharness.model.result import Path
@@ -24,7 +24,7 @@ class FoundParallel:
     reason: str | None = None
 
 
-def find_parallel(ranks: list[RankInput], common: CommonBatches, asked: Parallel | None) -> FoundParallel:
+def find_parallel(ranks: list[RankInput], common: Common, asked: Parallel | None) -> FoundParallel:
     """What was asked for, else what the annotation says, else what the batches and their collectives show.
 
     Args:
@@ -45,7 +45,7 @@ def find_parallel(ranks: list[RankInput], common: CommonBatches, asked: Parallel
         return FoundParallel("data", "different_batches")
     if any(len(each) > len(everywhere) for each in items):
         return FoundParallel(None, None, f"the ranks have some of their batches in common, and others not; {OPTION}")
-    if len(common) and all(_have_collectives(one, of) for one, of in zip(ranks, common.of, strict=True)):
+    if len(common[0]) and all(_have_collectives(one, of) for one, of in zip(ranks, common, strict=True)):
         return FoundParallel("model", "recognized")
     unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
     if unseen is None and all(one.work.kind == "none" for one in ranks):

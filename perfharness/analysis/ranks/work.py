@@ -15,7 +15,7 @@ from perfharness.analysis.segments import Segments, paint
 from perfharness.analysis.segments.calls import Calls
 from perfharness.analysis.segments.paint import WAITS_FOR_GPU, Line
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
 from perfharness.model.result import Float64, Path
@@ -341,16 +341,6 @@ def _why_unseen(trace: Trace) -> str | None:
         "the trace has no work of a GPU, and calls of collectives on the host are recorded only where they are "
         "annotated (--annotate-collectives)"
     )
-
-
-def occurrences(*keys: Int64) -> Int64:
-    """How often a row's keys came before, in order of the rows."""
-    code = group_rows(*keys).code.astype(np.int64)
-    order = np.argsort(code, kind="stable")
-    begins = np.flatnonzero(np.r_[True, np.diff(code[order]) != 0][: len(code)])
-    found = np.empty(len(code), dtype=np.int64)
-    found[order] = np.arange(len(code)) - np.repeat(begins, np.diff(np.r_[begins, len(code)]))
-    return found
 
 
 def batch_keys(work: RankWork, *, by_order: bool = False) -> Iterator[tuple[Path, int, int]]:

@@ -10,21 +10,11 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.events import NO_NAME, Events
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import CudaCalls, operation_names
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.analysis.timeline.operation_names import operation_names
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.diagnosis import HostActivity
 from perfharness.model.trace import Int64
 
-OF_CALL = {
-    HostActivity.LAUNCH: Activity.LAUNCH,
-    HostActivity.SYNCHRONIZE: Activity.SYNC,
-    HostActivity.ALLOCATE: Activity.ALLOC,
-    HostActivity.COPY: Activity.COPY,
-    HostActivity.LOAD: Activity.COMPILE,
-    HostActivity.OTHER: Activity.OTHER,
-}
 NAMED = (Activity.ALLOC, Activity.COMPILE, Activity.OTHER)
 """The function says more than the kind of these calls."""
 VERSION = re.compile(r"_v\d+$")
@@ -68,8 +58,7 @@ class Calls:
     def events(self) -> Events:
         """The calls, an outer call before those inside it."""
         api = self.analysis.trace.api
-        code_of_kind = np.asarray([CODES[OF_CALL[kind]] for kind in ACTIVITIES], dtype=np.int64)
-        activity = code_of_kind[CudaCalls(api, self.analysis.trace.names).activity()]
+        activity = CudaCalls(api, self.analysis.trace.names).activity().astype(np.int64)
         is_named = np.isin(activity, [CODES[one] for one in NAMED])
         return Events(api.thread, api.start_ns, api.end_ns, activity, np.where(is_named, api.name, NO_NAME))
 

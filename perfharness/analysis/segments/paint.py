@@ -14,8 +14,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.calls import Calls
-from perfharness.analysis.segments.events import NO_NAME, Events
-from perfharness.analysis.segments.waits import collections, lock_waits, os_waits
+from perfharness.analysis.segments.events import NO_NAME, Events, collections, lock_waits, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import distinct, group_rows, unique

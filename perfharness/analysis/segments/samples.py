@@ -15,10 +15,9 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.analysis.host_samples.compilers import compilers_of_stacks
 from perfharness.analysis.host_samples.frames import frames_of, own_frame
-from perfharness.analysis.host_samples.host_profile import without_suffixes
 from perfharness.analysis.segments.events import activities
 from perfharness.analysis.segments.paint import Segments, Sums
-from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
 from perfharness.analysis.timeline.grouping import distinct, group_rows
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.host_samples import Frame, HostSamples, HostState
@@ -118,30 +117,6 @@ def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
     return _shared_out(table)
 
 
-def divide(segments: Segments, samples: SampleTimes | None, *columns: str, least: int = MIN_SAMPLES) -> Sums:
-    """Time by these columns and activity: what was recorded, and the unknown time of each combination of the columns
-    in the proportions that samples show of it. With fewer than `least` samples of it, it stays unknown.
-    """
-    whole = segments.sum_by(*columns, "activity")
-    if samples is None:
-        return whole
-    shown = samples.where(~samples.is_recorded).sum_by(*columns, "activity")
-    both = [np.concatenate([whole.keys[column], shown.keys[column]]) for column in columns]
-    group = group_rows(*both) if both else group_rows(np.zeros(len(whole) + len(shown), dtype=np.int64))
-    of_whole, of_shown = np.split(np.asarray(group.code, dtype=np.int64), [len(whole)])
-    is_unknown = whole.keys["activity"] == UNKNOWN
-    unknown = np.bincount(of_whole, weights=np.where(is_unknown, whole.ns, 0.0), minlength=len(group))
-    total, count = (np.bincount(of_shown, weights=each, minlength=len(group)) for each in (shown.ns, shown.samples))
-    is_enough = (count >= least) & (total > 0) & (unknown > 0)
-    kept, divided = ~(is_unknown & is_enough[of_whole]), is_enough[of_shown]
-    share = shown.ns[divided] / total[of_shown[divided]]
-    return Sums(
-        {name: np.concatenate([whole.keys[name][kept], shown.keys[name][divided]]) for name in whole.keys},
-        np.concatenate([whole.ns[kept], unknown[of_shown[divided]] * share]),
-        np.concatenate([whole.samples[kept], shown.samples[divided]]),
-    )
-
-
 def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segments) -> Int64:
     """The innermost range of each sample, a row of the stage table; -1: none.
 
@@ -163,7 +138,7 @@ def _paths_of_stacks(samples: HostSamples, stages: StageTable) -> Int64:
     """The code of the path that each stack of a recorder's ranges is, or of the longest part of it that is one."""
     codes: dict[tuple[str, ...], int] = {}
     for code in range(len(stages.paths)):
-        codes.setdefault(without_suffixes(stages.paths.names(code)), code)
+        codes.setdefault(tuple(name.removesuffix(STAGE_SUFFIX) for name in stages.paths.names(code)), code)
     found = [
         next((codes[path[:length]] for length in range(len(path), 1, -1) if path[:length] in codes), -1)
         for path in samples.stage_paths

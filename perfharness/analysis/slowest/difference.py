@@ -17,8 +17,8 @@ from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.activity import ACTIVITIES
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.units import NS_PER_MS
 
-NS_PER_MS = 1e6
 MIN_NS = 1_000.0
 MIN_SHARE = 0.02
 """Smaller parts of the difference are not named."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, NS_PER_MS, Divided, usual
+from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, Divided, usual
 from perfharness.analysis.slowest.results import (
     GENERATOR,
     OUTSIDE,
@@ -24,8 +24,8 @@ from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
+from perfharness.model.units import NS_PER_MS, NS_PER_S
 
-NS_PER_S = 1e9
 MIN_TYPICAL = 5
 """With fewer other batches there is no typical one."""
 MAX_TYPICAL = 2_000
@@ -162,29 +162,23 @@ class _Loop:
         """The slowest, of equal ones the earlier, beside the typical one; and their timelines."""
         batches = self.batches
         slow = np.lexsort((batches.rows, -batches.total_ns))[:most]
-        if len(batches.rows) <= MIN_TYPICAL:
-            reason = "there are too few other batches in its loop to say what is typical"
-            found = [self._request(int(place), "not-compared", reason) for place in slow]
-            return [
-                (one, self._timelines([int(place)]) if timelines else [])
-                for one, place in zip(found, slow, strict=True)
-            ]
-        drawn = np.arange(len(batches.rows))
+        drawn, divided = np.arange(len(batches.rows)), None
         if len(drawn) > MAX_TYPICAL + 1:
             drawn = np.random.default_rng(SEED).choice(drawn, MAX_TYPICAL, replace=False)
-        used = np.unique(np.concatenate([slow, drawn]))
-        divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
+        if len(drawn) > MIN_TYPICAL:
+            used = np.unique(np.concatenate([slow, drawn]))
+            divided = Divided(self.analysis, batches.rows[used], _outside(self.analysis, batches.at(used)))
         pairs = []
         for place in slow.tolist():
-            typical = np.sort(drawn[drawn != place])
-            total = batches.total_ns[typical]
-            nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
-            pairs.append(
-                (
-                    self._compared(divided, place, typical, nearest),
-                    self._timelines([place, nearest]) if timelines else [],
-                )
-            )
+            if divided is None:
+                reason = "there are too few other batches in its loop to say what is typical"
+                request, shown = self._request(place, "not-compared", reason), [place]
+            else:
+                typical = np.sort(drawn[drawn != place])
+                total = batches.total_ns[typical]
+                nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
+                request, shown = self._compared(divided, place, typical, nearest), [place, nearest]
+            pairs.append((request, self._timelines(shown) if timelines else []))
         return pairs
 
     def _compared(self, divided: Divided, place: int, typical: Int64, nearest: int) -> SlowRequest:

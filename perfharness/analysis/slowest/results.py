@@ -33,21 +33,14 @@ class Part(Record):
     reason: str
     """What the thread did (an activity); of a request, also: `queue`, from the intended send time until service began;
     `generator-late`, the part of that in which a worker was free; `outside-batch`, the rest outside of the batch."""
-    stage: str | None
-    """Path in the batch; null: in none of its stages."""
-    name: str | None
-    """The GPU work that was waited for, or the CUDA function."""
-    ms: float
-    """`slow_ms - typical_ms`; negative: less than usual."""
+    stage: str | None  # path in the batch; null: in none of its stages
+    name: str | None  # the GPU work that was waited for, or the CUDA function
+    ms: float  # `slow_ms - typical_ms`; negative: less than usual
     slow_ms: float
-    typical_ms: float
-    """Median over the typical batches."""
-    usual_ms: float
-    """A difference up to this is the usual spread."""
-    samples: int | None = None
-    """How many samples of the slow batch show it; null: all of it was recorded."""
-    where: Line | None = None
-    """The line of most samples."""
+    typical_ms: float  # median over the typical batches
+    usual_ms: float  # a difference up to this is the usual spread
+    samples: int | None = None  # of the slow batch that show it; null: all of it was recorded
+    where: Line | None = None  # of most samples
 
 
 class StageBeside(Record):
@@ -73,46 +66,33 @@ class OperationBeside(Record):
 class Typical(Record):
     """What a request is compared with."""
 
-    batches: int
-    """Batches of the same loop and process, without warm-up and this request."""
-    ms: float
-    """Median of their times."""
-    usual_ms: float
-    """A difference up to this is the usual spread."""
-    nearest_batch: int
-    """Index of the batch whose time is nearest to the median."""
+    batches: int  # of the same loop and process, without warm-up and this request
+    ms: float  # median
+    usual_ms: float  # a difference up to this is the usual spread
+    nearest_batch: int  # index of the batch nearest to the median
 
 
 class SlowRequest(Record):
-    """A request, or batch. `ms` is its latency where requests were recorded, else the duration of its batch."""
+    """A request, or batch."""
 
     process: str
-    index: int
-    """Of the batch: the request's id."""
-    at_s: float | None
-    """Start, since the first batch of its process; without a batch, since the first request was due."""
+    index: int  # of the batch: the request's id
+    at_s: float | None  # start, since the first batch of its process, or since the first request was due
     items: int | None
     input: str | None
     phase: str | None
     error: str | None
-    ms: float
-    queue_ms: float | None
-    """From the intended send time until service began."""
+    ms: float  # latency of a recorded request, else duration of the batch
+    queue_ms: float | None  # from the intended send time until service began
     batch_ms: float | None
     verdict: Verdict
-    reason: str | None
-    """Why it was not compared."""
+    reason: str | None  # why it was not compared
     typical: Typical | None = None
-    difference_ms: float | None = None
-    """Sum of the parts, `small_ms` and `rest_ms`."""
-    parts: list[Part] = Field(default_factory=list)
-    """The largest first."""
-    small_ms: float | None = None
-    """Sum of the parts that are within their usual spread, or too small to be named."""
-    rest_ms: float | None = None
-    """Medians of parts do not sum to the median of the whole."""
-    throttled: list[str] = Field(default_factory=list)
-    """Why the GPU's clocks were reduced during this batch, and in at most half of the typical ones."""
+    difference_ms: float | None = None  # sum of the parts, `small_ms` and `rest_ms`
+    parts: list[Part] = Field(default_factory=list)  # the largest first
+    small_ms: float | None = None  # parts within their usual spread, or too small to be named
+    rest_ms: float | None = None  # medians of parts do not sum to the median of the whole
+    throttled: list[str] = Field(default_factory=list)  # reasons in this batch, and in at most half of the typical ones
     stages: list[StageBeside] = Field(default_factory=list)
     operations: list[OperationBeside] = Field(default_factory=list)
 
@@ -122,13 +102,11 @@ class SlowLoop(Record):
 
     loop: str
     processes: int
-    batches: int
-    """Without warm-up."""
+    batches: int  # without warm-up
     measured_by: Literal["latency", "duration"]
     """`latency`: done less intended, of recorded requests. `duration`: of batches."""
     requests: list[SlowRequest]
-    unexplained: int
-    """How many of `requests` nothing in the trace explains."""
+    unexplained: int  # of `requests`
 
 
 class Slowest(Record):
@@ -137,5 +115,4 @@ class Slowest(Record):
     schema_version: int = SLOWEST_VERSION
     asked: int
     loops: list[SlowLoop]
-    notes: list[str]
-    """What was not recorded, so that it cannot be named as a reason."""
+    notes: list[str]  # what was not recorded, so that it cannot be named as a reason

@@ -10,11 +10,10 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.busy import stretches
-from perfharness.analysis.timeline.operation_names import operation_names
+from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.model.result import BatchLoop, Float64, Path
 from perfharness.model.trace import Bool, GpuOperationKind, Int64
-
-NS_PER_MS, NS_PER_S = 1e6, 1e9
+from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MAX_POINTS = 1000
 """Points of a loop: batches, or groups of neighbouring batches."""

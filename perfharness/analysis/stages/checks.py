@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from perfharness.analysis.stages.entries import names_with_negative_time
-from perfharness.analysis.stages.roles import NOT_COUNTED, Recorders, StageTable, find_recorders
+from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable, find_recorders
 from perfharness.analysis.stages.throughput import measured_rows
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine
@@ -17,6 +17,7 @@ from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
+from perfharness.trace.names import code_of
 
 CAPTURED = "batches-captured"
 MISSING_RANGES = "trace-missing-ranges"
@@ -196,35 +197,37 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
         findings += [*_failed(journal), *_open_at_end(journal, trace)]
     if of_child:
         findings += [_killed(journal, trace) for journal in journals if journal.ended == "running"]
-    return [*findings, *_compiled(journals), *_captured(journals), *_instruments(journals), *_no_cuda(journals, trace)]
+    return [*findings, *_captured(journals), *_of_processes(journals, trace)]
 
 
 def _missing_ranges(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
-    missing = _less_than(_ranges_found(journals, trace), _made(journals, "recorded_ranges"))
-    journal = journals[0] if journals else None
+    missing = _less_than_made(_ranges_found(journals, trace), journals, "recorded_ranges")
     for name in dict.fromkeys(name for name, _ in missing):
         counts = {pid: both for (of, pid), both in missing.items() if of == name}
         there, made = (sum(both[at] for both in counts.values()) for at in (0, 1))
         where = ", ".join(f"{both[1] - both[0]} of pid {pid}" for pid, both in [*counts.items()][:8])
-        assert journal is not None
-        by_versions = _hint_by_versions(journal, trace)
-        if by_versions is None and (journal.is_forked or journal.pid & ID_MASK not in counts):
-            by_versions = "Start the workers with the spawn method, and let them end by returning, not by os._exit."
+        journal = journals[0]
+        hint = _hint_by_versions(journal, trace)
+        if hint is None and (journal.is_forked or journal.pid & ID_MASK not in counts):
+            hint = "Start the workers with the spawn method, and let them end by returning, not by os._exit."
         yield Finding(
             MISSING_RANGES,
             Severity.ERROR,
             f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where})"
             f"{': NVTX_DISABLE is set' if journal.nvtx_disabled else ''}.",
-            by_versions
-            or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
+            hint or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
         )
 
 
 def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
-    recorders = find_recorders(trace)
-    found = {} if recorders is None else _items_found(recorders, journals, trace)
-    made = {} if recorders is None else _made(journals, "recorded_items")
-    for (name, pid), (there, counted) in _less_than(found, made).items():
+    recorders, marks = find_recorders(trace), trace.marks
+    if recorders is None:
+        return
+    owner = recorders.owner_of(marks.category)
+    is_count = marks.name == code_of(trace.names, conventions.MARK_ITEMS)
+    at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
+    found = _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
+    for (name, pid), (there, counted) in _less_than_made(found, journals, "recorded_items").items():
         yield Finding(
             "trace-missing-items",
             Severity.ERROR,
@@ -233,17 +236,15 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
         )
 
 
-def _made(journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]) -> PerRecorder:
+def _less_than_made(
+    found: PerRecorder, journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Both counts where the trace holds less than was made."""
     made: PerRecorder = {}
     for journal in journals:
         for record in journal.recorders:
             key = record.name, journal.pid & ID_MASK
             made[key] = made.get(key, 0) + int(getattr(record, what))
-    return made
-
-
-def _less_than(found: PerRecorder, made: PerRecorder) -> dict[tuple[str, int], tuple[int, int]]:
-    """Both counts where the trace holds less than was made."""
     return {key: (found.get(key, 0), count) for key, count in made.items() if found.get(key, 0) < count}
 
 
@@ -261,31 +262,19 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecor
     return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at), dtype=np.int64), names, journals)
 
 
-def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
-    """How many items the batches of each recorder, deleted ones included, counted in each process."""
-    marks = trace.marks
-    owner = recorders.owner_of(marks.category)
-    is_count = np.asarray([*(name == conventions.MARK_ITEMS for name in trace.names), False])[marks.name]
-    at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
-    return _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
-
-
 def _sums(
     owner: Int64, thread: Int64, values: Int64, names: Sequence[str], journals: Sequence[RecorderJournal]
 ) -> PerRecorder:
-    """Sums of the values by owner and pid, as Python integers: they may leave 64 bits."""
+    """Sums of the values by owner and pid."""
     groups = group_rows(owner, pid_of(thread))
-    high, low = np.zeros((2, len(groups)), dtype=np.int64)
-    np.add.at(high, groups.code, values >> 32)
-    np.add.at(low, groups.code, values & 0xFFFFFFFF)
+    sums = [0] * len(groups)  # they may leave 64 bits
+    for code, value in zip(groups.code.tolist(), values.tolist(), strict=True):
+        sums[code] += value
     pids = pid_of(thread[groups.first])
     if len(journals) == 1 and len(np.unique(pids)) == 1:
         pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
     keys = zip(owner[groups.first].tolist(), pids.tolist(), strict=True)
-    return {
-        (names[of], pid): (above << 32) + below
-        for (of, pid), above, below in zip(keys, high.tolist(), low.tolist(), strict=True)
-    }
+    return {(names[of], pid): found for (of, pid), found in zip(keys, sums, strict=True)}
 
 
 def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
@@ -364,18 +353,6 @@ def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
     )
 
 
-def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
-    names = sorted({name for journal in journals for name in journal.compiled_ranges})
-    if names:
-        yield Finding(
-            "ranges-in-compiled-code",
-            Severity.WARNING,
-            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing where "
-            "torch.compile compiled the code around them.",
-            "Put ranges around the call of the compiled function, or measure without torch.compile.",
-        )
-
-
 def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
     """How many of the batches are in the trace, if not all were to be."""
     every = [record for journal in journals for record in journal.recorders]
@@ -394,19 +371,23 @@ def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
         )
 
 
-def _instruments(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
-    """Name what slowed the processes down."""
-    names = [*dict.fromkeys(name for journal in journals for name in journal.instruments)]
-    if names:
+def _of_processes(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
+    """What hid ranges, slowed the processes down, or kept GPU work out of the trace."""
+    if names := sorted({name for journal in journals for name in journal.compiled_ranges}):
+        yield Finding(
+            "ranges-in-compiled-code",
+            Severity.WARNING,
+            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing where "
+            "torch.compile compiled the code around them.",
+            "Put ranges around the call of the compiled function, or measure without torch.compile.",
+        )
+    if slows := [*dict.fromkeys(name for journal in journals for name in journal.instruments)]:
         yield Finding(
             "process-slowed-down",
             Severity.WARNING,
-            f"These settings or instruments slow the process down: {', '.join(names)}.",
+            f"These settings or instruments slow the process down: {', '.join(slows)}.",
             "Switch them off and measure again.",
         )
-
-
-def _no_cuda(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
     is_traced = trace.meta.gpu_coverage == "traced"
     if any(journal.cuda_loaded for journal in journals) and is_traced and not (len(trace.api) or len(trace.operations)):
         yield Finding(

@@ -13,35 +13,36 @@ import numpy as np
 from perfharness.analysis.stages.per_batch import per_item
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.stages.times import StageTimes
-from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code, unique
+from perfharness.analysis.timeline.grouping import (
+    Groups,
+    count_by_code,
+    distinct,
+    group_nested,
+    rows_of_levels,
+    sum_by_code,
+    unique,
+)
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
 from perfharness.model.rounding import BELOW, DECIMALS
 from perfharness.model.trace import Bool, Int64, Integers
 
 
-def group_entries(stages: StageTable) -> tuple[Integers, Int64, Int64]:
-    """The entry of each stage; the first stage of each entry, and the entry above it."""
-    entry = np.zeros(len(stages), dtype=np.int32)
-    firsts, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    numbered = 0
-    for rows in stages.rows_of_levels:
-        parent = stages.parent[rows]
-        above = np.where(parent >= 0, entry[parent], np.int32(NO_PARENT))
-        index = np.where(stages.is_batch[rows], stages.batch_index[rows], np.int32(NOT_COUNTED))
-        groups = group_rows(stages.owner[rows], above, stages.name[rows], stages.is_batch[rows].astype(np.int8), index)
-        entry[rows] = groups.code + numbered
-        firsts.append(rows[groups.first])
-        parents.append(above[groups.first])
-        numbered += len(groups)
-    return entry, np.concatenate(firsts), np.concatenate(parents)
+def group_entries(stages: StageTable) -> Groups:
+    """The entry of each stage, and the first stage of each entry."""
+    index = np.where(stages.is_batch, stages.batch_index, NOT_COUNTED)
+    columns = stages.owner, stages.name, stages.is_batch.astype(np.int8), index
+    return group_nested(stages.rows_of_levels, stages.parent, *columns)
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
-    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known."""
-    entry, first, parent = group_entries(stages)
-    owners, owner = np.unique(stages.owner[first], return_inverse=True)
-    count, roots = len(first), len(owners)
+    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known.
+
+    Recorders come first: they have items and no times.
+    """
+    groups, owners = group_entries(stages), distinct(stages.owner)
+    root, roots, count = np.searchsorted(owners, stages.owner), len(owners), len(owners) + len(groups)
+    entry, first = groups.code + np.int32(roots), groups.first
     sums = {time: sum_by_code(entry, times.times[time], count) for time in TIMES}
     sums["count"] = count_by_code(entry, count)
     inside = np.flatnonzero(times.batch >= 0)
@@ -51,60 +52,55 @@ def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, 
     sums |= below
     is_inside, warmup = np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
     is_inside[entry[inside]] = True
-    warmup[entry[~times.warmup]] = False
+    warmup[entry[~times.warmup]] = warmup[:roots] = False
     bits = np.zeros(count, dtype=np.int64)
     reasons = None if throttled is None else tuple(sorted(throttled))
     for bit, reason in enumerate(reasons or ()):
         bits[entry[(throttled or {})[reason] & stages.is_batch]] |= 1 << bit
 
-    # Recorders come first: they have items and no times.
-    rootless = np.flatnonzero(stages.is_batch & (stages.parent < 0))
-    of_root = np.searchsorted(owners, stages.owner[rootless])
-    left = ~times.warmup[rootless]
-    of_roots = {key: np.full(roots, np.nan) for key in sums} | {
-        "items": sum_by_code(of_root, times.items[rootless], roots),
-        "items_left": sum_by_code(of_root[left], times.items[rootless[left]], roots),
-    }
+    alone = np.flatnonzero(stages.is_batch & (stages.parent < 0))
+    left = alone[~times.warmup[alone]]
+    for column in sums.values():
+        column[:roots] = np.nan
+    sums["items"][:roots] = sum_by_code(root[alone], times.items[alone], roots)
+    sums["items_left"][:roots] = sum_by_code(root[left], times.items[left], roots)
+    holds_batches[root[alone]] = True
     earliest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, entry, stages.start_ns)
-    earliest_of_roots = np.full(roots, np.iinfo(np.int64).max)
-    np.minimum.at(earliest_of_roots, owner, earliest)
-    above = np.r_[np.full(roots, NO_PARENT), np.where(parent >= 0, parent + roots, owner)]
-    order, depth = preorder(above, np.r_[earliest_of_roots, earliest])
-    place = np.empty(len(order) + 1, dtype=np.int64)
-    place[order], place[-1] = np.arange(len(order)), NO_PARENT
+    for of in (root, entry):
+        np.minimum.at(earliest, of, stages.start_ns)
+    around = np.append(entry, NO_PARENT)[stages.parent[first]]
+    above = np.r_[np.full(roots, NO_PARENT), np.where(around >= 0, around, root[first])]
+    order, depth = preorder(above, earliest)
+    place = np.empty(count + 1, dtype=np.int64)
+    place[order], place[-1] = np.arange(count), NO_PARENT
     is_batch = stages.is_batch[first]
     index = np.where(is_batch, stages.batch_index[first].astype(np.int64), NO_INDEX)
     names, name = [*stages.names, *stages.owners], stages.name[first].astype(np.int64)
     for at in np.flatnonzero(is_batch & (index < 0)).tolist():
         name[at], index[at] = len(names), NO_INDEX
         names.append(f"{stages.names[stages.name[first[at]]]}_{stages.batch_index[first[at]]}")
-
-    def with_roots(values: Bool) -> Bool:
-        return np.asarray(np.r_[np.zeros(roots, dtype=np.bool_), values][order])
-
     return Entries(
         names=names,
-        name=np.r_[owners + len(stages.names), name][order],
+        name=np.r_[np.asarray(owners, dtype=np.int64) + len(stages.names), name][order],
         index=np.r_[np.full(roots, NO_INDEX), index][order],
         depth=depth,
         parent=place[above[order]],
-        sums={key: np.r_[of_roots[key], column][order] for key, column in sums.items()},
-        is_batch=with_roots(is_batch),
-        is_inside=with_roots(is_inside),
-        holds_batches=np.r_[np.isin(np.arange(roots), of_root), holds_batches][order],
-        warmup=with_roots(warmup),
+        sums={key: column[order] for key, column in sums.items()},
+        is_batch=np.r_[np.zeros(roots, dtype=np.bool_), is_batch][order],
+        is_inside=is_inside[order],
+        holds_batches=holds_batches[order],
+        warmup=warmup[order],
         reasons=reasons,
-        throttled=np.r_[np.zeros(roots, dtype=np.int64), bits][order],
+        throttled=bits[order],
     )
 
 
 def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]:
     """Names of entries whose time without warm-up comes out below zero, because warm-up batches overlap; it is NaN."""
-    entry, first, _ = group_entries(stages)
-    sums = {time: sum_by_code(entry, times.times[time], len(first)) for time in TIMES}
-    _, _, negative = _batches_below(stages, times, entry, {**sums, "items": np.zeros(len(first))})
-    return [stages.names[name] for name in stages.name[first[negative]].tolist()]
+    groups = group_entries(stages)
+    sums = {time: sum_by_code(groups.code, times.times[time], len(groups)) for time in TIMES}
+    _, _, negative = _batches_below(stages, times, groups.code, {**sums, "items": np.zeros(len(groups))})
+    return [stages.names[name] for name in stages.name[groups.first[negative]].tolist()]
 
 
 def _batches_below(
@@ -217,20 +213,13 @@ def mean_entries(processes: Sequence[Entries]) -> Entries:
     parent = np.concatenate(
         [np.where(one.parent >= 0, one.parent + begin, NO_PARENT) for one, begin in zip(processes, begins, strict=True)]
     )
-    merged = np.zeros(len(name) + 1, dtype=np.int64)
-    merged[-1] = NO_PARENT
-    firsts, count = [np.empty(0, dtype=np.int64)], 0
-    for level in range(int(depth.max(initial=-1)) + 1):
-        rows = np.flatnonzero(depth == level)
-        groups = group_rows(merged[parent[rows]], name[rows], index[rows])
-        merged[rows] = groups.code + count
-        firsts.append(rows[groups.first])
-        count += len(groups)
-    first = np.concatenate(firsts)
+    groups = group_nested(rows_of_levels(depth), parent, name, index)
+    first, count = groups.first, len(groups)
+    merged = np.append(groups.code, NO_PARENT)
     order, new_depth = preorder(merged[parent[first]], first)
     place = np.empty(count + 1, dtype=np.int64)
     place[order], place[-1] = np.arange(count), NO_PARENT
-    row, at = place[merged[:-1]], first[order]
+    row, at = place[groups.code], first[order]
     having = count_by_code(row, count)
     keys = processes[0].sums
     sums = {key: sum_by_code(row, np.concatenate([one.sums[key] for one in processes]), count) for key in keys}

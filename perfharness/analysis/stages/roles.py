@@ -7,19 +7,20 @@ matches the names of batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct, group_rows, rows_of_levels
+from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, Path
 from perfharness.model.trace import Bool, Int64, Integers, NvtxRanges, Trace, pid_of
+from perfharness.trace.names import code_of
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -30,9 +31,8 @@ INDEX = re.compile(r"[0-9]{1,18}")
 DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
 """Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
 
-LISTED_NAMES = 8
-LISTED_LEFT_OUT = 3
-SHOWN_OF_NAME = 60
+LISTED, SHOWN_OF_NAME = 5, 60
+"""Names in a finding, and letters of each."""
 
 OWN_DOMAINS = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
 """Ranges of these are for the tracer and the timeline."""
@@ -124,24 +124,13 @@ class StageTable:
     @cached_property
     def paths(self) -> StagePaths:
         """Number the paths of all stages; owners, batches and stages are distinguished."""
-        code = np.zeros(len(self), dtype=np.int32)
-        first: list[Int64] = []
-        numbered = 0
-        for rows in self.rows_of_levels:
-            parent = self.parent[rows]
-            above = np.where(parent >= 0, code[parent], -1)
-            groups = group_rows(self.owner[rows], above, self.name[rows], self.is_batch[rows].astype(np.int8))
-            code[rows] = groups.code + numbered
-            numbered += len(groups)
-            first.append(rows[groups.first])
-        firsts = np.concatenate([np.empty(0, dtype=np.int64), *first])
-        above = self.parent[firsts]
+        groups = group_nested(self.rows_of_levels, self.parent, self.owner, self.name, self.is_batch.astype(np.int8))
         return StagePaths(
-            code=code,
-            parent=np.where(above >= 0, code[above], NO_PARENT) if len(code) else above,
-            is_batch=self.is_batch[firsts],
-            keys=[self.names[name] for name in self.name[firsts].tolist()],
-            owners=[self.owners[owner] for owner in self.owner[firsts].tolist()],
+            code=groups.code,
+            parent=np.append(groups.code, NO_PARENT)[self.parent[groups.first]],
+            is_batch=self.is_batch[groups.first],
+            keys=[self.names[name] for name in self.name[groups.first].tolist()],
+            owners=[self.owners[owner] for owner in self.owner[groups.first].tolist()],
         )
 
     @cached_property
@@ -187,7 +176,7 @@ class Recorders:
 
 def find_recorders(trace: Trace) -> Recorders | None:
     """Recorders that declared themselves in the trace; None if there is none."""
-    declares = trace.marks.name == _code(trace.names, conventions.MARK_RECORDER)
+    declares = trace.marks.name == code_of(trace.names, conventions.MARK_RECORDER)
     owners = [trace.names[code] for code in distinct(trace.marks.category[declares & (trace.marks.category >= 0)])]
     if not owners:
         return None
@@ -211,14 +200,22 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     is_batch = ranges.has_payload[index] & (owner >= 0)
     lane = _with_lanes_of_others(start_ns, end_ns, thread, lane, is_batch, owner < 0)
 
-    marks = _marks(trace, recorders)
+    owner_of_mark = recorders.owner_of(trace.marks.category)
+    of_recorders = np.flatnonzero(owner_of_mark >= 0)
+    owner_of_mark, lane_of_mark = owner_of_mark[of_recorders], recorders.lane_of(trace.marks.category)[of_recorders]
+    mark_ns, mark_thread = trace.marks.time_ns[of_recorders], trace.marks.thread[of_recorders]
+    payload, mark_name = trace.marks.payload[of_recorders].astype(np.int64), trace.marks.name[of_recorders]
+
+    def marks(name: str) -> Int64:
+        return np.flatnonzero(mark_name == code_of(trace.names, name))
+
     count = len(index)
-    stack = group_rows(np.r_[thread, marks.thread], np.r_[lane, marks.lane]).code
-    nesting = nest(np.r_[start_ns, marks.time_ns], np.r_[end_ns, marks.time_ns], stack)
+    stack = group_rows(np.r_[thread, mark_thread], np.r_[lane, lane_of_mark]).code
+    nesting = nest(np.r_[start_ns, mark_ns], np.r_[end_ns, mark_ns], stack)
     around = np.append(nesting.parent, NO_PARENT)
-    owner_of_all = np.r_[owner, marks.owner, -1]
+    owner_of_all = np.r_[owner, owner_of_mark, -1]
     holder = around[count:-1]
-    while (climbing := (holder >= 0) & ((holder >= count) | (owner_of_all[holder] != marks.owner))).any():
+    while (climbing := (holder >= 0) & ((holder >= count) | (owner_of_all[holder] != owner_of_mark))).any():
         holder = np.where(climbing, around[holder], holder)
     batch, stops = holder, np.append(is_batch, True)
     while (climbing := ~stops[batch]).any():  # a stage may end at the very moment of the mark
@@ -226,21 +223,21 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
 
     parent, level, new_owner, is_kept = _inside_batches(nesting, owner, is_batch)
     items = np.full(count + 1, NOT_COUNTED, dtype=np.int64)
-    counts = np.flatnonzero(marks.is_named(conventions.MARK_ITEMS))
-    counts = counts[np.argsort(marks.time_ns[counts], kind="stable")]  # the last mark of a batch counts
-    items[batch[counts]] = marks.payload[counts]
+    counts = marks(conventions.MARK_ITEMS)
+    counts = counts[np.argsort(mark_ns[counts], kind="stable")]  # the last mark of a batch counts
+    items[batch[counts]] = payload[counts]
     items = np.where(is_batch, items[:-1], NOT_COUNTED)
     is_shared = np.zeros(count + 1, dtype=np.bool_)
-    is_shared[batch[marks.is_named(conventions.MARK_SHARED)]] = True
+    is_shared[batch[marks(conventions.MARK_SHARED)]] = True
     open_at_end = _open_at_end(ranges, index, parent) & is_kept
     cut = is_batch & (items == NOT_COUNTED) & open_at_end
     deleted = np.append(cut, False)
-    deleted[holder[marks.is_named(conventions.MARK_DELETE)]] = True
+    deleted[holder[marks(conventions.MARK_DELETE)]] = True
     deleted[-1] = False
     for rows in rows_of_levels(level)[1:] if deleted.any() else ():
         deleted[rows] |= deleted[parent[rows]]
-    at = np.flatnonzero(marks.is_named(conventions.MARK_BARRIER))
-    waits = BarrierWaits(marks.thread[at], marks.time_ns[at] - marks.payload[at], marks.time_ns[at])
+    at = marks(conventions.MARK_BARRIER)
+    waits = BarrierWaits(mark_thread[at], mark_ns[at] - payload[at], mark_ns[at])
     table = StageTable(
         index=index,
         start_ns=start_ns,
@@ -270,33 +267,6 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
         barrier_waits=waits,
     )
     return _rows(table, np.flatnonzero(is_kept & ~deleted[:-1]))
-
-
-@dataclass(frozen=True)
-class _Marks:
-    """Marks of recorders."""
-
-    time_ns: Int64
-    thread: Int64
-    owner: Int64
-    lane: Int64
-    payload: Int64
-    name: Integers
-    names: list[str]
-
-    def is_named(self, name: str) -> Bool:
-        return np.asarray(self.name == _code(self.names, name), dtype=np.bool_)
-
-
-def _marks(trace: Trace, recorders: Recorders) -> _Marks:
-    marks = trace.marks
-    owner = recorders.owner_of(marks.category)
-    at = np.flatnonzero(owner >= 0)
-    lane = recorders.lane_of(marks.category)[at]
-    return _Marks(
-        marks.time_ns[at], marks.thread[at], owner[at], lane, marks.payload[at].astype(np.int64), marks.name[at],
-        trace.names,
-    )  # fmt: skip
 
 
 def _with_lanes_of_others(
@@ -439,7 +409,7 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
 
 
 def _is_own(trace: Trace) -> Bool:
-    return np.isin(trace.ranges.domain, [_code(trace.names, name) for name in OWN_DOMAINS])
+    return np.isin(trace.ranges.domain, [code_of(trace.names, name) for name in OWN_DOMAINS])
 
 
 def _domain_labels(trace: Trace) -> dict[int, str]:
@@ -484,32 +454,34 @@ def _shown_names(trace: Trace, rows: Int64) -> str:
     """The names that take most time, with their numbers."""
     codes, group, counts = np.unique(trace.ranges.name[rows], return_inverse=True, return_counts=True)
     total_ns = np.bincount(group.ravel(), weights=trace.ranges.end_ns[rows] - trace.ranges.start_ns[rows])
-    shown = [
+    return _listed(
         f"{trace.names[codes[at]][:SHOWN_OF_NAME]}: {counts[at]}, {total_ns[at] / 1e6:.3g} ms"
-        for at in np.lexsort((codes, -total_ns))[:LISTED_LEFT_OUT]
-    ]
-    more = [f"and {len(codes) - LISTED_LEFT_OUT} more names"] if len(codes) > LISTED_LEFT_OUT else []
-    return ", ".join([*shown, *more])
+        for at in np.lexsort((codes, -total_ns))
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = [f"and {len(every) - LISTED} more names"] if len(every) > LISTED else []
+    return ", ".join([*every[:LISTED], *more]) or "none"
 
 
 def _domain_not_found(domain: str, owners: list[str]) -> Finding:
-    there = ", ".join(f"'{name}'" for name in owners) or "none"
     return Finding(
         "domain-not-found",
         Severity.ERROR,
-        f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
+        f"No NVTX range of domain '{domain}' is in the trace; domains there are: {_listed(map(repr, owners))}.",
         "Name one of these with --domain, or leave the option out.",
     )
 
 
 def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:
-    there = list(dict.fromkeys(names[code] for code in distinct(name)))
-    more = f" and {len(there) - LISTED_NAMES} more" if len(there) > LISTED_NAMES else ""
+    there = dict.fromkeys(names[code] for code in distinct(name))
     return Finding(
         "batch-pattern-not-found",
         Severity.ERROR,
         f"No range name matches --batch-pattern '{pattern}', so there are no batches; names there are: "
-        f"{', '.join(repr(one) for one in there[:LISTED_NAMES])}{more}.",
+        f"{_listed(map(repr, there))}.",
         "The pattern is matched from the start of a name.",
     )
 
@@ -591,8 +563,3 @@ def _nested_too_deep(table: StageTable, is_too_deep: Bool) -> Finding:
         f"lie inside of {MAX_LEVELS} others or more; in the results they are a part of the ranges around them only.",
         "Pop every range: one that stays open holds all that follow. `perfharness export --table ranges` has each.",
     )
-
-
-def _code(names: list[str], name: str) -> int:
-    """Code of a name; one that nothing has if the trace does not know the name."""
-    return names.index(name) if name in names else -2

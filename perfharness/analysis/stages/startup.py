@@ -10,12 +10,23 @@ import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import NEEDS_CONTEXT, CudaCalls
-from perfharness.model.journal import BarrierWait, RecorderJournal, StartupRecord
+from perfharness.model.journal import RecorderJournal, StartupRecord
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.model.trace import Trace
+from perfharness.model.units import NS_PER_MS
 
-NS_PER_MS = 1e6
 MODEL_LOAD, CUDA_CONTEXT = "model_load", "cuda_context"
+NO_RANGE = 'no startup_range("{}") is in the script'
+WHY_UNKNOWN = {
+    "process_to_first_batch_ms": "there was no batch, or it is not known when",
+    "interpreter_and_imports_ms": "the start of the script's own work is unknown: no recorder, no range",
+    "cuda_context_ms": f"{NO_RANGE.format(CUDA_CONTEXT)}, and the trace does not hold the first CUDA calls",
+    "model_load_ms": NO_RANGE.format(MODEL_LOAD),
+    "first_batch_ms": "no trace has the length of the first batch",
+    "start_barrier_wait_ms": (
+        "a thread waited, and whether that was before the first batch is not known, for there was none"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -96,39 +107,31 @@ def startup(
     signs = [record.first_recorder_unix_ns, *(part.begin_unix_ns for part in record.ranges)]
     signs.append(cuda.first_call_unix_ns if cuda is not None else None)
     own_ns = min((sign for sign in signs if sign is not None), default=None)
-    context, source = _context(record, cuda, process_start_unix_ns)
-    model_load = _of_name(record, MODEL_LOAD)
-    unknown = {
-        "cuda_context_ms": source is None
-        and f'no startup_range("{CUDA_CONTEXT}") is in the script, and the trace does not hold the first CUDA calls',
-        "process_to_first_batch_ms": begin_ns is None and "there was no batch, or it is not known when",
-        "interpreter_and_imports_ms": own_ns is None
-        and "the start of the script's own work is unknown: no recorder, no range",
-        "model_load_ms": model_load is None and f'no startup_range("{MODEL_LOAD}") is in the script',
-        "start_barrier_wait_ms": bool(waits)
-        and begin_ns is None
-        and "a thread waited, and whether that was before the first batch is not known, for there was none",
-        "first_batch_ms": batch is None and "no trace has the length of the first batch",
-    }
-    waited = None
-    if begin_ns is not None or not waits:
-        waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
+    parts = [(wait.begin_unix_ns, wait.begin_unix_ns + wait.waited_ns) for wait in waits]
+    waited = 0 if not waits else None
+    if begin_ns is not None:
+        waited = sum(end - start for start, end in parts if end <= begin_ns)
+    parts += [(part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in record.ranges]
+    context, source = _of_name(record, CUDA_CONTEXT), "startup_range"
+    if context is None and cuda is not None and cuda.first_work_end_unix_ns is not None:
+        parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))
+        context = cuda.first_work_end_unix_ns - max(cuda.first_call_unix_ns, process_start_unix_ns)
+        source = "trace"
     other = None
     if begin_ns is not None and own_ns is not None:
-        parts = [(process_start_unix_ns, own_ns), *((wait.begin_unix_ns, _ends(wait)) for wait in waits)]
-        parts += [(part.begin_unix_ns, part.begin_unix_ns + part.duration_ns) for part in record.ranges]
-        if source == "trace" and cuda is not None and cuda.first_work_end_unix_ns is not None:
-            parts.append((cuda.first_call_unix_ns, cuda.first_work_end_unix_ns))
-        starts, ends = np.asarray(parts, dtype=np.int64).clip(process_start_unix_ns, begin_ns).T
-        other = begin_ns - process_start_unix_ns - BusyLine(starts, ends).length
+        every = np.asarray([(process_start_unix_ns, own_ns), *parts], dtype=np.int64)
+        other = begin_ns - process_start_unix_ns - BusyLine(*every.clip(process_start_unix_ns, begin_ns).T).length
+    known = {
+        "process_to_first_batch_ms": None if begin_ns is None else begin_ns - process_start_unix_ns,
+        "interpreter_and_imports_ms": None if own_ns is None else own_ns - process_start_unix_ns,
+        "cuda_context_ms": context,
+        "model_load_ms": _of_name(record, MODEL_LOAD),
+        "first_batch_ms": None if batch is None else batch[1] - batch[0],
+        "start_barrier_wait_ms": waited,
+    }
     return Startup(
-        process_to_first_batch_ms=_ms(None if begin_ns is None else begin_ns - process_start_unix_ns),
-        interpreter_and_imports_ms=_ms(None if own_ns is None else own_ns - process_start_unix_ns),
-        cuda_context_ms=_ms(context),
-        cuda_context_source=source,
-        model_load_ms=_ms(model_load),
-        first_batch_ms=_ms(batch[1] - batch[0] if batch else None),
-        start_barrier_wait_ms=_ms(waited),
+        **{name: _ms(value) for name, value in known.items()},
+        cuda_context_source=None if context is None else source,
         other_ms=_ms(other),
         parts=[
             StartupPart(
@@ -139,7 +142,7 @@ def startup(
             )
             for part in sorted(record.ranges, key=lambda part: part.begin_unix_ns)
         ],
-        reasons={name: reason for name, reason in unknown.items() if reason},
+        reasons={name: WHY_UNKNOWN[name] for name, value in known.items() if value is None},
     )
 
 
@@ -150,17 +153,3 @@ def _ms(nanoseconds: int | None) -> float | None:
 def _of_name(record: StartupRecord, name: str) -> int | None:
     found = [part.duration_ns for part in record.ranges if part.name == name and not part.failed]
     return sum(found) if found else None
-
-
-def _context(record: StartupRecord, cuda: FirstCuda | None, begin_ns: int) -> tuple[int | None, str | None]:
-    """How long the CUDA context took, ns, and by what that is known."""
-    named = _of_name(record, CUDA_CONTEXT)
-    if named is not None:
-        return named, "startup_range"
-    if cuda is not None and cuda.first_work_end_unix_ns is not None:
-        return cuda.first_work_end_unix_ns - max(cuda.first_call_unix_ns, begin_ns), "trace"
-    return None, None
-
-
-def _ends(wait: BarrierWait) -> int:
-    return wait.begin_unix_ns + wait.waited_ns

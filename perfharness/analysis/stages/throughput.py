@@ -14,12 +14,11 @@ import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import unique
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import is_part_of
 from perfharness.model.result import BatchLoop, Float64, path_text
 from perfharness.model.rounding import figure
 from perfharness.model.trace import Bool, Int64
-
-NS_PER_S = 1e9
+from perfharness.model.units import NS_PER_S
 
 MIN_BATCHES = 3
 """Measured batches that a rate needs."""
@@ -95,24 +94,22 @@ def throughput(
         failed: processes that failed or have no result, by folder, with the reason.
         sharing: which processes work on the same items.
     """
-    above = [name for name, loops in processes.items() if loops]
 
     def counts(name: str) -> bool:
-        return not any(name != of and is_part_of(of, name) for of in above)
+        return not any(loops and name != of and is_part_of(of, name) for of, loops in processes.items())
 
-    counted = {name for name in processes if counts(name)}
     found = {name: _process(loops) for name, loops in processes.items()}
-    own = {
-        name: _rate([one], one.window) if isinstance(one, _Process) else _no_rate(one) for name, one in found.items()
-    }
+    own = {name: _no_rate(one) if isinstance(one, str) else _rate([one], one.window) for name, one in found.items()}
     rates = {name: {**rate, "share": None, "in_window": None} for name, rate in own.items()}
-    known = {name: one for name, one in found.items() if name in counted and isinstance(one, _Process)}
+    counted = {name: one for name, one in found.items() if counts(name)}
+    known = {name: one for name, one in counted.items() if isinstance(one, _Process)}
     groups = [group for each in sharing.groups if len(group := [name for name in each if name in known]) > 1]
     once: dict[str, Any] = {"counted_once": groups} if groups else {}
     missing = {name: how for name, how in (failed or {}).items() if counts(name)}
-    window, reason = _common(known, {name: own[name] for name in counted}, clock_is_utc, missing)
-    if window is None or sharing.unknown is not None:
-        return {**_no_rate(reason or str(sharing.unknown)), **once, "concurrency": None, "processes": rates}
+    window = _common(counted, clock_is_utc, missing)
+    if isinstance(window, str) or sharing.unknown is not None:
+        reason = window if isinstance(window, str) else str(sharing.unknown)
+        return {**_no_rate(reason), **once, "concurrency": None, "processes": rates}
     again = {name for group in groups for name in group[1:]}
     whole = _rate([one for name, one in known.items() if name not in again], window)
     for name, one in known.items():
@@ -179,26 +176,26 @@ def _too_little(process: _Process, window: Window) -> str | None:
     return None
 
 
-def _common(
-    known: Mapping[str, _Process], own: Mapping[str, Mapping[str, Any]], clock_is_utc: bool, failed: Mapping[str, str]
-) -> tuple[Window | None, str | None]:
+def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: Mapping[str, str]) -> Window | str:
     """The time in which all processes are in steady state, or why there is none."""
     for name, how in failed.items():
-        return None, f"{name}: {how}, so the run is not complete"
-    if not own:
-        return None, "no process has a result"
-    for name, rate in own.items():
-        if name not in known:
-            return None, f"{name}: {rate['reason']}"
+        return f"{name}: {how}, so the run is not complete"
+    if not counted:
+        return "no process has a result"
+    known = {}
+    for name, one in counted.items():
+        if isinstance(one, str):
+            return f"{name}: {one}"
+        known[name] = one
     if len(known) > 1 and not clock_is_utc:
-        return None, "a trace has no UTC start time, so the processes cannot be aligned"
+        return "a trace has no UTC start time, so the processes cannot be aligned"
     window = _overlap([one.window for one in known.values()])
     if window is None:
-        return None, "the processes were never in steady state at the same time"
-    for name, one in known.items():
-        if (reason := _too_little(one, window)) is not None:
-            return None, f"{name}, while all processes are in steady state: {reason}"
-    return window, None
+        return "the processes were never in steady state at the same time"
+    for name, process in known.items():
+        if (reason := _too_little(process, window)) is not None:
+            return f"{name}, while all processes are in steady state: {reason}"
+    return window
 
 
 def _no_rate(reason: str) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
-from perfharness.analysis.timeline.grouping import group_rows
-from perfharness.analysis.timeline.intervals import NO_PARENT
+from perfharness.analysis.timeline.grouping import group_rows, occurrences, rows_by_code, unique
+from perfharness.analysis.timeline.intervals import NO_PARENT, innermost_at
 from perfharness.analysis.timeline.projection import RangeTable
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64, Integers
-
-NS_PER_MS = 1e6
+from perfharness.model.result import Float64, Path
+from perfharness.model.trace import ApiCalls, Bool, Int64, Integers
+from perfharness.model.units import NS_PER_MS
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,34 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
     )
 
 
+@dataclass(frozen=True)
+class StageRows:
+    """The ranges of one stage that count: rows of the stage table, and in how many batches they lie."""
+
+    path: Path
+    number: int
+    rows: Int64
+    batches: int
+
+
+def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
+    """The stages as they first occur, a parent before its children: ranges in batches, less the warm-up; without
+    batches, all.
+    """
+    has_batches = bool(stages.is_batch.any())
+    code = stages.paths.code
+    eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
+    rows, counts = rows_by_code(code, eligible & ~times.warmup)
+    by_path = np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
+    in_order = code[eligible]
+    found = []
+    for number in in_order[group_rows(in_order).first].tolist():
+        mine = by_path[number]
+        batches = unique(times.batch[mine]) if has_batches else mine
+        found.append(StageRows(stages.paths.names(number), number, mine, len(batches)))
+    return found
+
+
 def find_loops(stages: StageTable) -> Integers:
     """A number for the loop of each batch, -1 for other stages.
 
@@ -105,9 +132,34 @@ def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> 
     """Batches among the first or last `warmup_batches` of their loop, in order of start."""
     warmup = np.zeros(len(stages), dtype=np.bool_)
     at = np.flatnonzero(stages.is_batch)
-    at = at[np.lexsort((stages.start_ns[at], loop[at]))]
-    if warmup_batches > 0 and len(at):
-        _, first, count = np.unique(loop[at], return_index=True, return_counts=True)
-        position = np.arange(len(at)) - np.repeat(first, count)
-        warmup[at] = (position < warmup_batches) | (position >= np.repeat(count, count) - warmup_batches)
+    at = at[np.argsort(stages.start_ns[at], kind="stable")]
+    if warmup_batches > 0:
+        position, count = occurrences(loop[at]), np.bincount(loop[at])[loop[at]]
+        warmup[at] = (position < warmup_batches) | (position >= count - warmup_batches)
     return warmup
+
+
+def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
+    """For each of `calls` (indices into `api`) the innermost stage that holds it whole, or -1.
+
+    If several tasks (or recorders) of one thread have a stage around a call, the one that began last is taken: which
+    task made the call is not known.
+    """
+    found = np.full(len(calls), NO_PARENT, dtype=np.int64)
+    if not len(stages):
+        return found
+    by_thread = np.argsort(api.thread[calls], kind="stable")
+    threads = api.thread[calls[by_thread]]
+    line = np.stack([stages.owner, stages.thread, stages.lane])
+    # The table is ordered by (owner, thread, lane, start), so a stack of ranges is a slice of it.
+    begins = np.flatnonzero(np.r_[True, (line[:, 1:] != line[:, :-1]).any(axis=0)])
+    for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(stages)], strict=True):
+        first, last = np.searchsorted(threads, [stages.thread[begin], stages.thread[begin] + 1])
+        mine, rows = by_thread[first:last], slice(begin, stop)
+        parent = np.where(stages.parent[rows] >= 0, stages.parent[rows] - begin, NO_PARENT)
+        call_start, call_end = api.start_ns[calls[mine]], api.end_ns[calls[mine]]
+        at = innermost_at(stages.start_ns[rows], stages.end_ns[rows], parent, call_start, call_end)
+        at = np.where(at >= 0, at + begin, NO_PARENT)
+        better = (at >= 0) & ((found[mine] < 0) | (stages.start_ns[at] >= stages.start_ns[found[mine]]))
+        found[mine[better]] = at[better]
+    return found

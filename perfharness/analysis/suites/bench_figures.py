@@ -13,7 +13,6 @@ from perfharness.model.bench import (
     LatencyFigure,
     LatencyStats,
 )
-from perfharness.model.text import NOT_MEASURED
 
 HIGHER_IS_BETTER = re.compile(r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]")
 """Metrics of ours, of which 1 is perfect."""
@@ -165,7 +164,7 @@ def overlap(one: Estimate, other: Estimate) -> bool:
 def in_significant_digits(estimate: Estimate | None) -> str:
     """As many digits as a reader can use: three, or as many as stand before the point."""
     if estimate is None:
-        return NOT_MEASURED
+        return "-"
     value = estimate.value
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 

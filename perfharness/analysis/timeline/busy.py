@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 
@@ -51,30 +50,6 @@ class BusyLine:
             until_start = self.until(start[block])
             np.maximum(self.until(np.maximum(end[block], start[block])) - until_start, 0, out=lengths[block])
         return lengths
-
-    def gaps_within(self, start: Int64, end: Int64) -> Int64:
-        """Lengths of the gaps of the line inside of stretches, clipped to them, all in one column."""
-        stretch = end > start
-        start, end = start[stretch], end[stretch]
-        if not len(self.start):
-            return np.asarray(end - start, dtype=np.int64)
-        # A gap lies before each interval, and one behind the last.
-        first = np.searchsorted(self.start, start, side="right")
-        last = np.searchsorted(self._end_before, end, side="left")
-        has = last > first
-        start, end, first, last = start[has], end[has], first[has], last[has]
-        member, _ = expand(first, last)
-        lengths = self._gaps[member]
-        stop = np.cumsum(last - first)
-        for place, gap in ((stop - (last - first), first), (stop - 1, last - 1)):  # only these may reach beyond
-            until = np.where(gap < len(self.start), self.start[np.minimum(gap, len(self.start) - 1)], end)
-            lengths[place] = np.minimum(until, end) - np.maximum(self._end_before[gap], start)
-        return np.asarray(lengths[lengths > 0], dtype=np.int64)
-
-    @cached_property
-    def _gaps(self) -> Int64:
-        """Lengths of the gaps between the intervals; the one before the first and the one behind the last are 0."""
-        return np.concatenate([[0], self.start[1:] - self.end[:-1], [0]])
 
 
 def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:

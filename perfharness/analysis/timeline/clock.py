@@ -14,8 +14,8 @@ import numpy as np
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Int64, Trace
-from perfharness.model.trace_clock import ClockSource, TraceClock
+from perfharness.model.trace import ClockSource, Int64, Trace, TraceClock
+from perfharness.trace.names import code_of
 
 ROW_GAP_NS = 10_000_000
 """Readings further apart belong to different rows of marks."""
@@ -45,12 +45,18 @@ def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock 
     `machine`: UTC against the monotonic clock during the run; without it, only the session start is left.
     """
     start = trace.meta.session_start_unix_ns
-    anchors = _anchors(trace)
+    source, anchors = _anchors(trace)
     if machine is not None and anchors:
-        return _tied("marks", anchors, machine, start)
-    if machine is not None and trace.meta.monotonic_origin_ns is not None:
-        anchor = _Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)
-        return _tied("tracer", [anchor], machine, start)
+        trace_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64)
+        offset_ns = np.asarray([anchor.offset_ns + machine.offset_ns for anchor in anchors], dtype=np.int64)
+        return TraceClock(
+            source=source,
+            trace_ns=trace_ns,
+            unix_ns=trace_ns + offset_ns,
+            error_ns=max(anchor.error_ns for anchor in anchors) + machine.error_ns,
+            drift_ns=int(offset_ns[-1] - offset_ns[0]) if len(anchors) > 1 else None,
+            session_start_off_ns=None if start is None else start - int(offset_ns[0]),
+        )
     if start is None:
         return None
     zero = np.zeros(1, dtype=np.int64)
@@ -61,7 +67,7 @@ def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
     """CLOCK_MONOTONIC less the trace's own clock, and its error; None if it is not known."""
     if trace.meta.monotonic_origin_ns is not None:
         return trace.meta.monotonic_origin_ns, TRACER_ERROR_NS
-    anchors = _anchors(trace)
+    _, anchors = _anchors(trace)
     if not anchors:
         return None
     best = min(anchors, key=lambda anchor: anchor.error_ns)
@@ -71,9 +77,7 @@ def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
 
 def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
     """A function from CLOCK_MONOTONIC to the trace's own clock; None if the offset is not known."""
-    anchors = _anchors(trace)
-    if not anchors and trace.meta.monotonic_origin_ns is not None:
-        anchors = [_Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
+    _, anchors = _anchors(trace)
     if not anchors:
         return None
     offset_ns = np.asarray([anchor.offset_ns for anchor in anchors], dtype=np.int64)
@@ -89,9 +93,9 @@ def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
 
 def clock_findings(clock: TraceClock | None) -> list[Finding]:
     """Report a drifting clock and a wrong session start."""
-    findings: list[Finding] = []
     if clock is None:
-        return findings
+        return []
+    findings, off = [], clock.session_start_off_ns
     if clock.drift_ns is not None and abs(clock.drift_ns) > REPORTED_NS:
         findings.append(
             Finding(
@@ -102,7 +106,6 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
                 "see whether the machine's clock was being set (chronyc tracking, timedatectl)",
             )
         )
-    off = clock.session_start_off_ns
     if off is not None and abs(off) > REPORTED_NS:
         findings.append(
             Finding(
@@ -115,33 +118,19 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
     return findings
 
 
-def _tied(source: ClockSource, anchors: list[_Anchor], machine: ClockTieRecord, start: int | None) -> TraceClock:
-    trace_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64)
-    offset_ns = np.asarray([anchor.offset_ns + machine.offset_ns for anchor in anchors], dtype=np.int64)
-    return TraceClock(
-        source=source,
-        trace_ns=trace_ns,
-        unix_ns=trace_ns + offset_ns,
-        error_ns=max(anchor.error_ns for anchor in anchors) + machine.error_ns,
-        drift_ns=int(offset_ns[-1] - offset_ns[0]) if len(anchors) > 1 else None,
-        session_start_off_ns=None if start is None else start - int(offset_ns[0]),
-    )
-
-
-def _anchors(trace: Trace) -> list[_Anchor]:
-    """One for each row of clock marks, in order of time."""
+def _anchors(trace: Trace) -> tuple[ClockSource, list[_Anchor]]:
+    """One for each row of clock marks, in order of time; without any, the origin that the embedded tracer wrote."""
     marks = trace.marks
-    if conventions.MARK_CLOCK not in trace.names:
-        return []
-    codes = np.flatnonzero(np.asarray([name == conventions.MARK_CLOCK for name in trace.names]))
-    which = np.flatnonzero(np.isin(marks.name, codes) & marks.has_payload)
+    which = np.flatnonzero((marks.name == code_of(trace.names, conventions.MARK_CLOCK)) & marks.has_payload)
     order = which[np.lexsort((marks.time_ns[which], marks.category[which], marks.thread[which]))]
     thread, category = marks.thread[order], marks.category[order]
     times, readings = marks.time_ns[order], marks.payload[order]
     new_row = (np.diff(thread) != 0) | (np.diff(category) != 0) | (np.diff(readings) > ROW_GAP_NS)
     rows = np.split(np.arange(len(order)), np.flatnonzero(new_row) + 1)
     found = [_anchor(times[row], readings[row]) for row in rows if len(row) > 1]
-    return sorted(found, key=lambda anchor: anchor.trace_ns)
+    if not found and trace.meta.monotonic_origin_ns is not None:
+        return "tracer", [_Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
+    return "marks", sorted(found, key=lambda anchor: anchor.trace_ns)
 
 
 def _anchor(times_ns: Int64, readings_ns: Int64) -> _Anchor:

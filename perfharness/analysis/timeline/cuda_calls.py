@@ -1,4 +1,4 @@
-"""CUDA API functions by name: what a call does with the host's time, and what it should start on the GPU."""
+"""CUDA API functions and GPU operations by name: what a call does with the host's time, and what it starts."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.diagnosis import HostActivity
-from perfharness.model.trace import ApiCalls, Bool, Integers
+from perfharness.model.activity import CODES, Activity
+from perfharness.model.trace import ApiCalls, Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
 
-ACTIVITIES = (
-    HostActivity.LAUNCH, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.COPY, HostActivity.LOAD,
-    HostActivity.OTHER,
-)  # fmt: skip
-"""What calls do; the activity of a call is an index into these."""
-
 ACTIVITY_OF = (
-    (HostActivity.LOAD, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
-    (HostActivity.LOAD, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
-    (HostActivity.SYNCHRONIZE, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
-    (HostActivity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
-    (HostActivity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
-    (HostActivity.ALLOCATE, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
-    (HostActivity.ALLOCATE, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
+    (Activity.COMPILE, r"cu(Library|Module)(Load|Get|Unload|Enum)|cuLink|cudaLibrary|nvrtc"),
+    (Activity.COMPILE, r"cuInit$|cuDevicePrimaryCtxRetain|cudaSetDevice|cudaInitDevice|cuCtxCreate|cudaFunc[GS]et"),
+    (Activity.SYNC, r"(cuda|cu)(Device|Ctx|Stream|Event|Thread)Synchronize"),
+    (Activity.COPY, r"(cuda|cu)Memcpy|(cuda|cu)MemPrefetch"),
+    (Activity.LAUNCH, r"(cuda|cu)(Launch|GraphLaunch|Memset)|cuStream(Wait|Write)Value|cuStreamBatchMemOp"),
+    (Activity.ALLOC, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
+    (Activity.ALLOC, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
 )
 """Activity and the beginnings of the names of its functions, the first that matches; all others are `other`."""
 
 STARTS_KERNEL = r"cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch"
 STARTS_COPY = r"cu(da)?Memcpy"
 STARTS_MEMSET = r"cu(da)?Memset"
-READS_TIMES = r"cu(da)?EventElapsedTime"
 BEGINS_CAPTURE = r"cu(da)?StreamBeginCapture"
 ENDS_CAPTURE = r"cu(da)?StreamEndCapture"
 NEEDS_CONTEXT = (
@@ -45,9 +38,9 @@ NEEDS_CONTEXT = (
 _ACTIVITY_OF = [(activity, re.compile(pattern)) for activity, pattern in ACTIVITY_OF]
 
 
-def activity_of(name: str) -> HostActivity:
+def activity_of(name: str) -> Activity:
     """What a function of this name does."""
-    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), HostActivity.OTHER)
+    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), Activity.OTHER)
 
 
 @dataclass(frozen=True)
@@ -64,5 +57,27 @@ class CudaCalls:
         return np.asarray(found, dtype=np.bool_)
 
     def activity(self) -> Integers:
-        """The index in `ACTIVITIES` of the activity of each call."""
-        return by_name(self.names, self.api.name, lambda name: ACTIVITIES.index(activity_of(name)))
+        """The code of the activity of each call."""
+        return by_name(self.names, self.api.name, lambda name: CODES[activity_of(name)])
+
+
+DIRECTIONS = {
+    CopyKind.HOST_TO_DEVICE: "host to device",
+    CopyKind.DEVICE_TO_HOST: "device to host",
+    CopyKind.DEVICE_TO_DEVICE: "device to device",
+    CopyKind.PEER_TO_PEER: "peer to peer",
+    CopyKind.HOST_TO_HOST: "host to host",
+}
+
+
+def operation_names(trace: Trace) -> tuple[list[str], Int64]:
+    """Names, and each operation's code among them: a kernel's own, a copy's direction."""
+    details = trace.details
+    kind = trace.operations.kind
+    own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
+    code = len(trace.names) + kind.astype(np.int64)
+    if len(details) < len(kind):  # they were not read
+        return [*trace.names, *own], code
+    for number, direction in enumerate(DIRECTIONS):
+        code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number
+    return [*trace.names, *own], np.where(details.name >= 0, details.name, code)

@@ -35,6 +35,23 @@ def group_rows(*columns: Integers) -> Groups:
     return Groups(*_encode(combined))
 
 
+def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -> Groups:
+    """Group rows that are equal in all columns and whose parents are; a group comes after the one around it.
+
+    Args:
+        levels: the rows of each level, the outermost first.
+        parent: the row around each, -1: none.
+    """
+    code = np.full(len(parent) + 1, -1, dtype=np.int32)
+    firsts, count = [np.empty(0, dtype=np.int64)], 0
+    for rows in levels:
+        groups = group_rows(code[parent[rows]], *(column[rows] for column in columns))
+        code[rows] = groups.code + count
+        firsts.append(rows[groups.first])
+        count += len(groups)
+    return Groups(code[:-1], np.concatenate(firsts))
+
+
 def rows_by_code(code: Integers, wanted: Bool) -> tuple[Int64, Int64]:
     """The wanted rows, those of each code together and in their order; and how many each code has."""
     rows = np.flatnonzero(wanted)
@@ -49,6 +66,16 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
+
+
+def occurrences(*columns: Integers) -> Int64:
+    """How often a row's values came before, in order of the rows."""
+    code = group_rows(*columns).code
+    order = np.argsort(code, kind="stable")
+    first = np.searchsorted(code[order], np.arange(int(code.max(initial=-1)) + 1))
+    found = np.empty(len(code), dtype=np.int64)
+    found[order] = np.arange(len(code)) - first[code[order]]
+    return found
 
 
 def _combine(left: Integers, right: Integers) -> Integers:

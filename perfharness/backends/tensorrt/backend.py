@@ -13,8 +13,8 @@ from perfharness.backends.session import Session
 from perfharness.backends.tensorrt.engine import EngineCache, EngineSource, is_engine_file, profiles_of
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.session import TensorRTSession
+from perfharness.distribution import install_command
 from perfharness.errors import BackendError
-from perfharness.model.distribution import install_command
 
 
 class TensorRTBackend(Backend):

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.bench.accuracy.figure import SampleError
+from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
-from perfharness.model.distribution import install_command
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points
+from perfharness.analysis.metrics.telemetry_lines import line_points
 from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.samples import IMAGE_SUFFIXES, open_image, read_map, resized_map
@@ -17,9 +17,9 @@ from perfharness.bench.engines.compare import engine_map
 from perfharness.bench.engines.model import IMAGE_FOLDER, WALL_NAME, EngineComparison, EngineResult
 from perfharness.errors import PerfHarnessError
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64
+from perfharness.model.units import NS_PER_MS, NS_PER_S
 from perfharness.telemetry.store import read_sample_log
 
-NS_PER_MS = 1e6
 PERCENTILES = {"p5": 5, "q1": 25, "median": 50, "q3": 75, "p95": 95}
 
 MapOrReason = Float64 | str

@@ -17,7 +17,7 @@ from perfharness.bench.suite.check import load_suite
 from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_suite
 from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
-from perfharness.bench.suite.table import CELL, as_suite
+from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import CellSweep, SweepFile, TargetFigure
 
@@ -132,7 +132,11 @@ class SweepRun(MeasuringRun):
 
         if self.target_ms is None:
             swept = sweep(at, doubling_sizes(self.largest, self.smallest))
-            found = swept.model_dump(exclude={"cases"})
+            found: dict[str, Any] = {
+                "ended_by": swept.ended_by,
+                "ended_at_batch": swept.ended_at_batch,
+                "reason": swept.reason,
+            }
             sizes = [case.case.batch_size for case in swept.cases]
         else:
             target = largest_batch(at, self.target_ms, figure=self.figure, smallest=self.smallest, largest=self.largest)
@@ -140,7 +144,7 @@ class SweepRun(MeasuringRun):
             found = {"target": target, "reason": target.reason, "ended_by": ended_by}
             sizes = [point.batch_size for point in target.points]
         ids = [at_batch(cell, size).case_id for size in sizes]
-        return CellSweep(**{name: getattr(cell.case, name) for name in CELL}, batch_sizes=sizes, case_ids=ids, **found)
+        return CellSweep(**vars(cell.case), batch_sizes=sizes, case_ids=ids, **found)
 
     def _known(self, planned: PlannedCase) -> CaseResult | None:
         before = self.on_disk.get(planned.case_id)

@@ -18,7 +18,7 @@ from perfharness.model.bench_suite import (
     Meets,
     SearchEnd,
     SearchStep,
-    Sweep,
+    SweepEnd,
     TargetFigure,
     TargetPoint,
 )
@@ -45,6 +45,16 @@ def _interrupted(size: int, then: str = ";") -> str:
     return f"interrupted before a batch of {size} was measured{then} --resume goes on"
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """Cases of growing batch size; `ended_by` None: all sizes were measured."""
+
+    cases: list[CaseResult]
+    ended_by: SweepEnd | None = None
+    ended_at_batch: int | None = None
+    reason: str | None = None
+
+
 def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
     """Measure in order of size until memory ends, a limit is reached, two consecutive sizes fail, or an interrupt."""
     cases: list[CaseResult] = []
@@ -53,14 +63,14 @@ def sweep(measure: Measure, sizes: Iterable[int]) -> Sweep:
         try:
             found = measure(size)
         except SweepInterruptedError:
-            return Sweep(cases=cases, ended_by="interrupted", ended_at_batch=size, reason=_interrupted(size))
+            return Sweep(cases, "interrupted", size, _interrupted(size))
         cases.append(found)
         twice = found.status == "failed" and failed
         failed = found.status == "failed"
         if found.status in ENDS or twice:
             reason = f"a batch of {size} is {found.status}: {found.reason or 'no reason given'}"
-            return Sweep(cases=cases, ended_by=found.status, ended_at_batch=size, reason=reason)
-    return Sweep(cases=cases)
+            return Sweep(cases, found.status, size, reason)
+    return Sweep(cases)
 
 
 def judge(estimate: Estimate | None, target_ms: float) -> Meets:

@@ -14,8 +14,7 @@ from perfharness.bench.suite.matrix import Plan, PlannedCase
 from perfharness.bench.suite.store import CASES, put_in_place, results_on_disk, running_folder
 from perfharness.bench.suite.suite import Suite
 from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
-from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.cool_down import cool_down
+from perfharness_launcher.conditions import cool_down
 from perfharness_launcher.interrupts import Interrupts
 
 RESUME_HINT = "--resume goes on with what is left"
@@ -173,19 +172,18 @@ class MeasuringRun:
         run, uuids = self.suite.run, planned.spec.telemetry.gpu_uuids
         if run.cool_down_c is None:
             return
-        with open_nvml() as nvml:
-            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
-            if not devices:
-                self.remark(f"--cool-down waited for no GPU: {nvml.opened.reason or 'the cases use none'}")
-                return
-            results = cool_down(
-                dict.fromkeys(devices, run.cool_down_c),
-                limit_s=run.cool_down_limit_s,
-                interrupted=lambda: bool(self.interrupts),
-                say=self.observer.say,
-            )
+        if not uuids:
+            self.remark("--cool-down waited for no GPU: the cases use none")
+        results = cool_down(
+            dict.fromkeys(uuids, run.cool_down_c),
+            limit_s=run.cool_down_limit_s,
+            interrupted=lambda: bool(self.interrupts),
+            say=self.observer.say,
+        )
         for one in results:
-            if not one.reached:
+            if one.reason is not None:
+                self.remark(f"--cool-down waited for no GPU: {one.reason}")
+            elif not one.reached:
                 self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
 
 

@@ -30,10 +30,10 @@ from perfharness.bench.suite.suite import (
     source_of,
     variant_of,
 )
+from perfharness.distribution import VERSION
 from perfharness.errors import BackendError, UsageError
 from perfharness.model.bench import NO_CASE, BenchCase, MachineRecord, Precision
 from perfharness.model.manifest import GpuRecord
-from perfharness.model.version import VERSION
 from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.machine import cpu_model
 

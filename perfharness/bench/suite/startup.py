@@ -13,8 +13,8 @@ from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.bench import CaseResult
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRow
 from perfharness.runs.series.cold_start import drop_page_cache, prepare_cache, process_names, summarized
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart, ColdStartRow
 from perfharness_launcher.interrupts import Interrupts
 
 FIGURES = {

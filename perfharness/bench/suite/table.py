@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
 from perfharness.files import replacing
-from perfharness.model.bench import NO_CASE, CaseResult, Estimate, LatencyStats
+from perfharness.model.bench import NO_CASE, CaseResult, Cell, Estimate, LatencyStats
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints, SweepFile
 
-CELL = ("model", "backend", "mode", "precision", "device", "variant")
+CELL = tuple(Cell.model_fields)
 """Fields that identify a cell."""
 
 TEXTS = ("case_id", "hostname", *CELL, "status", "baseline", "startup_file_cache")

@@ -32,10 +32,10 @@ from perfharness.bench.worker.memory import (
 from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.model.bench import CaseResult, CaseStatus
+from perfharness.model.units import NS_PER_MS
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.hold import STARTED
 
-NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
 """How the memory limit is enforced, as written to the results."""
 

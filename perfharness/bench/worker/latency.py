@@ -21,8 +21,8 @@ from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
+from perfharness.model.units import NS_PER_MS
 
-NS_PER_MS = 1e6
 CHECK_FACTOR = 1.25
 """Growth of iterations between checks for a settled median; few checks make chance results unlikely."""
 

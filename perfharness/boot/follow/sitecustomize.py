@@ -54,7 +54,7 @@ class Follow:
         try:
             from perfharness import host_probe
             from perfharness import tracer as embedded
-            from perfharness.model import ranks
+            from perfharness.boot import ranks
 
             embedded.start(GPU, leave_log=launched)
             host_probe.start()

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
-from perfharness.model.text import AsciiJson
 from perfharness.render.terminal.console import Console, say
 from perfharness.render.terminal.findings import print_findings
+from perfharness.render.text import AsciiJson
 
 OUTPUT = "Output"
 """The group of these options in the help."""

@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NoReturn
 
+from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.load.mlperf.data import DataSet, LoadedSamples
 from perfharness.load.mlperf.settings import MlperfSettings
-from perfharness.model.distribution import install_command
+from perfharness.model.units import NS_PER_MS
 
 EXPECTED_FASTER = 2.0
 """LoadGen makes the queries of a test beforehand, for the latency or rate that it is said to expect: as if the system
@@ -29,8 +30,6 @@ SUBMITTERS_OWN = (
     "single_stream_expected_latency_ns",
 )  # fmt: skip
 """Settings that the rules leave to the submitter."""
-
-NS_PER_MS = 1e6
 
 
 def loadgen() -> ModuleType:

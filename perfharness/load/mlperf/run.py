@@ -16,7 +16,7 @@ from perfharness.load.mlperf.loadgen import check_rules, loadgen
 from perfharness.load.mlperf.logs import Detail, Summary, read_detail, read_summary
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import MLPERF_NAME, FindingRecord
+from perfharness.model.manifest import MLPERF_NAME
 from perfharness.model.mlperf import (
     DETAIL_LOG,
     LOGS,
@@ -29,6 +29,7 @@ from perfharness.model.mlperf import (
     SutRecord,
     Validity,
 )
+from perfharness.model.units import NS_PER_MS
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
@@ -36,7 +37,6 @@ from perfharness_launcher.options import launch_options, sentences_of
 from perfharness_launcher.plan import LaunchPlan
 
 WORKER = "perfharness.load.mlperf.worker"
-NS_PER_MS = 1e6
 LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 
@@ -65,7 +65,7 @@ class MlperfRun:
     @property
     def findings(self) -> list[Finding]:
         """Of the run and of the test."""
-        return [*self.launch.findings, *(record.to_finding() for record in self.result.findings)]
+        return [*self.launch.findings, *self.result.findings]
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,7 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
             if (logs / name).is_file()
         },
     )
-    findings = [FindingRecord(**one.to_json()) for one in _findings(result, plan, problem)]
-    return result.model_copy(update={"findings": findings})
+    return result.model_copy(update={"findings": list(_findings(result, plan, problem))})
 
 
 def _sut(path: Path) -> SutRecord | None:

@@ -33,8 +33,8 @@ from perfharness.load.mlperf.settings import ONE_AT_A_TIME, MlperfSettings
 from perfharness.load.mlperf.sut import Executor, InlineSut, QueuedSut, Requests
 from perfharness.model import environment
 from perfharness.model.mlperf import LOGS, SUT_NAME, TRACE_LOG, SutRecord
-from perfharness.model.secrets import mask_text
 from perfharness.recorder import PerfRecorder
+from perfharness.secrets import mask_text
 
 EXIT_FAILED = 1
 STOP_PATIENCE_S = 2.0

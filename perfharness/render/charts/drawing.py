@@ -13,7 +13,7 @@ import orjson
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.telemetry import Float64
-from perfharness.model.text import safe
+from perfharness.render.text import safe
 
 Row = dict[str, Any]
 """A value that is None or NaN is a gap."""

@@ -6,11 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points, throttle_spans
-from perfharness.model.load import LoadResult, PhaseResult
-from perfharness.model.load_judgement import LoadFigure
+from perfharness.analysis.metrics.telemetry_lines import line_points, throttle_spans
+from perfharness.model.load import LoadFigure, LoadResult, PhaseResult
 from perfharness.model.telemetry import SampleLog, Series
-from perfharness.model.text import safe_line
+from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
     GREY,
     LIMIT,
@@ -28,6 +27,7 @@ from perfharness.render.charts.drawing import (
     wrapped,
 )
 from perfharness.render.terminal.load import percentile_label
+from perfharness.render.text import safe_line
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadReport
 
 WIDTH, HEIGHT = 720, 105

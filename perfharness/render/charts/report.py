@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from perfharness.analysis.ranks.results import RankFigures
 from perfharness.analysis.stages.charts import Bar, BatchTimeline
 from perfharness.model.result import path_text
-from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
     GREY,
     LIGHT_GREY,
@@ -20,6 +19,7 @@ from perfharness.render.charts.drawing import (
     short_label,
     unit,
 )
+from perfharness.render.text import safe_line
 from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.comparison.result import ComparedVersion
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine

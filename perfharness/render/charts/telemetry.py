@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.metrics.telemetry_lines import (
-    NS_PER_S,
     Spans,
     core_load,
     line_points,
@@ -23,8 +23,8 @@ from perfharness.analysis.metrics.telemetry_lines import (
     warmup_spans,
 )
 from perfharness.analysis.suites.bench_names import in_groups
-from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
+from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
     GREY,
     LIGHT_GREY,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perfharness.model.text import safe_line
 from perfharness.render.comparison.terminal import rule_text, stage_text
 from perfharness.render.comparison.texts import (
     ORDER,
@@ -19,6 +18,7 @@ from perfharness.render.comparison.texts import (
     verdict_text,
 )
 from perfharness.render.terminal.console import markdown_text
+from perfharness.render.text import safe_line
 from perfharness.runs.comparison.result import ComparedRow, ComparedVersion, Comparison
 
 MARKS = {"slower": "🔴", "faster": "🟢", "undecided": "🟡", "not-comparable": "⚪", "same": "⚪"}

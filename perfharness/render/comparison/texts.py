@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perfharness.model.text import NOT_MEASURED
+from perfharness.analysis.comparison.compare import Interval
+from perfharness.render.text import NOT_MEASURED
 from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.comparison.limits import LimitResult
 from perfharness.runs.comparison.result import (
@@ -13,7 +14,6 @@ from perfharness.runs.comparison.result import (
     ComparedSide,
     ComparedVersion,
     EnvironmentDifference,
-    RatioInterval,
     UnmatchedStage,
     Verdict,
 )
@@ -77,7 +77,7 @@ def change(ratio: float | None) -> str:
     return NOT_MEASURED if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
-def interval(found: RatioInterval | None) -> str:
+def interval(found: Interval | None) -> str:
     """`+8.1 … +12.0 %`; what is more than ten times is a factor, and more than a thousand times tells nothing."""
     if found is None:
         return NOT_MEASURED

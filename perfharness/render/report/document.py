@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfharness.model.text import NOT_MEASURED, safe_line
 from perfharness.render.charts.drawing import Picture
+from perfharness.render.text import NOT_MEASURED, safe_line
 
 Kind = Literal["text", "ms", "count", "share", "number"]
 Cell = str | float | int | None

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.files import replacing
-from perfharness.model.text import safe, safe_line
 from perfharness.render.report.document import (
     Block,
     Cell,
@@ -25,6 +24,7 @@ from perfharness.render.report.document import (
     Table,
     cell_text,
 )
+from perfharness.render.text import safe, safe_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfharness.load.reported import objective_figure, phase_verdict
-from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import Drift, MemoryTrend, StepVerdict, Sustained
+from perfharness.model.load import (
+    Drift,
+    LoadFigure,
+    LoadResult,
+    LoadTimes,
+    MemoryTrend,
+    PhaseResult,
+    StepVerdict,
+    Sustained,
+)
 from perfharness.model.telemetry import SampleLog
 from perfharness.render.charts.load import (
     bins_picture,

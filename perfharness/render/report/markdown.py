@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from perfharness.model.text import safe_line
 from perfharness.render.report.document import (
     Block,
     Details,
@@ -18,6 +17,7 @@ from perfharness.render.report.document import (
     cell_text,
 )
 from perfharness.render.terminal.console import markdown_text
+from perfharness.render.text import safe_line
 
 
 def markdown(document: Document) -> str:

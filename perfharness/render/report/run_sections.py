@@ -11,7 +11,6 @@ from perfharness.model.bench import Estimate
 from perfharness.model.diagnosis import FunctionShare, KernelGroup, StageDiagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.result import last_key, path_text
-from perfharness.model.text import short_function
 from perfharness.render.charts.report import (
     distribution_picture,
     series_picture,
@@ -44,6 +43,7 @@ from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
 from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.machine import gpu_name
 from perfharness.render.terminal.results import row_names
+from perfharness.render.text import short_function
 from perfharness.runs.report.model import RunReport, StageLine
 
 SENTENCES = 3

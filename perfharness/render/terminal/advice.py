@@ -12,9 +12,9 @@ from rich.text import Text
 from perfharness.analysis.diagnosis import Advice, advise, agreement, unexplained
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, Path
 from perfharness.model.result import path_text
-from perfharness.model.text import safe_line
 from perfharness.render.places import place_text
 from perfharness.render.terminal.console import markdown_text, say, styled
+from perfharness.render.text import safe_line
 
 MOST_VALUABLE = 3
 """Pieces of advice after a launch; `analyze -v` has them all."""

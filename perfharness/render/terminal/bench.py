@@ -28,8 +28,8 @@ from perfharness.model.bench_suite import (
     MergedRow,
     Recommendation,
 )
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say, styled
+from perfharness.render.text import NOT_MEASURED
 
 LISTED_WIDTH = 110
 """Line width of a list of cells."""

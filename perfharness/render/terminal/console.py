@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.text import Text
 
-from perfharness.model.text import NOT_MEASURED, safe, safe_line
+from perfharness.render.text import NOT_MEASURED, safe, safe_line
 
 GAP = "  "
 LEAST_TEXT_WIDTH = 12

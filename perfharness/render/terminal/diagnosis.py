@@ -19,12 +19,12 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
 )
 from perfharness.model.result import path_text
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import file_and_line
 from perfharness.render.terminal.advice import cause_lines, cause_name, cause_text, milliseconds, stage_names
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 from perfharness.render.terminal.findings import print_findings
 from perfharness.render.terminal.results import row_names
+from perfharness.render.text import NOT_MEASURED
 
 TOP = 3
 """Functions of a stage, where not all are asked for."""

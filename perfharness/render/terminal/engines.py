@@ -8,8 +8,8 @@ from rich.console import Console
 
 from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.model.bench import AccuracyRecord
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, fixed, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
 SPEED_COLUMNS = (

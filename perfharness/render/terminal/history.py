@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.text import NOT_MEASURED
 from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.history import RULE, WINDOW, Row, Series, change_of
 

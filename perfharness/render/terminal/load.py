@@ -6,10 +6,20 @@ from collections.abc import Sequence
 
 from perfharness.load.progress import LoadStatus
 from perfharness.load.reported import phase_verdict
-from perfharness.model.load import TOKEN_TIMES, UNANSWERED, ErrorKind, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import ClockChange, StepVerdict, Sustained
-from perfharness.model.text import NOT_MEASURED
+from perfharness.model.load import (
+    TOKEN_TIMES,
+    UNANSWERED,
+    ClockChange,
+    ErrorKind,
+    LoadFigure,
+    LoadResult,
+    LoadTimes,
+    PhaseResult,
+    StepVerdict,
+    Sustained,
+)
 from perfharness.render.terminal.console import Column, Console, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 MET: dict[StepVerdict | None, str] = {"meets": "met", "misses": "not met", "undecided": "undecided", None: ""}
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfharness.model.result import Tree, last_key
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, fixed, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 MIB = 1 << 20
 

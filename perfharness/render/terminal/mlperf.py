@@ -8,9 +8,9 @@ from rich.console import Console
 
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
 from perfharness.model.result import ProcessResult, Tree
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, fixed, print_table, say
 from perfharness.render.terminal.results import print_result
+from perfharness.render.text import NOT_MEASURED
 
 
 def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: Mapping[str, ProcessResult]) -> None:

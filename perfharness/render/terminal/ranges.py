@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, Console, print_table
+from perfharness.render.text import NOT_MEASURED
 
 TABLE_COLUMNS = [
     Column("range", is_text=True), Column("pid", drop=5), Column("tid", drop=6), Column("start ms", drop=4),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from perfharness.model.result import Tree
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, fixed, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 MAX_RANKS = 64
 """Rows; all are in the JSON files."""

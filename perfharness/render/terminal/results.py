@@ -12,11 +12,11 @@ from perfharness.analysis.stages.checks import CAPTURED
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.model.findings import Severity
 from perfharness.model.result import RESERVED_KEYS, Entries, Path, ProcessResult, Tree, path_text
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.advice import MOST_VALUABLE, limited_by, print_advice
 from perfharness.render.terminal.console import Column, ms_text, print_table, say
 from perfharness.render.terminal.machine import print_machine
 from perfharness.render.terminal.ranks import print_ranks
+from perfharness.render.text import NOT_MEASURED
 
 LISTED_RANGES = 100
 INDENT = "  "

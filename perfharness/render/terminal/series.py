@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
-from perfharness.model.cold_start import ColdStart, Spread
 from perfharness.model.result import path_of
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, ms_text, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, row_names
+from perfharness.render.text import NOT_MEASURED
+from perfharness.runs.series.cold_start_file import ColdStart, Spread
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
 from perfharness.runs.series.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 

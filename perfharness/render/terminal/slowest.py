@@ -8,9 +8,9 @@ from perfharness.analysis.slowest import Slowest, SlowLoop, SlowRequest
 from perfharness.analysis.slowest.results import GENERATOR, OUTSIDE, QUEUE, Part
 from perfharness.model.activity import Activity
 from perfharness.model.host_samples import Frame
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import place_text
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
+from perfharness.render.text import NOT_MEASURED
 
 REASONS: dict[str, str] = {
     QUEUE: "waited before service began",

@@ -9,9 +9,9 @@ from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile
-from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.bench import bytes_text, unsteady_lines
 from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.text import NOT_MEASURED
 
 
 def is_of(case: BenchCase, cell: CellSweep) -> bool:
@@ -23,10 +23,7 @@ def is_of(case: BenchCase, cell: CellSweep) -> bool:
 
 def case_of(cell: CellSweep) -> BenchCase:
     """A case of the cell, for its name."""
-    return BenchCase(
-        case_id=cell.case_ids[0] if cell.case_ids else "", model=cell.model, backend=cell.backend, mode=cell.mode,
-        precision=cell.precision, device=cell.device, batch_size=1, variant=cell.variant,
-    )  # fmt: skip
+    return BenchCase(**{**vars(cell), "case_id": next(iter(cell.case_ids), ""), "batch_size": 1})
 
 
 def end_text(cell: CellSweep) -> str:

@@ -11,10 +11,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from perfharness.distribution import VERSION
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.version import VERSION
 from perfharness.render.timeline.events import ProcessEvents, process_events
 from perfharness.render.timeline.ranks import rank_events
 from perfharness.render.timeline.tracks import Ids

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import NOT_COUNTED
+from perfharness.analysis.timeline.cuda_calls import DIRECTIONS, operation_names
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.analysis.timeline.operation_names import DIRECTIONS, operation_names
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
 from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest
 

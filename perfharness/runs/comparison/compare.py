@@ -35,17 +35,11 @@ from perfharness.runs.comparison.matched_sides import (
     match_sides,
 )
 from perfharness.runs.comparison.result import (
-    VERDICTS,
     ComparedLaunch,
     ComparedRow,
     ComparedSide,
     ComparedVersion,
-    CompareRule,
     Comparison,
-    EnvironmentDifference,
-    NotCompared,
-    Order,
-    RatioInterval,
     SideFigures,
     UnmatchedStage,
     Verdict,
@@ -54,28 +48,6 @@ from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs
 from perfharness.runs.series.steadiness import movements_of, unsteady_findings
-
-__all__ = [
-    "VERDICTS",
-    "CompareOptions",
-    "CompareRule",
-    "ComparedLaunch",
-    "ComparedRow",
-    "ComparedSide",
-    "ComparedVersion",
-    "Comparison",
-    "EnvironmentDifference",
-    "NotCompared",
-    "Order",
-    "RatioInterval",
-    "SideFigures",
-    "SideInput",
-    "UnmatchedStage",
-    "Verdict",
-    "compare_runs",
-    "compare_sides",
-    "read_side",
-]
 
 LISTED = 8
 """Metrics of accuracy that a remark names."""
@@ -138,18 +110,18 @@ def compare_runs(
         allowed: differences that would make the comparison meaningless, and may be.
         stages: only these, by last name or path.
         limits: as `inference.p95 > 20ms`; see `limits` of the result.
-        rule: fields of `CompareRule`, as `min_effect=0.03`.
+        rule: fields of `Rule`, as `min_effect=0.03`.
 
     Raises:
         UsageError: an option is wrong.
         ResultError: a side cannot be read, or has no launch that can be used.
     """
     try:
-        checked = CompareRule.model_validate(rule)
+        checked = Rule.model_validate(rule)
     except ValidationError as error:
         raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    if unknown := sorted(set(rule) - set(CompareRule.model_fields)):
-        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(CompareRule.model_fields)}")
+    if unknown := sorted(set(rule) - set(Rule.model_fields)):
+        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(Rule.model_fields)}")
     options = CompareOptions(checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
     return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
@@ -172,16 +144,12 @@ def compare_sides(
             )
     matched = [match_sides(base, other, options) for other in others]
     judged = [one for version in matched for one in version.pairs if version.is_comparable]
-    rule = options.rule
-    judgements = compare(
-        [one.pair for one in judged],
-        Rule(alpha=rule.alpha, min_effect=rule.min_effect, spread=rule.spread),
-    )
+    judgements = compare([one.pair for one in judged], options.rule)
     by_pair = {id(one): judgement for one, judgement in zip(judged, judgements, strict=True)}
     return Comparison(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
-        rule=rule,
+        rule=options.rule,
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
         versions=[_version(version, by_pair) for version in matched],
@@ -308,30 +276,19 @@ def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:
 def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -> ComparedRow:
     metric = METRICS[one.figure.metric]
     base, new = _side_figures(one.base), _side_figures(one.new)
-    row = ComparedRow(
-        stage=one.figure.stage,
-        new_stage=one.new_figure.stage if one.new_figure.path != one.figure.path else None,
-        metric=one.figure.metric,
-        unit=metric.unit,
-        base=base,
-        new=new,
-    )
+    row: dict[str, Any] = {
+        "stage": one.figure.stage,
+        "new_stage": one.new_figure.stage if one.new_figure.path != one.figure.path else None,
+        "metric": one.figure.metric,
+        "unit": metric.unit,
+        "base": base,
+        "new": new,
+    }
     if judgement is None:
         ratio = new.mean / base.mean if base.mean and new.mean is not None else None
-        return row.model_copy(update={"ratio": ratio, "reason": _why_not(matched)})
-    return row.model_copy(
-        update={
-            "verdict": _verdict(judgement, more_is_better=metric.more_is_better),
-            "ratio": judgement.ratio,
-            "interval": None if judgement.interval is None else RatioInterval(**vars(judgement.interval)),
-            "judged_by": None if judgement.judged_by is None else RatioInterval(**vars(judgement.judged_by)),
-            "threshold": judgement.threshold,
-            "p_different": judgement.p_different,
-            "p_same": judgement.p_same,
-            "reason": _reason(judgement),
-            "launches_needed": judgement.launches_needed,
-        }
-    )
+        return ComparedRow(**row, ratio=ratio, reason=_why_not(matched))
+    verdict = _verdict(judgement, more_is_better=metric.more_is_better)
+    return ComparedRow(**row, **vars(judgement) | {"verdict": verdict, "reason": _reason(judgement)})
 
 
 def _why_not(matched: MatchedSides) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.clocks import CLOCKS_COMPANION
+from perfharness.model.conditions import CLOCKS
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
@@ -295,7 +295,7 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         + (f" with {len(ranks)} ranks" if ranks else "")
         + (f" on {manifest.gpus_per_process} GPUs each" if manifest.gpus_per_process > 1 else ""),
         "warm-up": f"{manifest.warmup_batches} batches",
-        "clocks": "held at the maximum" if manifest.companions.get(CLOCKS_COMPANION) else "as they were",
+        "clocks": "held at the maximum" if manifest.companions.get(CLOCKS) else "as they were",
         "reading": ", ".join(f"{name} {value}" for name, value in read.items() if value is not None) or "as recorded",
         "batches": "all" if manifest.capture_batches is None else f"{manifest.capture_batches} captured",
         "pass": "explaining" if manifest.explaining else "measured",

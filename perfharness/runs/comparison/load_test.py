@@ -18,8 +18,8 @@ from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
-from perfharness.model.secrets import mask_text
 from perfharness.runs.comparison.compared_figure import PHASES, Figure
+from perfharness.secrets import mask_text
 
 if TYPE_CHECKING:
     from perfharness.model.load import LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
@@ -175,7 +175,7 @@ def stress_test(load: LoadResult) -> LoadTest:
         verdict_reason=load.status_reason,
         figures=load_figures(load),
         phases={one.name: phase_figures(one) for one in counting},
-        findings=[record.to_finding() for record in load.findings],
+        findings=load.findings,
         of_no_concern=of_no_concern(load),
         exit_code=CODES.get(load.status, 1),
         problem=problem,
@@ -301,7 +301,7 @@ def loadgen_test(result: MlperfResult) -> LoadTest:
         verdict=verdict,
         verdict_reason=why,
         figures=dict(loadgen_figures(result)),
-        findings=[record.to_finding() for record in result.findings],
+        findings=result.findings,
         exit_code=0 if result.status == "ok" else 1,
         problem=None if result.status == "ok" else f"the test of LoadGen did not come to its end: {result.status}",
         invalid=invalid,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.comparison.compare import MAX_ORDER_SHARE, Pair, order_share
+from perfharness.analysis.comparison.compare import MAX_ORDER_SHARE, Pair, Rule, order_share
 from perfharness.errors import UsageError
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
@@ -15,7 +15,7 @@ from perfharness.runs.comparison.compared_figure import ACCURACY, METRICS, Figur
 from perfharness.runs.comparison.compared_launch import DECIDING, VALIDITY, LaunchFigures, find_stage
 from perfharness.runs.comparison.launch_figures import PER_ITEM
 from perfharness.runs.comparison.limits import Limit
-from perfharness.runs.comparison.result import CompareRule, EnvironmentDifference, NotCompared, Order
+from perfharness.runs.comparison.result import EnvironmentDifference, NotCompared, Order
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CompareOptions:
         limits: that the other versions are to keep to.
     """
 
-    rule: CompareRule = field(default_factory=CompareRule)
+    rule: Rule = field(default_factory=Rule)
     renamed: Mapping[str, str] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     stages: tuple[str, ...] = ()

@@ -6,12 +6,13 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
+from perfharness.analysis.comparison.compare import Interval, Rule
 from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
-from perfharness.model.notebook import notebook_html
-from perfharness.model.secrets import mask_arguments
+from perfharness.notebook import notebook_html
 from perfharness.runs.comparison.compared_figure import Unit
 from perfharness.runs.comparison.limits import LimitResult
+from perfharness.secrets import mask_arguments
 
 COMPARISON_NAME = "comparison.json"
 COMPARISON_VERSION = 1
@@ -23,19 +24,6 @@ Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
 class _Model(Record, use_attribute_docstrings=True):
     """Its fields are described in schemas."""
-
-
-class CompareRule(_Model):
-    """How the verdicts are made."""
-
-    alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """highest rate of false alarms, over all rows together"""
-
-    min_effect: float = Field(default=0.02, ge=0)
-    """smallest relative difference that counts"""
-
-    spread: float | None = Field(default=None, gt=0)
-    """relative standard deviation between launches, as the user stated it; null: only what was seen counts"""
 
 
 class ComparedLaunch(_Model):
@@ -99,14 +87,6 @@ class SideFigures(_Model):
     """each launch's"""
 
 
-class RatioInterval(_Model):
-    """An interval of a ratio."""
-
-    low: float
-    high: float
-    confidence: float
-
-
 class ComparedRow(_Model):
     """One figure of a stage, or of the run."""
 
@@ -126,10 +106,10 @@ class ComparedRow(_Model):
     ratio: float | None = None
     """new over base"""
 
-    interval: RatioInterval | None = None
+    interval: Interval | None = None
     """of this row alone"""
 
-    judged_by: RatioInterval | None = None
+    judged_by: Interval | None = None
     """the interval that the verdict rests on: corrected for the number of rows"""
 
     threshold: float | None = None
@@ -204,7 +184,7 @@ class Comparison(_Model):
     """UTC, ISO 8601"""
 
     command: Annotated[list[PrintableText], AfterValidator(mask_arguments)] = Field(default_factory=list)
-    rule: CompareRule
+    rule: Rule
     rows_tested: int
     """how many rows the verdicts are corrected for"""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain, is_plain_folder
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import OVERHEAD_NAME, TRACED

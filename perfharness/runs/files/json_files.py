@@ -17,7 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.errors import ResultError
 from perfharness.files import read_regular, reason_of, replacing
-from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, WHOLE_KEYS, EntryTable, Tree
+from perfharness.model.result import NO_INDEX, EntryTable, Tree
+
+MAX_ENTRIES = 20_000  # a table of more entries is not written as JSON: it could not be loaded
+RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs to
+WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
 
 Tables = dict[str, Any]
 
@@ -119,7 +123,7 @@ def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """The text of a JSON object, indented, NaN as null. Tables of entries are trees; long ones are left out."""
     trees = {
-        key: value.to_tree() if isinstance(value, EntryTable) else value
+        key: entry_tree(value) if isinstance(value, EntryTable) else value
         for key, value in content.items()
         if not is_long(value)
     }
@@ -136,6 +140,30 @@ def is_long(value: Any) -> bool:
     return isinstance(value, EntryTable) and len(value) > MAX_ENTRIES
 
 
+def entry_tree(table: EntryTable) -> Tree:
+    """The same as dictionaries, which take a kilobyte per entry."""
+    entries: list[Tree] = [{} for _ in range(len(table))]
+    for key, (rows, values) in table.numbers.items():
+        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+            entries[row][key] = _written(table, key, value)
+    around: list[Tree] = [{}]
+    columns = (table.name.tolist(), table.index.tolist(), table.depth.tolist())
+    for entry, name, index, depth in zip(entries, *columns, strict=True):
+        del around[depth + 1 :]
+        around[depth][table.names[name] if index == NO_INDEX else f"{table.names[name]}_{index}"] = entry
+        around.append(entry)
+    return around[0]
+
+
+def _written(table: EntryTable, key: str, value: Any) -> Any:
+    """A value as it stands in JSON."""
+    if key == "throttle_reasons":
+        return [reason for bit, reason in enumerate(table.reasons) if value >> bit & 1]
+    if value != value:
+        return None
+    return int(value) if key in WHOLE_KEYS and value == int(value) else value
+
+
 def entry_rows(table: EntryTable) -> pa.Table:
     """One row per entry: the row of the entry around it (null for recorders), its depth, its key, then its numbers.
 
@@ -144,7 +172,10 @@ def entry_rows(table: EntryTable) -> pa.Table:
     keys = group_rows(table.name, table.index)
     numbers = zip(table.name[keys.first].tolist(), table.index[keys.first].tolist(), strict=True)
     texts = [table.names[name] if index == NO_INDEX else f"{table.names[name]}_{index}" for name, index in numbers]
-    parent = table.parents()
+    rows, parent = np.arange(len(table)), np.full(len(table), -1, dtype=np.int64)
+    for depth in range(1, int(table.depth.max(initial=0)) + 1):
+        above = np.maximum.accumulate(np.where(table.depth == depth - 1, rows, 0))
+        parent = np.where(table.depth == depth, above, parent)
     return pa.table(
         {
             "parent": pa.array(parent, mask=parent < 0),
@@ -163,7 +194,7 @@ def _column(table: EntryTable, key: str) -> pa.Array:
     missing = np.ones(len(table), dtype=np.bool_)
     missing[rows] = np.isnan(values) if values.dtype == np.float64 else False
     if key == "throttle_reasons":
-        lists = [None if gone else table.as_written(key, bits) for bits, gone in zip(column, missing, strict=True)]
+        lists = [None if gone else _written(table, key, bits) for bits, gone in zip(column, missing, strict=True)]
         return pa.array(lists, pa.list_(pa.string()))
     known = column[~missing]
     if key in WHOLE_KEYS and (known == np.floor(known)).all() and (np.abs(known) < 2**63).all():

@@ -7,12 +7,12 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
+from perfharness.distribution import VERSION
 from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree, path_text
 from perfharness.model.trace import TraceMeta
-from perfharness.model.version import VERSION
 
 UNIT = "milliseconds"
 

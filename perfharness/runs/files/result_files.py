@@ -9,8 +9,7 @@ from typing import Any
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain_folder, reason_of
-from perfharness.model.result import RANGES_NAME
-from perfharness.runs.files.json_files import write_json
+from perfharness.runs.files.json_files import RANGES_NAME, write_json
 
 
 class ResultFiles:

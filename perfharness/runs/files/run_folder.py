@@ -28,7 +28,7 @@ from perfharness.analysis.diagnosis import (
     find_evidence,
 )
 from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.host_samples.host_profile import on_trace_clock
+from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.stages.children import with_children_apart
@@ -40,13 +40,12 @@ from perfharness.analysis.stages.warmup import drift_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
-from perfharness.model.diagnosis import rounded
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity, without_consequences
-from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.rounding import rounded
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
 from perfharness.runs.clocks import machine_clock, on_utc
@@ -219,7 +218,7 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
 def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest of a run whose launcher was killed, with the traces that exist."""
     records = [_with_traces(folder, record, manifest) for record in manifest.processes]
-    found = FindingRecord(
+    found = Finding(
         code="run-cut-off",
         severity=Severity.ERROR,
         message="The launcher was killed, so how the processes ended is not known and traces may lack their end.",
@@ -259,7 +258,7 @@ def analyze_run(
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
         visit: sees each process of the measured pass.
     """
-    findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
+    findings = manifest.findings + explaining_pass_missing(run_dir, manifest)
     explaining: dict[str, PassEvidence] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
         findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.charts import (
@@ -30,19 +31,16 @@ from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
 from perfharness.analysis.suites.latency import mean_estimate
-from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.clock import tie_trace_clock
+from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.diagnosis import Diagnosis
-from perfharness.model.manifest import RunManifest, TracerRecord
-from perfharness.model.measured import is_part_of
+from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
 from perfharness.model.result import Path as StagePath
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
-from perfharness.model.version import VERSION
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
@@ -67,6 +65,7 @@ from perfharness.runs.report.model import (
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import Repeat, read_repeat
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
@@ -139,10 +138,9 @@ def gather(
 def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     if load is None:
         return run
-    findings = [record.to_finding() for record in load.result.findings]
     ignored = of_no_concern(load.result)
     of_run = [finding for finding in run.findings if finding.code not in ignored]
-    return run.model_copy(update={"load": load, "findings": [*findings, *of_run]})
+    return run.model_copy(update={"load": load, "findings": [*load.result.findings, *of_run]})
 
 
 def _series_report(one: Located) -> SeriesReport:
@@ -274,7 +272,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         energy=energy,
         metrics=TypeAdapter(RunMetrics).validate_python(mean["gpu_metrics"]) if "gpu_metrics" in mean else None,
         cost=None if prices is None else _cost(prices, made, energy),
-        findings=[*(() if mlperf is None else [record.to_finding() for record in mlperf.findings]), *findings],
+        findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
         sampled=sampled,
     )

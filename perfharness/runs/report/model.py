@@ -20,17 +20,16 @@ from perfharness.model.base import Settings
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
-from perfharness.model.cold_start import ColdStart
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.findings import Finding
-from perfharness.model.load import LoadResult
-from perfharness.model.load_judgement import StepVerdict
+from perfharness.model.load import LoadResult, StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
 from perfharness.model.result import Statistics
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
+from perfharness.runs.series.cold_start_file import ColdStart
 from perfharness.runs.series.repeat_file import Repeat
 from perfharness.runs.series.scaling import Scaling
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import write_model
-from perfharness.model.cold_start import COLD_START_NAME, Cache, ColdStart, ColdStartRow, Spread
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, Cache, ColdStart, ColdStartRow, Spread
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
+from perfharness.model.base import Record
+from perfharness.model.checks import MaskedArguments
 
 OVERHEAD_NAME = "overhead.json"
 TRACED, UNTRACED = "traced", "untraced"
 """File of `launch --overhead`, and the folders of its two repeats next to it."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class SeriesFile(Record):
+    """What the file of every series holds."""
+
+    schema_version: int = 1
+    created: str  # UTC, ISO 8601
+    command: MaskedArguments
+    script: str
+    script_arguments: MaskedArguments = Field(default_factory=list)
+
+
+class SeriesRow(Record):
+    """One launch of a series. What was not measured is None; `reason` says why."""
+
+    folder: str  # of its run, next to the file
+    status: Literal["ok", "failed", "not_run"]  # `failed`: a process did not end well; its numbers are left out
+    reason: str | None = None
 
 
 def read_series(path: Path, model: type[_Model]) -> _Model | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain_folder
-from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import LAUNCH_OF_REPEAT, REPEAT_NAME, RepeatRow, read_repeat
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling

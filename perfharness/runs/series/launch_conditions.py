@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfharness.model.machine_load import MachineLoad, machine_load_of
+from perfharness.model.conditions import MACHINE_LOAD, MachineLoad, condition
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import Tree
 
@@ -34,7 +34,7 @@ def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditi
     metrics = mean.get("gpu_metrics") or {}
     return LaunchConditions(
         name=name,
-        load=machine_load_of(manifest.companions),
+        load=condition(manifest.companions, MACHINE_LOAD, MachineLoad),
         gpu_users=_users(manifest),
         gpu_mhz={
             f"{clock} of GPU {gpu.get('gpu_index')}": value

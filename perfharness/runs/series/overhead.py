@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -17,9 +18,8 @@ from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.base import Record
-from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, TracerRecord
+from perfharness.model.manifest import TracerRecord
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
@@ -32,12 +32,10 @@ from perfharness.runs.series.repeat import (
     repeat_request,
     run_repeats,
 )
-from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest
+from perfharness.runs.series.repeat_file import OfLaunches, OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.staging import series_folder
-
-OVERHEAD_VERSION = 1
 
 WARN_ABOVE, DISTRUST_ABOVE = 0.10, 0.20
 """Shares of the untraced time."""
@@ -71,29 +69,14 @@ class OverheadRow(Record):
     """Of each kind, with which it is probably decided whether the overhead is more or less than 10 %."""
 
 
-class Overhead(Record):
-    """The file; times in milliseconds unless they are called otherwise."""
-
-    schema_version: int = OVERHEAD_VERSION
-    created: str
-    """UTC, ISO 8601."""
-
-    command: MaskedArguments
-    script: str
-    script_arguments: MaskedArguments = Field(default_factory=list)
-    asked: RepeatRequest
-    order: list[str]
-    """Folders of all launches, as they were planned."""
+class Overhead(OfLaunches):
+    """The file."""
 
     tracer: TracerRecord | None
     """Of the traced launches; None: none was measured."""
 
-    confidence: float
     grade: Grade
     """The worst of the batches; where there are none, of all stages."""
-
-    loops: list[str] = Field(default_factory=list)
-    """Paths of the batches, of those in `stages`."""
 
     stages: dict[str, OverheadRow]
     """By path: host time of a batch (`cpu_time`), excluded batches left out."""
@@ -107,8 +90,6 @@ class Overhead(Record):
     run: dict[str, OverheadRow] = Field(default_factory=dict)
     """`items_per_second` (a loss is negative), and of the processes of a launch, from start to end, `duration_s` and
     `cpu_s`."""
-
-    findings: list[FindingRecord] = Field(default_factory=list)
 
 
 def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
@@ -199,9 +180,9 @@ def summarize_overhead(options: LaunchOptions, cases: Sequence[RepeatCase], comm
         latency={path: _latency(untraced, path) for path in untraced.loops},
         run=run,
         findings=[
-            *(FindingRecord(**finding.to_json()) for finding in _findings(stages)),
-            *(one.model_copy(update={"process": TRACED}) for one in traced.findings),
-            *(one.model_copy(update={"process": UNTRACED}) for one in untraced.findings),
+            *_findings(stages),
+            *(replace(one, process=TRACED) for one in traced.findings),
+            *(replace(one, process=UNTRACED) for one in untraced.findings),
         ],
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)

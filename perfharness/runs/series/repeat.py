@@ -14,8 +14,8 @@ from typing import Any
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import write_model
+from perfharness.model.conditions import GpuWait
 from perfharness.model.findings import Severity
-from perfharness.model.gpu_wait import GpuWait
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.repeat_file import (
@@ -31,7 +31,7 @@ from perfharness.runs.series.repeat_file import (
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, findings_of_repeat, numbers_of_repeat
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.series.sweep import why_it_failed
-from perfharness_launcher.cool_down import as_cool_as_first
+from perfharness_launcher.conditions import as_cool_as_first
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan import LaunchPlan, folders_of

@@ -11,14 +11,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from perfharness.model.base import Record
-from perfharness.model.checks import MaskedArguments
-from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.manifest import FindingRecord
-from perfharness.runs.series.file import read_series
+from perfharness.model.conditions import GpuWait
+from perfharness.model.findings import Finding
+from perfharness.runs.series.file import SeriesFile, SeriesRow, read_series
 from perfharness.runs.series.steadiness import Unsteadiness
 
 REPEAT_NAME = "repeat.json"
-REPEAT_VERSION = 1
 
 LAUNCH_FOLDER = "launch_{}"
 LAUNCH_OF_REPEAT = re.compile(r"launch_(\d{1,9})", re.ASCII)
@@ -48,19 +46,13 @@ class RepeatRequest(Record):
     """Of the order."""
 
 
-class RepeatRow(Record):
+class RepeatRow(SeriesRow):
     """One launch."""
 
     folder: Annotated[str, AfterValidator(_launch_folder)]
-    """Of its run, next to this file."""
-
     place: int
     """In the order of all launches of the measurement, those of other cases included, from 0."""
 
-    status: Literal["ok", "failed", "not_run"]
-    """`failed`: a process did not end well; its numbers are left out."""
-
-    reason: str | None = None
     run_id: str | None = None
     created: str | None = None
     """UTC, ISO 8601."""
@@ -95,27 +87,26 @@ class OverLaunches(Record):
     reason: str | None = None
 
 
-class Repeat(Record):
-    """The file; times in milliseconds."""
+class OfLaunches(SeriesFile):
+    """Launches in one order, and what is over them; times in milliseconds."""
 
-    schema_version: int = REPEAT_VERSION
-    created: str
-    """UTC, ISO 8601."""
-
-    command: MaskedArguments
-    script: str
-    script_arguments: MaskedArguments = Field(default_factory=list)
     asked: RepeatRequest
     order: list[str]
     """Folders of all launches as they were planned, one after the other; of several cases, with the case's folder."""
 
-    rows: list[RepeatRow]
     confidence: float
     """At which the intervals hold the mean, each by itself."""
 
     loops: list[str] = Field(default_factory=list)
     """Paths of the batches, of those in `stages`."""
 
+    findings: list[Finding] = Field(default_factory=list)
+
+
+class Repeat(OfLaunches):
+    """The file."""
+
+    rows: list[RepeatRow]
     stages: dict[str, dict[str, OverLaunches]]
     """By path and metric: `cpu_time`, `gpu_time`, `gpu_busy_time` of a batch, the same `_per_item`, and percentiles
     over batches, as `cpu_time_p95`. GPU times are left out where no launch had GPU work."""
@@ -125,8 +116,6 @@ class Repeat(Record):
 
     machine: Unsteadiness | None = None
     """What moved on the machine between the launches; None: fewer than two."""
-
-    findings: list[FindingRecord] = Field(default_factory=list)
 
     @property
     def measured(self) -> list[RepeatRow]:

@@ -14,7 +14,7 @@ from perfharness.analysis.comparison.launches import LaunchMean, first_launch_p_
 from perfharness.analysis.statistics import ALPHA, mean_interval, trend
 from perfharness.analysis.suites.latency import drift_percent
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.model.manifest import RunManifest
 from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
@@ -113,16 +113,15 @@ def numbers_of_repeat(launches: Sequence[LaunchNumbers]) -> dict[str, Any]:
     }
 
 
-def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> list[FindingRecord]:
+def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> list[Finding]:
     """What a reader of the numbers must know, for the file."""
-    found = [
+    return [
         *_unsteady(repeat),
         *_launch_drift(repeat),
         *_first_launch(repeat),
         *_warm(repeat),
         *(finding for path in repeat.loops for finding in _batch_findings(path, launches)),
     ]
-    return [FindingRecord(**finding.to_json()) for finding in found]
 
 
 def _metrics(launches: Sequence[Figures]) -> dict[str, OverLaunches]:

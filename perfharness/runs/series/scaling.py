@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
 
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.checks import MaskedArguments
+from perfharness.runs.series.file import SeriesFile, SeriesRow
 
 SCALING_NAME = "scaling.json"
-SCALING_VERSION = 1
 
 MARGINAL_EFFICIENCY = 0.5
 """Below this a further process brings less than half of what the first one brought, and costs a whole one's memory.
@@ -35,20 +33,13 @@ class GpuPoint(Record):
     """Mean."""
 
 
-class ScalingRow(Record):
-    """One launch of the sweep. What was not measured is None; `reason` has the reason."""
+class ScalingRow(SeriesRow):
+    """One launch of the sweep."""
 
     num_processes: int
     """Per GPU."""
 
     num_processes_total: int | None = None
-    folder: str
-    """Of its run, next to this file."""
-
-    status: Literal["ok", "failed", "not_run"]
-    """`failed`: a process did not end well, so that what is left was measured with fewer processes, and is left out."""
-
-    reason: str | None = None
     items_per_second: float | None = None
     window_ms: float | None = None
     mean_processes_inside_a_batch: float | None = None
@@ -90,16 +81,9 @@ class Knee(Record):
     reason: str
 
 
-class Scaling(Record):
+class Scaling(SeriesFile):
     """The file."""
 
-    schema_version: int = SCALING_VERSION
-    created: str
-    """UTC, ISO 8601."""
-
-    command: MaskedArguments
-    script: str
-    script_arguments: MaskedArguments = Field(default_factory=list)
     num_gpus: int
     warmup_batches: int
     loop: str | None = None

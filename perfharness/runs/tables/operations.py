@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.timeline.attribution import stage_of_calls
+from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.trace import (
     CopyKind,

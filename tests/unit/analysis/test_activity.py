@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.timeline.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
+from perfharness.analysis.metrics.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.model.trace import Int64
 from perfharness.trace import open_trace

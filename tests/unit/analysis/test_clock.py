@@ -11,8 +11,7 @@ from perfharness.analysis.timeline.clock import SESSION_START_ERROR_NS, clock_fi
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Trace
-from perfharness.model.trace_clock import TraceClock
+from perfharness.model.trace import Trace, TraceClock
 from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder
 

@@ -189,39 +189,29 @@ def test_waits_for_a_gpu_that_is_at_work_cost_nothing(end: int, is_cause: bool, 
     assert (Code.SYNCHRONIZATION in {cause.code for cause in found.causes}) is is_cause
 
 
-# ---- compiling, loading and tuning in the steady state ----
+# ---- compiling and loading in the steady state ----
 
 
-def recompiling(path: Path, new: set[int], timings: int = 0) -> StageDiagnosis:
-    """Batches of 1 ms; those in `new` take 2 ms, and either run a kernel of a new name or time so many candidates."""
+@pytest.mark.parametrize(
+    ("new", "share"),
+    [
+        ({2, 6, 8, 10}, 4 / 16),
+        ({1, 2, 3, 8}, None),  # one late kernel may be a rare branch
+    ],
+)
+def test_new_kernels_that_recur_are_compiled_in_the_steady_state(
+    new: set[int], share: float | None, tmp_path: Path
+) -> None:
+    """Batches of 1 ms; those in `new` run a kernel of a new name, and take 2 ms."""
     builder, begin = TraceBuilder(), BATCH
     for index in range(12):
         length = 2 * BATCH if index in new else BATCH
         builder.range(f"batch_{index}", begin, begin + length)
         builder.range("stage", begin, begin + length)
-        name = f"kernel_{index}" if index in new and not timings else "kernel"
+        name = f"kernel_{index}" if index in new else "kernel"
         builder.kernel((begin + 10, begin + 20), (begin + 100, begin + 200), name=name)
-        for number in range(timings if index in new else 0):
-            at = begin + (200 + number * 100) * US
-            builder.call("cudaEventElapsedTime_v3020", at, at + 10)
         begin += length
-    return stage_of(diagnosis_of(builder, path))
-
-
-@pytest.mark.parametrize(
-    ("new", "timings", "share"),
-    [
-        ({2, 6, 8, 10}, 0, 4 / 16),
-        ({1, 2, 3, 8}, 0, None),  # one late kernel may be a rare branch
-        ({2, 6, 8, 10}, 3, 4 / 16),
-        ({2, 6, 8, 10}, 2, None),  # a program that times itself
-    ],
-    ids=["new kernels", "a rare branch", "tuning", "timing"],
-)
-def test_what_recurs_is_compiled_or_tuned_in_the_steady_state(
-    new: set[int], timings: int, share: float | None, tmp_path: Path
-) -> None:
-    verdict = recompiling(tmp_path, new, timings).verdict
+    verdict = stage_of(diagnosis_of(builder, tmp_path)).verdict
     assert (verdict.code is Code.COMPILATION) is (share is not None)
     if share is not None:
         assert (verdict.share, verdict.saves_ms) == pytest.approx((share, 4 / 12))

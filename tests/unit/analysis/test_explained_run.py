@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from perfharness.model import conventions
 from perfharness.model.activity import Activity
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis, WarmupDiagnosis
-from perfharness.model.findings import Severity
-from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
 from perfharness.runs.explain import diagnosis_findings
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from tests.schemas import valid
@@ -134,17 +135,17 @@ def test_what_is_no_explaining_pass_is_left_alone(tmp_path: Path, kind: str) -> 
 
 def test_what_the_launcher_found_in_the_second_pass_only(tmp_path: Path) -> None:
     out = make(tmp_path)
-    both = FindingRecord(code="gpu-shared", severity=Severity.WARNING, message="shared")
-    new = FindingRecord(code="gpu-metrics-unavailable", severity=Severity.NOTE, message="no counters")
+    both = Finding(code="gpu-shared", severity=Severity.WARNING, message="shared")
+    new = Finding(code="gpu-metrics-unavailable", severity=Severity.NOTE, message="no counters")
     change(out, findings=[both])
-    change(out / "explain", findings=[both, new, new.model_copy(update={"code": "x-y", "severity": Severity.ERROR})])
+    change(out / "explain", findings=[both, new, replace(new, code="x-y", severity=Severity.ERROR)])
     _, codes = analyzed(out)
     assert (codes.count("gpu-shared"), codes.count("gpu-metrics-unavailable"), codes.count("x-y")) == (1, 1, 0)
 
 
 def test_a_failure_that_was_mended_since_is_not_reported(tmp_path: Path) -> None:
     out = make(tmp_path)
-    record = FindingRecord(code="explaining-pass-failed", severity=Severity.ERROR, message="it could not start")
+    record = Finding(code="explaining-pass-failed", severity=Severity.ERROR, message="it could not start")
     change(out, findings=[record])
     assert "explaining-pass-failed" not in analyzed(out)[1]
     (out / "explain" / "manifest.json").unlink()

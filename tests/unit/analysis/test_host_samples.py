@@ -8,8 +8,8 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
+from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.host_samples.frames import is_library, library_of
-from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.model import conventions
 from perfharness.model.diagnosis import Code, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from perfharness.analysis.host_samples.host_profile import Spans
-from perfharness.analysis.host_samples.stacks import Stack, outermost, stage_stacks
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.host_samples.stacks import stage_stacks
 from perfharness.cli.main import run
 from perfharness.host_probe import sample_file
 from perfharness.model import conventions
-from perfharness.model.host_samples import Frame, HostProbe, HostState
-from perfharness.model.nsys_schema import global_tid
+from perfharness.model.host_samples import Frame, HostState
 from perfharness.render.stacks import collapsed
+from perfharness.trace import open_trace
 from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import Recorded
 
 MS = 1_000_000
-BATCH = ("rec", "batch")
-
+BATCH = ("toy", "batch")
 
 WRAPPERS = "/x/perfharness/annotate/wrappers.py"
 CALL, OPENED = f"plain.<locals>.call@{WRAPPERS}:1", f"open_range@{WRAPPERS}:1"
@@ -37,48 +34,40 @@ START = ("main@/x/perfharness/tracer/entry.py:3", "run@<frozen runpy>:8")
         (START, ("run", "main")),  # what started the script is left out where there is something else
     ],
 )
-def test_the_frames_that_are_shown(stack: tuple[str, ...], shown: tuple[str, ...]) -> None:
+def test_the_frames_that_are_shown(stack: tuple[str, ...], shown: tuple[str, ...], tmp_path: Path) -> None:
     builder = ProbeBuilder()
     builder.sample(MS, stack, stage=BATCH)
-    assert list(named(stage_stacks(builder.build(), spans(BATCH, 2)))) == [shown]
+    assert list(stacks_of(builder, tmp_path)[BATCH]) == [shown]
 
 
-# ---- of samples ----
-
-
-def probe() -> HostProbe:
-    """12 samples of 1 ms in a batch: 9 of them in its stage, 3 of it in a function that the others do not call."""
+def test_the_stages_inside_stand_above_the_stacks(tmp_path: Path) -> None:
+    """12 samples of 1 ms in two batches: 9 of them in `decode`, 3 of these in a function that others do not call."""
     builder = ProbeBuilder()
     stage = (*BATCH, "decode")
     builder.samples(0, 6 * MS, ["read@app.py:3", "main@app.py:1"], stage=stage)
     builder.samples(6 * MS, 9 * MS, ["resize@app.py:5", "main@app.py:1"], stage=stage, state=HostState.GIL)
     builder.samples(9 * MS, 12 * MS, ["main@app.py:2"], stage=BATCH)
-    return builder.build()
-
-
-def spans(path: tuple[str, ...], end_ms: int, batches: int = 1) -> Spans:
-    thread = np.asarray([global_tid(100, 100)])
-    return Spans(path, thread, np.asarray([0]), np.asarray([end_ms * MS]), batches)
-
-
-def named(stacks: Sequence[Stack]) -> dict[tuple[str, ...], float]:
-    return {tuple(one.function for one in frames): ms for frames, ms in stacks}
-
-
-def test_the_stages_inside_stand_above_the_stacks() -> None:
-    assert named(stage_stacks(probe(), spans(BATCH, 12))) == {
-        ("main",): pytest.approx(3.0),
-        ("[decode]", "main", "read"): pytest.approx(6.0),
-        ("[decode]", "main", "resize"): pytest.approx(3.0),
+    builder.samples(12 * MS, 15 * MS, ["after@app.py:2"])
+    assert stacks_of(builder, tmp_path) == {
+        BATCH: {
+            ("main",): pytest.approx(1.5),
+            ("[decode]", "main", "read"): pytest.approx(3.0),
+            ("[decode]", "main", "resize"): pytest.approx(1.5),
+        }
     }
-    inner = named(stage_stacks(probe(), spans((*BATCH, "decode"), 9, batches=3)))
-    assert inner == {("main", "read"): pytest.approx(2.0), ("main", "resize"): pytest.approx(1.0)}
-    assert stage_stacks(probe(), spans(("rec", "elsewhere"), 9)) == []
 
 
-def test_the_outermost_stages_hold_the_others() -> None:
-    paths = [BATCH, (*BATCH, "decode"), ("rec", "batches"), ("rec", "a", "b"), ("rec", "a", "b", "c", "d")]
-    assert [one.path for one in outermost([spans(path, 1) for path in paths])] == [BATCH, paths[2], paths[3]]
+def stacks_of(builder: ProbeBuilder, folder: Path) -> dict[tuple[str, ...], dict[tuple[str, ...], float]]:
+    """By outermost stage and functions, ms per batch; of two batches, from 0 to 11 and from 11 to 12 ms."""
+    made = Recorded(gpu=False)
+    made.batch(0, 0, 11)
+    made.stage("decode", 0, 9)
+    made.batch(1, 11, 12)
+    analysis = Analysis(open_trace(made.write(folder / "t.sqlite")), host_probe=builder.build())
+    return {
+        path: {tuple(one.function for one in frames): ms for frames, ms in stacks}
+        for path, stacks in stage_stacks(analysis).items()
+    }
 
 
 # ---- the files ----

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, overlaps
 from perfharness.analysis.timeline.cuda_calls import activity_of
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import Activity
 
 moment = st.integers(0, 40)
 intervals = st.lists(st.tuples(moment, moment).map(lambda pair: (min(pair), max(pair))), max_size=8)
@@ -26,16 +26,6 @@ def test_within_counts_the_moments(pairs: list[tuple[int, int]], stretches: list
     found = line.within(*columns(stretches))
     assert found.tolist() == [len(busy & set(range(*stretch))) for stretch in stretches]
     assert line.length == len(busy)
-
-
-@given(intervals, intervals)
-def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> None:
-    busy = {at for start, end in pairs for at in range(start, end)}
-    expected = []
-    for stretch in stretches:
-        free = [at for at in range(*stretch) if at not in busy]
-        expected += [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
-    assert BusyLine(*columns(pairs)).gaps_within(*columns(stretches)).tolist() == expected
 
 
 @given(intervals)
@@ -59,23 +49,23 @@ def test_slices_hold_what_lies_inside(events: list[tuple[int, int]], thread: int
 
 def test_calls_are_of_the_kind_that_their_name_says() -> None:
     expected = {
-        "cudaLaunchKernel_v7000": HostActivity.LAUNCH,
-        "cuLaunchKernelEx": HostActivity.LAUNCH,
-        "cudaGraphLaunch_v10000": HostActivity.LAUNCH,
-        "cudaMemsetAsync_v3020": HostActivity.LAUNCH,
-        "cudaMemcpyAsync_v3020": HostActivity.COPY,
-        "cuMemcpyHtoDAsync_v2": HostActivity.COPY,
-        "cudaStreamSynchronize_v3020": HostActivity.SYNCHRONIZE,
-        "cudaEventSynchronize_v3020": HostActivity.SYNCHRONIZE,
-        "cuCtxSynchronize": HostActivity.SYNCHRONIZE,
-        "cudaMalloc_v3020": HostActivity.ALLOCATE,
-        "cudaMallocAsync_v11020": HostActivity.ALLOCATE,
-        "cudaHostAlloc_v3020": HostActivity.ALLOCATE,
-        "cuMemAlloc_v2": HostActivity.ALLOCATE,
-        "cuLibraryLoadData": HostActivity.LOAD,
-        "cuModuleLoadDataEx": HostActivity.LOAD,
-        "cudaEventRecord_v3020": HostActivity.OTHER,
-        "cudaStreamIsCapturing_v10000": HostActivity.OTHER,
-        "cudaGraphInstantiateWithFlags_v11040": HostActivity.OTHER,
+        "cudaLaunchKernel_v7000": Activity.LAUNCH,
+        "cuLaunchKernelEx": Activity.LAUNCH,
+        "cudaGraphLaunch_v10000": Activity.LAUNCH,
+        "cudaMemsetAsync_v3020": Activity.LAUNCH,
+        "cudaMemcpyAsync_v3020": Activity.COPY,
+        "cuMemcpyHtoDAsync_v2": Activity.COPY,
+        "cudaStreamSynchronize_v3020": Activity.SYNC,
+        "cudaEventSynchronize_v3020": Activity.SYNC,
+        "cuCtxSynchronize": Activity.SYNC,
+        "cudaMalloc_v3020": Activity.ALLOC,
+        "cudaMallocAsync_v11020": Activity.ALLOC,
+        "cudaHostAlloc_v3020": Activity.ALLOC,
+        "cuMemAlloc_v2": Activity.ALLOC,
+        "cuLibraryLoadData": Activity.COMPILE,
+        "cuModuleLoadDataEx": Activity.COMPILE,
+        "cudaEventRecord_v3020": Activity.OTHER,
+        "cudaStreamIsCapturing_v10000": Activity.OTHER,
+        "cudaGraphInstantiateWithFlags_v11040": Activity.OTHER,
     }
     assert {name: activity_of(name) for name in expected} == expected

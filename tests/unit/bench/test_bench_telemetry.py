@@ -87,7 +87,7 @@ def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.Monkey
     settings = TelemetrySettings(gpu_uuids=(gpu_uuid(0),), idle_seconds=2.2)  # the load of the record begins at 2 s
     found = measure_telemetry(folder, settings, 4, work)
     log = read_sample_log(folder / TELEMETRY_NAME)
-    assert "sm_clock_mhz" in log.metrics(gpu_uuid(0))
+    assert (gpu_uuid(0), "sm_clock_mhz") in log.series
     energy, power = known(found.energy_per_item_j), known(found.power_mean_w)
     assert energy.value == pytest.approx(power * round_ms / 1e3 / 4, rel=0.1)
     assert found.host_peak_bytes

@@ -40,8 +40,6 @@ def test_figures_by_hand_and_null_where_there_are_too_few() -> None:
     assert hundred.p99.high is None, "no 95 % interval of p99 has its upper rank in 100 values"
     single = stats_of(np.asarray([2.0]))
     assert (single.mean.value, single.std, single.p50) == (2.0, None, 2.0)
-    old = stats_of(np.arange(1.0, 301)).model_dump() | {"p90": 2.5}  # of a file from before p90 had an interval
-    assert LatencyStats.model_validate(old).p90 == Estimate(value=2.5)
 
 
 def test_drift_is_told_from_noise() -> None:

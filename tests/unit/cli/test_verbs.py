@@ -14,7 +14,7 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
-from perfharness.model.cold_start import ColdStart, ColdStartRow
+from perfharness.runs.series.cold_start_file import ColdStart, ColdStartRow
 from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded

@@ -12,17 +12,11 @@ import pytest
 import perfharness
 from perfharness.analysis.comparison.compare import Pair, Rule, compare
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.measured import MeasuredProcess
-from perfharness.runs.comparison.compare import (
-    ComparedRow,
-    ComparedVersion,
-    CompareOptions,
-    CompareRule,
-    Comparison,
-    compare_sides,
-    read_side,
-)
+from perfharness.model.manifest import MeasuredProcess
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.limits import parse_limit
+from perfharness.runs.comparison.matched_sides import CompareOptions
+from perfharness.runs.comparison.result import ComparedRow, ComparedVersion, Comparison
 from tests.unit.compared_runs import write_launch, write_side
 from tests.unit.run_records import process
 
@@ -156,7 +150,7 @@ def test_one_launch_a_side_decides_nothing(tmp_path: Path) -> None:
     assert {one.verdict for one in version.rows} == {"undecided"}
     assert row(version, "toy/batch/decode").ratio == pytest.approx(2.0)
     assert row(version, "toy/batch/decode").base.spread is None
-    (stated,) = compared(base, new, rule=CompareRule(spread=0.05)).versions
+    (stated,) = compared(base, new, rule=Rule(spread=0.05)).versions
     assert row(stated, "toy/batch/decode").verdict == "slower"
 
 

@@ -10,8 +10,9 @@ import pytest
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.limits import parse_limit
+from perfharness.runs.comparison.matched_sides import CompareOptions
 from tests.unit.bench_results import made_up, suite_of
 
 NOISE = (1.0, 1.002, 0.998, 1.001)

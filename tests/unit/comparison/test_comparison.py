@@ -133,8 +133,8 @@ def test_an_interval_agrees_with_its_verdict_and_with_that_of_swapped_sides(
     sides: list[tuple[Float64, Float64]], unit: float
 ) -> None:
     opposite = {"up": "down", "down": "up", "same": "same", "undecided": "undecided"}
-    found = compare([Pair(base, new) for base, new in sides])
-    swapped = compare([Pair(new * unit, base * unit) for base, new in sides])
+    found = compare([Pair(base, new) for base, new in sides], Rule())
+    swapped = compare([Pair(new * unit, base * unit) for base, new in sides], Rule())
     for one, back in zip(found, swapped, strict=True):
         assert one.judged_by is not None
         assert one.ratio is not None

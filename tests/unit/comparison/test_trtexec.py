@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from perfharness.analysis.comparison.compare import Rule
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
-from perfharness.runs.comparison.compare import CompareOptions, CompareRule, compare_sides, read_side
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.matched_sides import CompareOptions
 from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from tests.unit.compared_runs import write_side
 
@@ -112,7 +114,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, content: str) -> No
 def test_a_service_is_compared_stage_by_stage(tmp_path: Path) -> None:
     engine, service = tmp_path / "times.json", write_side(tmp_path / "service", [2.0, 2.01, 1.99], infer_ms=3.0)
     engine.write_text(json.dumps(times(2.7)))
-    options = CompareOptions(renamed={"trtexec": "batch"}, rule=CompareRule(spread=0.02))
+    options = CompareOptions(renamed={"trtexec": "batch"}, rule=Rule(spread=0.02))
     (version,) = compare_sides(read_side(str(engine)), [read_side(service)], options).versions
     (latency,) = [row for row in version.rows if row.metric == "latency_p50"]
     assert (latency.stage, latency.new_stage, latency.verdict) == ("trtexec", "toy/batch", "slower")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.model.manifest import EnvironmentRecord, PlacementRecord, ProcessRecord
-from perfharness_launcher.contention import contention_findings
+from perfharness_launcher.outcome import contention_findings
 from tests.support.launch_plans import TWO_GPUS, plan
 
 

@@ -12,7 +12,7 @@ from perfharness_launcher.launch import with_gpu_metrics
 from perfharness_launcher.nsys import NsysInstall, find_gpu_metrics
 from perfharness_launcher.plan import explaining_pass
 from perfharness_launcher.process import planned_command
-from tests.support.launch_plans import MIG, NSYS, TWO_GPUS, plan
+from tests.support.launch_plans import MIG, NSYS, ONE_GPU, plan
 
 ONE = (
     "Possible --gpu-metrics-devices values are:\n\t0: Hopper GH100 | NVIDIA H200 PCI[0000:19:00.0]\n\tall: Select all\n"
@@ -49,12 +49,13 @@ def make_nsys(folder: Path, listing: str, refused: dict[str, str] | None = None)
 
 
 def test_the_only_gpu_is_named_by_its_number_and_of_several_those_that_the_process_uses(tmp_path: Path) -> None:
-    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {}) == "cuda-visible"
+    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {})[0] == "--gpu-metrics-devices=cuda-visible"
     (tmp_path / "calls").unlink()
-    assert find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}) == "0"
+    options = find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"})
+    assert options == ("--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000")
     trial = (tmp_path / "calls").read_text().splitlines()[1].split()
     assert trial[0] == "GPU-aaaa"
-    assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(trial)
+    assert set(options) <= set(trial)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_an_nsys_without_the_option_and_one_that_cannot_run(tmp_path: Path) -> N
 def test_only_the_profiling_pass_samples_a_long_run_less_often(
     tmp_path: Path, measured_s: float | None, hz: int
 ) -> None:
-    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
+    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": ONE_GPU})
     assert with_gpu_metrics(made) is made
     second = with_gpu_metrics(explaining_pass(made, measured_s))
     assert second.findings == ()
@@ -94,7 +95,7 @@ def test_only_the_profiling_pass_samples_a_long_run_less_often(
 @pytest.mark.parametrize("case", ["refused", "two processes", "MIG"])
 def test_without_counters_the_pass_goes_on_with_a_note(tmp_path: Path, case: str) -> None:
     nsys = make_nsys(tmp_path, NONE if case == "refused" else ONE)
-    gpus = MIG[:1] if case == "MIG" else TWO_GPUS[:1]
+    gpus = MIG if case == "MIG" else ONE_GPU
     made = plan({"nsys": (nsys,), "gpus": gpus}, num_processes=2 if case == "two processes" else 1)
     second = with_gpu_metrics(explaining_pass(made))
     assert [finding.code for finding in second.findings] == ["gpu-metrics-unavailable"]
@@ -109,6 +110,6 @@ def test_a_machine_without_gpus_is_not_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("traces", "has"), [({"cuda", "python-gil"}, True), ({"cuda"}, False)])
 def test_the_interpreter_lock_is_recorded_where_this_nsys_can(traces: set[str], has: bool) -> None:
-    made = plan({"nsys": (replace(NSYS, traces=frozenset(traces)),), "gpus": TWO_GPUS[:1]})
+    made = plan({"nsys": (replace(NSYS, traces=frozenset(traces)),), "gpus": ONE_GPU})
     for each, expected in ((made, "cuda,nvtx"), (explaining_pass(made), "cuda,nvtx" + ",python-gil" * has)):
         assert f"--trace={expected}" in planned_command(each.processes[0], each.nsys, Path("/run"))

@@ -8,11 +8,12 @@ import pytest
 
 from perfharness.errors import UsageError
 from perfharness.model.load import LoadResult
-from perfharness.runs.comparison.compare import CompareOptions, SideInput, compare_sides
+from perfharness.runs.comparison.compare import compare_sides
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.compared_launch import LaunchFigures
 from perfharness.runs.comparison.limits import judge_limit, parse_limit
 from perfharness.runs.comparison.load_test import load_figures, load_text, stress_test
+from perfharness.runs.comparison.matched_sides import CompareOptions, SideInput
 
 
 def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0) -> LoadResult:

@@ -13,8 +13,7 @@ from perfharness.cli.main import run
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import load_report, phase_verdict, report_of
 from perfharness.load.result import load_result
-from perfharness.model.load import WINDOWS_NAME, LoadResult, Objective, TargetRecord
-from perfharness.model.load_judgement import LoadFigure
+from perfharness.model.load import WINDOWS_NAME, LoadFigure, LoadResult, Objective, TargetRecord
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.render.charts.load import over_time_picture
 from perfharness.render.report.document import Figures, Section

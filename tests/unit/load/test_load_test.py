@@ -10,7 +10,7 @@ import pytest
 from perfharness.errors import ResultError
 from perfharness.model.load import LoadResult
 from perfharness.model.mlperf import MlperfResult
-from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.comparison.compare import compare_sides, read_side
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.limits import judge_run, parse_limit
 from perfharness.runs.comparison.load_test import (
@@ -20,6 +20,7 @@ from perfharness.runs.comparison.load_test import (
     of_no_concern,
     stress_test,
 )
+from perfharness.runs.comparison.matched_sides import CompareOptions
 from perfharness.runs.history import launch_entry
 from tests.unit.compared_runs import write_launch
 

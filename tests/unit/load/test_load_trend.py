@@ -16,7 +16,7 @@ from perfharness.analysis.load.trend import (
     memory_trend,
     rate_drift,
 )
-from perfharness.model.load_judgement import LeakVerdict, LoadFigure
+from perfharness.model.load import LeakVerdict, LoadFigure
 
 SECONDS = 600
 TIME = np.arange(SECONDS, dtype=np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.manifest import MeasuredProcess
 from perfharness.render.report.document import Table
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.runs.files.inputs import locate

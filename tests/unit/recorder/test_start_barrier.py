@@ -19,7 +19,7 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.model import conventions, environment
 from perfharness.tracer.range_log import RangeLog
-from perfharness_launcher.barrier import StartBarrier, start_barrier
+from perfharness_launcher.barrier import StartBarrier
 from tests.unit.recorder_events import drawn, events
 
 ROOT = Path(__file__).parents[3]
@@ -50,13 +50,12 @@ def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
     opened = []
 
     def make(processes: Mapping[int, str]) -> StartBarrier:
-        manager = start_barrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=clock)
-        opened.append(manager)
-        return manager.__enter__()
+        opened.append(StartBarrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=clock))
+        return opened[-1]
 
     yield make
-    for manager in opened:
-        manager.__exit__(None, None, None)
+    for barrier in opened:
+        barrier.close()
 
 
 def come(barrier: StartBarrier, index: int, unix_ns: int = 5) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from perfharness.model.text import safe
 from perfharness.render.comparison.texts import amount
 from perfharness.render.report.document import cell_text
 from perfharness.render.terminal.console import Column, Console, ms_text, print_table, say
+from perfharness.render.text import safe
 
 HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
 

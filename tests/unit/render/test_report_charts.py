@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from perfharness.analysis.comparison.compare import Interval
 from perfharness.analysis.stages.charts import batch_series
 from perfharness.model.result import BatchLoop
 from perfharness.render.charts.report import comparison_picture, series_picture
-from perfharness.runs.comparison.result import ComparedRow, ComparedSide, ComparedVersion, RatioInterval, SideFigures
+from perfharness.runs.comparison.result import ComparedRow, ComparedSide, ComparedVersion, SideFigures
 from perfharness.runs.report.model import LoopSeries
 
 MS = 1_000_000
@@ -38,7 +39,7 @@ def test_one_wide_interval_does_not_flatten_the_others() -> None:
     rows = [
         ComparedRow(
             stage=f"s{place}", metric="cpu_time", unit="ms", base=side, new=side, ratio=1.1, verdict="undecided",
-            judged_by=RatioInterval(low=0.9, high=high, confidence=0.95),
+            judged_by=Interval(low=0.9, high=high, confidence=0.95),
         )
         for place, high in enumerate((1.2, 400.0))
     ]  # fmt: skip

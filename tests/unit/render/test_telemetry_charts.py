@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.metrics.telemetry_lines import (
     BINS,
     core_load,
@@ -16,7 +17,6 @@ from perfharness.analysis.metrics.telemetry_lines import (
     throttle_spans,
     warmup_spans,
 )
-from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.telemetry import telemetry_pictures

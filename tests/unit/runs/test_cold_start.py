@@ -13,8 +13,8 @@ import pytest
 from perfharness.cli.launch import show_cold_start
 from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
-from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.runs.series.cold_start import cold_start_options, spreads
+from perfharness.runs.series.cold_start_file import ColdStart, ColdStartRow
 from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.support.launch_plans import plan_of

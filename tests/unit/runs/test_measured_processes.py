@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 import perfharness
+from perfharness.boot.ranks import ancestors, outer_rank, rank_facts
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
-from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.children import unfollowed, with_measured

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.gpu_wait import GpuWait
-from perfharness.model.machine_load import LoopTime, MachineLoad
+from perfharness.model.conditions import GpuWait, LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BatchValues, ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze

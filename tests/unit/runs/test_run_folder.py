@@ -17,14 +17,13 @@ from perfharness.analysis.stages.entries import entry_table
 from perfharness.cli.main import run
 from perfharness.files import locked
 from perfharness.model import conventions
-from perfharness.model.findings import Severity
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import (
     MANIFEST_NAME,
-    FindingRecord,
+    MeasuredProcess,
     RunManifest,
     TracerRecord,
 )
-from perfharness.model.measured import MeasuredProcess
 from perfharness.runs.files import json_files as files
 from perfharness.runs.files import process_traces
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
@@ -101,7 +100,7 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
     assert [row["key"] for row in rows if row["parent"] == 0] == list(whole["data"]["toy"])[-5:]
     (batch,) = (row for row in rows if row["key"] == "batch_2")
     assert (batch["depth"], batch["cpu_time"], batch["total_items"], batch["warmup"]) == (1, 20.0, 4, False)
-    assert entry_table(summary.results["proc_1_gpu_0"].entries).to_tree() == whole["data"]
+    assert files.entry_tree(entry_table(summary.results["proc_1_gpu_0"].entries)) == whole["data"]
     monkeypatch.undo()
     analyze_run(tmp_path, manifest)
     assert load(tmp_path / "proc_1_gpu_0" / "benchmark.json") == whole
@@ -202,7 +201,7 @@ def test_no_trace_where_there_should_be_one(tmp_path: Path) -> None:
     whole_run(tmp_path)
     summary = analyze_run(tmp_path, manifest_of(process(0), process(1, trace=None)))
     assert [finding.code for finding in summary.findings] == ["trace-missing"]
-    said = FindingRecord(code="x", severity=Severity.ERROR, message="told by the launcher", process="proc_1_gpu_0")
+    said = Finding(code="x", severity=Severity.ERROR, message="told by the launcher", process="proc_1_gpu_0")
     summary = analyze_run(tmp_path, manifest_of(process(0), process(1, trace=None), findings=[said]))
     assert [finding.code for finding in summary.findings] == ["x"]
 
@@ -426,7 +425,7 @@ def test_what_killed_processes_left_is_read_after_the_launcher_was_killed(tmp_pa
 
 def test_logs_for_which_the_disk_had_no_room_are_read_later(tmp_path: Path) -> None:
     record = process(0, trace=None, pid=ENDED_PID)
-    missing = FindingRecord(code="trace-missing", severity=Severity.ERROR, message="m", process=record.folder)
+    missing = Finding(code="trace-missing", severity=Severity.ERROR, message="m", process=record.folder)
     manifest = manifest_of(record).model_copy(update={"tracer": TracerRecord(kind="embedded"), "findings": [missing]})
     write_log(tmp_path / record.folder)
     (tmp_path / "manifest.json").write_text(manifest.model_dump_json())

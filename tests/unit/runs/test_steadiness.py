@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.model.machine_load import LoopTime, MachineLoad, machine_load_of
+from perfharness.model.conditions import MACHINE_LOAD, LoopTime, MachineLoad, condition
 from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
 from perfharness.runs.series.steadiness import (
     LEAST,
@@ -20,8 +20,7 @@ from perfharness.runs.series.steadiness import (
     unsteadiness,
     unsteady_findings,
 )
-from perfharness_launcher.conditions import Run
-from perfharness_launcher.machine_load import machine_load
+from perfharness_launcher.conditions import Run, machine_load
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
 from tests.unit.run_records import manifest_of
 
@@ -132,7 +131,7 @@ def test_the_load_around_a_launch(tmp_path: Path) -> None:
     run = Run(tmp_path, "run")
     run.enter([machine_load])
     run.leave()
-    found = machine_load_of(run.records)
+    found = condition(run.records, MACHINE_LOAD, MachineLoad)
     assert found is not None
     assert found.loop_ms > 0
     assert (found.steal_share is None) == (found.steal_reason is not None)

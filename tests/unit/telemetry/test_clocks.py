@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from perfharness.model.clocks import ClockStep
+from perfharness.model.conditions import ClockStep
 from perfharness.telemetry.clocks import (
     maximize,
     maximum_clocks,

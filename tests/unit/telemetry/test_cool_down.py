@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher import cool_down as module
-from perfharness_launcher.cool_down import as_cool_as_first, cool_down
+from perfharness_launcher import conditions as module
+from perfharness_launcher.conditions import as_cool_as_first, cool_down
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.nvml_record import Recorded, device
 from tests.support.replayed_nvml import ReplayedNvml
@@ -56,9 +56,8 @@ def test_a_run_waits_until_all_gpus_were_cool_enough(
     monkeypatch: pytest.MonkeyPatch, gpus: list[Answers], limit_s: float | None, slept: list[float], results: object
 ) -> None:
     machine, asked = Machine(monkeypatch, *gpus), iter([False, False, True])
-    with open_nvml() as nvml:
-        targets_c = dict.fromkeys(nvml.gpus, 40.0)
-        found = cool_down(targets_c, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked))
+    targets_c = {gpu_uuid(index): 40.0 for index in range(len(gpus))}
+    found = cool_down(targets_c, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked))
     assert machine.slept == slept
     assert [(one.begin_c, one.end_c, one.waited_s, one.reached) for one in found] == results
 
@@ -66,16 +65,17 @@ def test_a_run_waits_until_all_gpus_were_cool_enough(
 def test_launches_of_a_series_wait_for_the_temperature_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, [(0, 35), (10, 60), (13, 40)], [(0, 50), (10, 55)])
     gpus = [GpuRecord(index=index, uuid=gpu_uuid(index)) for index in range(2)]
+    wait = functools.partial(as_cool_as_first, interrupted=lambda: False, say=lambda _: None)
     first_c: dict[str, int] = {}
-    assert as_cool_as_first(gpus, first_c, limit_s=60) == []
+    assert wait(gpus, first_c, limit_s=60) == []
     assert (first_c, machine.now_s) == ({gpu_uuid(0): 35, gpu_uuid(1): 50}, 0.0)
     machine.now_s = 10.0  # after a launch
-    found = as_cool_as_first(gpus, first_c, limit_s=60)
+    found = wait(gpus, first_c, limit_s=60)
     assert [(one.target_c, one.begin_c, one.end_c, one.waited_s, one.reached) for one in found] == [
         (40, 60, 40, 3.0, True),
         (55, 55, 55, 0.0, True),
     ]
     assert first_c[gpu_uuid(0)] == 35
     machine.now_s = 11.0  # the limit is that of all GPUs together
-    (late, _) = as_cool_as_first(gpus, {gpu_uuid(0): 20, gpu_uuid(1): 50}, limit_s=4)
+    (late, _) = wait(gpus, {gpu_uuid(0): 20, gpu_uuid(1): 50}, limit_s=4)
     assert (late.waited_s, late.end_c, late.reached) == (4.0, 40, False)

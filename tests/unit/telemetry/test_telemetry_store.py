@@ -66,7 +66,7 @@ def test_a_log_is_asked_for_series_updates_and_windows() -> None:
     assert power.between(START + 50 * MS, START + 100 * MS).value[1] == 71_000.5
     assert len(power.between(START + 1, START + 2)) == 0
     assert log.get("host", "cpu_percent") is None
-    assert log.metrics(GPU) == ["power_instant_mw", "sm_clock_mhz"]
+    assert [metric for owner, metric in log.series if owner == GPU] == ["power_instant_mw", "sm_clock_mhz"]
     assert [record.subject for record in log.subjects("gpu")] == [GPU]
 
 

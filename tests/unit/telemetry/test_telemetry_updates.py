@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
 from perfharness.model.trace import Int64
-from perfharness.telemetry.readings import Readings, Values, sampled_metrics, unread_metrics
+from perfharness.telemetry.readings import Readings, Values, unread_metrics
 from perfharness.telemetry.updates import UpdatePeriod, find_new, find_update_period
 
 MS = 1_000_000
@@ -110,7 +110,6 @@ def test_readings_become_columns_with_their_update_periods() -> None:
     assert [one.metric for one in log.meta.update_periods] == ["power_instant_mw", "pstate"]
     samples = log.series["gpu", "power_sample_mw"]
     assert (samples.time_monotonic_ns.tolist(), samples.value.tolist()) == ([7, 9], [1.0, 2.0])
-    assert sampled_metrics(log) == {"gpu": ["power_instant_mw", "power_sample_mw"], "host": ["cpu_percent"]}
     assert [(one.metric, one.reason) for one in unread_metrics(log)] == [("pstate", "none")]
     assert {(one.metric, one.count) for one in log.meta.failures} == {
         ("power_instant_mw", 1), ("cpu_percent", 1), ("pstate", 1),

@@ -8,8 +8,7 @@ import pytest
 
 from perfharness.host_probe import sample_file
 from perfharness.model.host_samples import HostEventKind, HostState
-from perfharness.model.manifest import ProcessRecord
-from perfharness.model.measured import MeasuredProcess
+from perfharness.model.manifest import MeasuredProcess, ProcessRecord
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.trace.host_samples import read_host_probe
@@ -29,7 +28,6 @@ def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, 
     write_file(tmp_path / "host_samples.log", 100, recorded)
     probe = recorded_in(tmp_path)
     assert [frame.function for frame in probe.probe.samples.frames] == [read]
-    assert probe.probe.cpus is None
 
 
 def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Path) -> None:
@@ -74,13 +72,12 @@ LIST = ("f.<locals>.<listcomp>", "a.py", 2)
 def test_frames_that_are_no_part_of_a_stack(
     tmp_path: Path, stack: list[tuple[str, str, int]], lines: list[int]
 ) -> None:
-    file = new_file(tmp_path / "host_samples.log", cpus=4)
+    file = new_file(tmp_path / "host_samples.log")
     file.number("stacks", tuple(file.number("frames", frame) for frame in stack))
     file.close()
     recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
     assert [[samples.frames[number].line for number in stack] for stack in samples.stacks] == [lines]
-    assert recorded.probe.cpus == 4
 
 
 def write_file(path: Path, pid: int, function: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.errors import TraceFormatError
-from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
+from perfharness.model.trace import GpuMetric, GpuMetrics
 from perfharness.trace import open_trace
 from tests.support.trace_builder import H200, TraceBuilder
 from tests.unit.trace.conftest import Read
@@ -60,7 +60,6 @@ def columns(found: GpuMetrics | None) -> dict[str, list[int]] | None:
             {
                 "gr_active": [99] * 3,
                 "sm_active": [97] * 3,
-                "sm_issue": [31] * 3,
                 "occupancy": [14] * 3,
                 "tensor": [88] * 3,
                 "dram_read": [22] * 3,

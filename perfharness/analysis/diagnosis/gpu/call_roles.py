@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpu.calls import FROM_HOST, TO_HOST, CallTable
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, READS_TIMES, CudaCalls
 from perfharness.analysis.timeline.projection import Launches
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.columns import narrow
 
@@ -32,11 +31,8 @@ ROLE_NAMES = {LAUNCH: "launches", COPY: "copies", READ_BACK: "read-backs", WAIT:
 ROLES = len(ROLE_NAMES) + 1
 _MOST_CALLS = {LAUNCH: STEP_CALLS, COPY: STEP_CALLS, READ_BACK: TURN_CALLS, WAIT: TURN_CALLS}
 LAUNCHES, COPIES, WAITS, ALLOCATES, OTHERS = (
-    ACTIVITIES.index(activity)
-    for activity in (
-        HostActivity.LAUNCH, HostActivity.COPY, HostActivity.SYNCHRONIZE, HostActivity.ALLOCATE, HostActivity.OTHER,
-    )
-)  # fmt: skip
+    CODES[one] for one in (Activity.LAUNCH, Activity.COPY, Activity.SYNC, Activity.ALLOC, Activity.OTHER)
+)
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,6 @@ class CallRoles:
     leads_to: Integers
     starts: Bool
     of_launch: Integers
-    reads_time: Bool
-    """Which calls ask how long work took, as libraries do that try several kernels."""
 
 
 def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_complete: bool) -> CallRoles:
@@ -91,7 +85,6 @@ def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_com
         leads_to=of_all(leads_to),
         starts=starts,
         of_launch=role[started_by],
-        reads_time=CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index],
     )
 
 

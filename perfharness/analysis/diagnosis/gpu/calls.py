@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder
-from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import CudaCalls
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
-from perfharness.model.diagnosis import HostActivity
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import (
     Bool,
     CopyKind,
@@ -50,8 +50,7 @@ def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
 class CallTable:
     """Calls ordered by thread and start, an outer call before the inner ones; columns aligned.
 
-    `own_ns` is a call's time less that of the calls inside it, `own_idle_ns` the part of it in which the GPU was idle.
-    `is_blocking`: it returned only when GPU work had ended.
+    `own_ns` is a call's time less that of the calls inside it. `is_blocking`: it returned only when GPU work had ended.
     """
 
     lines: ThreadOrder
@@ -62,7 +61,6 @@ class CallTable:
     kind: Integers
     parent: Integers
     own_ns: Integers
-    own_idle_ns: Integers
     is_blocking: Bool
     launch_ns: float
     """Median length of the calls that launched a kernel or a memset; 0 without any."""
@@ -70,14 +68,14 @@ class CallTable:
     def __len__(self) -> int:
         return len(self.index)
 
-    def with_busy(self, busy: BusyLine) -> CallTable:
-        """The same calls where other work of the GPU counts as busy."""
-        idle = self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns)
-        return replace(self, own_idle_ns=_less_inner(idle, self.parent))
+
+def own_idle_ns(calls: CallTable, busy: BusyLine) -> Integers:
+    """How long a GPU with this work was idle in each call, without the calls inside it."""
+    return _less_inner(calls.end_ns - calls.start_ns - busy.within(calls.start_ns, calls.end_ns), calls.parent)
 
 
-def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
-    """All calls of a trace. `busy` is the time in which the GPU was at work."""
+def call_table(trace: Trace, launches: Launches) -> CallTable:
+    """All calls of a trace."""
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
@@ -92,15 +90,20 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine) -> CallTable:
     np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
     last_end = ordered(last_end)
     starts_work = last_end >= 0
-    is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
-    blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end))
-    length = end - start
+    is_copy = kind == CODES[Activity.COPY]
+    blocking = (kind == CODES[Activity.SYNC]) | (is_copy & starts_work & (end >= last_end))
     return CallTable(
-        lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
-        parent=parent, own_ns=_less_inner(length, parent),
-        own_idle_ns=_less_inner(length - busy.within(start, end), parent), is_blocking=blocking,
+        lines=lines,
+        index=order,
+        thread=thread,
+        start_ns=start,
+        end_ns=end,
+        kind=kind,
+        parent=parent,
+        own_ns=_less_inner(end - start, parent),
+        is_blocking=blocking,
         launch_ns=_usual_launch(trace, launches),
-    )  # fmt: skip
+    )
 
 
 def _usual_launch(trace: Trace, launches: Launches) -> float:

@@ -17,9 +17,8 @@ from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import GpuCounters, RooflinePoint
-from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
 from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind, Int64
 
 MAX_UNCERTAINTY = 0.10
 """Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""
@@ -71,7 +70,7 @@ def trace_counters(events: StageEvents) -> list[GpuCounters]:
         return []
     wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
     if not len(wanted):
-        wanted = events.operation[stays_inside(workload.details, events.operation)]
+        wanted = events.operation[stays_inside(workload.trace.details, events.operation)]
     return operation_counters(workload, wanted)
 
 
@@ -92,7 +91,7 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
     if sampled is None:
         return GpuCounters(gpu, ["counters of this GPU: only others were sampled"])
     line = busy_line(workload.trace.operations, operation)
-    overlap = _overlap(metrics, sampled, line, workload.busy_of[gpu])
+    overlap = _overlap(metrics, sampled, line, workload.on((gpu,)).busy)
     covered = int(overlap.own.sum())
     if not covered:
         return GpuCounters(gpu, ["counters: no reading lies in the time in which its work ran on the GPU"])

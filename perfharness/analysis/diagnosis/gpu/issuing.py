@@ -77,7 +77,7 @@ def issuing(events: StageEvents) -> Issued:
 
 
 def _pageable_ns(events: StageEvents, copies: Int64) -> float:
-    operations, details = events.workload.trace.operations, events.workload.details
+    operations, details = events.workload.trace.operations, events.workload.trace.details
     memory = host_memory(details.copy_kind[copies], details.source[copies], details.target[copies])
     mine = copies[memory == MemoryKind.PAGEABLE]
     return float((operations.end_ns[mine] - operations.start_ns[mine]).sum())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -16,10 +17,11 @@ import numpy.typing as npt
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import roofline_point
 from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, KernelGroups
-from perfharness.analysis.diagnosis.gpu.workload import NS_PER_MS, StageEvents, Workload
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
 from perfharness.model.result import Float64
 from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.units import NS_PER_MS
 
 Basis = Literal["counters", "shape", "bandwidth", "names"]
 
@@ -64,12 +66,12 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by GPU."""
     workload, ms = events.workload, events.per_batch / NS_PER_MS
     operations, groups, kernels = workload.trace.operations, workload.kernels, events.kernels
-    others = _work(workload, np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation))
+    others = np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation)
+    others = others[(operations.kind[others] != GpuOperationKind.MEMCPY) | stays_inside(workload.trace.details, others)]
     other_kind, other_ns = operations.kind[others], operations.end_ns[others] - operations.start_ns[others]
     # Shapes and names are those of groups, so that most of this is a matter of few numbers.
-    time, group, whole, overlapped = (
-        kernels.length_ns, kernels.group, kernels.time_by_group, workload.overlapped_ns[kernels.operation]
-    )  # fmt: skip
+    time, group, whole = kernels.length_ns, kernels.group, kernels.time_by_group
+    overlapped = workload.overlapped_ns[kernels.operation]
     overlapped_by_group, is_short = _by_group(groups, group, overlapped), time < SHORT_NS
     shorts = _by_group(groups, group[is_short], time[is_short])
     there, is_exchange = whole > 0, groups.kind == KINDS_OF_KERNELS.index(KernelKind.COMMUNICATION)
@@ -88,8 +90,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = [each for each in counters if each.seconds]
     shares = {name: _mean(counted, name) for name in COUNTED} if counted else {}
-    limit, basis = _by_exchange(parts) or _by_counters(shares) or _judge(parts)
-    by_counters = basis == "counters"
+    limit, basis = _judge(parts, shares)
     shapes_known = not np.isnan(fill).any()
     return GpuLimits(
         limit=limit,
@@ -102,7 +103,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
         moved_gb_per_s=moved / moving if moving else None,
         moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
         at_peak_ms=None if near_peak is None else near_peak * ms,
-        evidence=[*_counted(shares), *_evidence(parts, moved / moving if moving else 0.0, with_names=not by_counters)],
+        evidence=_evidence(parts, shares, moved / moving if moving else 0.0, with_names=basis != "counters"),
         missing=_missing(
             limit, basis, is_counted=bool(counted), shapes_known=shapes_known, graphs=graphs / (parts.work or 1)
         ),
@@ -116,17 +117,9 @@ def _by_group(groups: KernelGroups, group: Int64, values: npt.NDArray[Any]) -> F
     return np.bincount(group, weights=values, minlength=len(groups)).astype(np.float64, copy=False)
 
 
-def _work(workload: Workload, operation: Int64) -> Int64:
-    """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
-    copies = np.flatnonzero(workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY)
-    return (
-        np.delete(operation, copies[~stays_inside(workload.details, operation[copies])]) if len(copies) else operation
-    )
-
-
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
     """Bytes that copies inside the GPU and memsets read and wrote, their time, and how much of it was near the peak."""
-    operations, details = workload.trace.operations, workload.details
+    operations, details = workload.trace.operations, workload.trace.details
     at = at[(operations.kind[at] != GpuOperationKind.GRAPH) & (details.bytes[at] >= 0)]
     duration = np.maximum(operations.end_ns[at] - operations.start_ns[at], 1).astype(np.float64)
     traffic = details.bytes[at] * np.where(operations.kind[at] == GpuOperationKind.MEMCPY, 2.0, 1.0)
@@ -158,48 +151,30 @@ def _mean(counted: Sequence[GpuCounters], name: str) -> float | None:
     return float(sum(seconds * value for seconds, value in values) / sum(seconds for seconds, _ in values))
 
 
-def _by_exchange(parts: _Parts) -> tuple[GpuLimit, Basis] | None:
-    """Most of the work is the exchange with other GPUs: what pipes, memory and multiprocessors do then says nothing."""
-    if not parts.work or parts.by_name[KernelKind.COMMUNICATION] < LIMIT_SHARE * parts.work:
-        return None
-    return GpuLimit.COMMUNICATION, "names"
+def _judge(parts: _Parts, shares: Mapping[str, float | None]) -> tuple[GpuLimit, Basis | None]:
+    """The first rule that holds, the surest evidence first.
 
-
-def _by_counters(shares: Mapping[str, float | None]) -> tuple[GpuLimit, Basis] | None:
-    """The first rule that holds; None where what was counted does not decide it."""
+    Where most of the work is the exchange with other GPUs, what pipes, memory and multiprocessors do says nothing.
+    """
+    enough = LIMIT_SHARE * parts.work or inf
     tensor, dram, sm_active = (shares.get(name) for name in ("tensor", "dram", "sm_active"))
-    if dram is not None and dram >= max(PEAK_SHARE, tensor or 0.0):
-        return GpuLimit.MEMORY, "counters"
-    if tensor is not None and tensor >= PEAK_SHARE:
-        return GpuLimit.COMPUTE, "counters"
-    if sm_active is not None and sm_active <= FILL_SHARE:
-        return GpuLimit.UNDERFILLED, "counters"
-    return None
+    rules: tuple[tuple[bool, GpuLimit, Basis], ...] = (
+        (parts.by_name[KernelKind.COMMUNICATION] >= enough, GpuLimit.COMMUNICATION, "names"),
+        (dram is not None and dram >= max(PEAK_SHARE, tensor or 0.0), GpuLimit.MEMORY, "counters"),
+        (tensor is not None and tensor >= PEAK_SHARE, GpuLimit.COMPUTE, "counters"),
+        (sm_active is not None and sm_active <= FILL_SHARE, GpuLimit.UNDERFILLED, "counters"),
+        (parts.underfilled >= enough, GpuLimit.UNDERFILLED, "shape"),
+        (parts.near_peak >= enough, GpuLimit.MEMORY, "bandwidth"),
+        (parts.near_peak + parts.by_name[KernelKind.MEMORY] >= enough, GpuLimit.MEMORY, "names"),
+        (parts.products >= enough, GpuLimit.COMPUTE, "names"),
+    )
+    return next(((limit, basis) for holds, limit, basis in rules if holds), (GpuLimit.CANNOT_TELL, None))
 
 
-def _counted(shares: Mapping[str, float | None]) -> list[str]:
-    """What the counters saw."""
-    parts = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items() if share is not None]
-    return [f"Counted by nsys while its kernels ran, of the peak: {', '.join(parts)}."] if parts else []
-
-
-def _judge(parts: _Parts) -> tuple[GpuLimit, Basis | None]:
-    """The first rule that holds, the surest evidence first."""
-    enough = LIMIT_SHARE * parts.work
-    if not parts.work:
-        return GpuLimit.CANNOT_TELL, None
-    if parts.underfilled >= enough:
-        return GpuLimit.UNDERFILLED, "shape"
-    if parts.near_peak >= enough:
-        return GpuLimit.MEMORY, "bandwidth"
-    if parts.near_peak + parts.by_name[KernelKind.MEMORY] >= enough:
-        return GpuLimit.MEMORY, "names"
-    if parts.products >= enough:
-        return GpuLimit.COMPUTE, "names"
-    return GpuLimit.CANNOT_TELL, None
-
-
-def _evidence(parts: _Parts, moved_gb_per_s: float, *, with_names: bool) -> list[str]:
+def _evidence(
+    parts: _Parts, shares: Mapping[str, float | None], moved_gb_per_s: float, *, with_names: bool
+) -> list[str]:
+    counted = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items() if share is not None]
     by_name = parts.by_name if with_names else dict.fromkeys(parts.by_name, 0.0)
     products = parts.products if with_names else 0.0
     sentences = (
@@ -215,11 +190,12 @@ def _evidence(parts: _Parts, moved_gb_per_s: float, *, with_names: bool) -> list
         (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
         (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
     )
-    return [
+    shown = [
         f"{100 * part / parts.work:.0f} % of its GPU time {what}."
         for part, what in sentences
         if part and part >= REPORTED_SHARE * parts.work
     ]
+    return [f"Counted by nsys while its kernels ran, of the peak: {', '.join(counted)}.", *shown] if counted else shown
 
 
 def _missing(limit: GpuLimit, basis: Basis | None, *, is_counted: bool, shapes_known: bool, graphs: float) -> list[str]:

@@ -12,16 +12,21 @@ from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
 from perfharness.analysis.diagnosis.gpu.issuing import Issued, issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
-from perfharness.analysis.diagnosis.gpu.recompiling import recompiling_ns
-from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
+from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
+from perfharness.analysis.diagnosis.thread_readings import thread_times
+from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
+from perfharness.model.activity import CODES, Activity
 from perfharness.model.diagnosis import GpuCounters, GpuLimits
-from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.trace import Bool, Int64
 
-MOST_OPERATIONS = 100
-"""The longest of a wait, of which it is looked up who started them."""
-
+MIN_BATCHES = 6
+"""With fewer, a second half says nothing about the steady state."""
+RECURS, RECURS_LATE = 3, 2
+"""Batches, and batches of the second half, in which it occurs: one late load may be a rare branch of the program."""
+LOADING_SHARE = 0.02
+"""Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
 INSTANTIATES = r"cu(da)?GraphInstantiate"
 
 
@@ -53,44 +58,49 @@ class GpuTime:
 
 def gpu_time(events: StageEvents) -> GpuTime:
     """What the GPU and the CUDA calls did."""
-    workload, wall = events.workload, max(events.wall, 1.0)
-    operations, details = workload.trace.operations, workload.details
-    copies = events.of_kind(GpuOperationKind.MEMCPY)
-    copies = copies[~stays_inside(details, copies)]
+    workload, gpus, wall = events.workload, events.gpus, max(events.wall, 1.0)
+    operations = workload.trace.operations
+    copies = events.copies[~stays_inside(workload.trace.details, events.copies)]
     start, end = operations.start_ns[copies], operations.end_ns[copies]
-    alone = float((end - start - workload.compute.within(start, end)).sum())
+    alone = float((end - start - gpus.compute.within(start, end)).sum())
     counters = trace_counters(events) if len(events.operation) else []
     limits = gpu_limits(events, counters)
     for_stages, other = _for_other_stages(events)
-    blocking = events.call[events.blocking]
     return GpuTime(
         limits=limits,
         counters=counters,
         busy=float(events.own.length) / wall,
         copy_only=min(alone, float(events.own.length)) / wall,
-        idle=float(events.gaps_ns.sum()) / wall,
-        blocking_idle=float(workload.calls.own_idle_ns[blocking].sum()) / wall,
+        idle=(events.wall - float(gpus.busy.within(events.start_ns, events.end_ns).sum())) / wall,
+        blocking_idle=float(gpus.own_idle_ns[events.blocking].sum()) / wall,
         for_stages=for_stages / wall,
         other_stage=other,
         shared=_shared(events) / wall,
-        recompiling=recompiling_ns(events) / wall,
+        recompiling=_recompiling(events) / wall,
         capturing=_capturing(events) / wall,
         helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
         headroom=_headroom(limits),
         made=issuing(events),
-        has_all_calls=workload.api_is_complete,
+        has_all_calls=workload.has_all_calls,
     )
 
 
 def _shared(events: StageEvents) -> float:
     """Own GPU work beside that of other processes, and waits while only theirs was at work, ns; 0: not known."""
-    workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
-    if others is None or shared is None or not others.length:
+    workload, others, busy = events.workload, events.workload.others, events.gpus.busy
+    if others.busy is None or not others.busy.length:
         return 0.0
-    blocking = events.call[events.blocking]
-    start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
-    either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
-    return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())
+    own = events.own
+    if len(workload.gpus) > 1 and others.count:
+        uuids = [device.uuid for device in workload.gpus.facts]
+        if others.gpu_uuid is None or others.gpu_uuid not in uuids:
+            return 0.0
+        on_it = workload.gpus.of[events.operation] == uuids.index(others.gpu_uuid)
+        own = busy_line(workload.trace.operations, events.operation[on_it])
+    start, end = workload.calls.start_ns[events.blocking], workload.calls.end_ns[events.blocking]
+    either = BusyLine(np.r_[busy.start, others.busy.start], np.r_[busy.end, others.busy.end])
+    waited = either.within(start, end) - busy.within(start, end)
+    return float(others.busy.within(own.start, own.end).sum()) + float(waited.sum())
 
 
 def _capturing(events: StageEvents) -> float:
@@ -127,7 +137,7 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
     waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
     end = np.maximum(calls.end_ns[waits], start + roles.spent_ns[waits])
-    others = workload.busy.within(start, end) - own.within(start, end)
+    others = events.gpus.busy.within(start, end) - own.within(start, end)
     if not len(others) or not others.sum():
         return 0.0, None
     longest = int(np.argmax(others))
@@ -137,27 +147,55 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
 
 def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:
     """The stage that started most of what the GPUs do in that time, without some operations; None: it was in none."""
-    operations = workload.trace.operations
-    at = np.flatnonzero((operations.start_ns < end_ns) & (operations.end_ns > start_ns))
-    at = at[~np.isin(at, but)]
-    time = np.minimum(operations.end_ns[at], end_ns) - np.maximum(operations.start_ns[at], start_ns)
-    found: dict[str | None, int] = {}
-    for place in np.argsort(-time, kind="stable")[:MOST_OPERATIONS].tolist():
-        stage = _launching_stage(workload, int(at[place]))
-        found[stage] = found.get(stage, 0) + int(time[place])
-    return max(found, key=lambda stage: found[stage], default=None)
+    operations, launches, stages = workload.trace.operations, workload.analysis.launches, workload.stages
+    works = (operations.start_ns < end_ns) & (operations.end_ns > start_ns)
+    works[but] = False
+    launch = np.flatnonzero(works[launches.operation])
+    operation = launches.operation[launch]
+    spent = np.minimum(operations.end_ns[operation], end_ns) - np.maximum(operations.start_ns[operation], start_ns)
+    row = stage_of_calls(stages, workload.trace.api, launches.call[launch])
+    by_name = np.bincount(np.append(stages.name, len(stages.names))[row], weights=spent, minlength=1)
+    return [*stages.names, None][int(by_name.argmax())]
 
 
-def _launching_stage(workload: Workload, operation: int) -> str | None:
-    """Name of the innermost stage in which an operation was started; None where it was in none."""
-    at = np.flatnonzero(workload.launches.operation == operation)
-    if not len(at):
-        return None
-    call = int(workload.launches.call[at[0]])
-    moment, thread = int(workload.trace.api.start_ns[call]), int(workload.trace.api.thread[call])
-    stages = workload.stages
-    around = np.flatnonzero((stages.thread == thread) & (stages.start_ns <= moment) & (stages.end_ns >= moment))
-    if not len(around):
-        return None
-    name: str = stages.names[stages.name[around[np.argmax(stages.level[around])]]]
-    return name
+def _recompiling(events: StageEvents) -> float:
+    """What loading modules costs, or what batches with kernels that never ran before take more than the others do."""
+    workload, rows = events.workload, events.stage.rows
+    outer = workload.analysis.stage_times.outer_batch[rows]
+    batches, of_row = np.unique(outer, return_inverse=True)
+    count = len(batches)
+    if count < MIN_BATCHES or batches[0] < 0:
+        return 0.0
+    spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
+    is_load = workload.calls.kind[events.call] == CODES[Activity.COMPILE]
+    loading = np.bincount(
+        of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
+    )
+    lost = []
+    loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
+    if _recurs(loads):
+        lost.append(float(loading.sum()))
+    lost.append(_compiling(events, batches))
+    is_new = np.zeros(count, dtype=np.bool_)
+    is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
+    if _recurs(is_new) and not is_new.all():
+        lost.append(float(np.maximum(spent[is_new] - np.median(spent[~is_new]), 0).sum()))
+    return max(lost)
+
+
+def _compiling(events: StageEvents, batches: Int64) -> float:
+    """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
+    stages = events.workload.stages
+    readings = thread_times(events.workload.trace).compiling
+    shares = readings.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
+    if shares is None or not shares[1]:
+        return 0.0
+    begin, end = stages.start_ns[batches], stages.end_ns[batches]
+    grown = np.r_[False, (np.diff(readings.spent_ns) > 0) & (np.diff(readings.thread) == 0)]
+    at = np.sort(readings.time_ns[grown])
+    compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
+    return shares[1] * events.wall if _recurs(compiles) else 0.0
+
+
+def _recurs(occurs: Bool) -> bool:
+    return bool(occurs.sum() >= RECURS and occurs[len(occurs) // 2 :].sum() >= RECURS_LATE)

@@ -10,7 +10,7 @@ from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, LIMITER
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import CopyGroup, GpuCounters, KernelGroup
-from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind
+from perfharness.model.trace import CopyKind, Int64, MemoryKind
 
 TOP_KERNELS = 5
 
@@ -18,7 +18,7 @@ TOP_KERNELS = 5
 def top_kernels(events: StageEvents) -> list[KernelGroup]:
     """Groups of the stage's kernels, those that take longest first."""
     workload, kernels = events.workload, events.kernels
-    details, groups, times = workload.details, workload.kernels, kernels.time_by_group
+    details, groups, times = workload.trace.details, workload.kernels, kernels.time_by_group
     counts = np.bincount(kernels.group, minlength=len(groups))
     whole, shape = max(float(kernels.length_ns.sum()), 1.0), groups.residency
     top = []
@@ -75,8 +75,8 @@ def _shape(values: Int64) -> tuple[int, int, int] | None:
 
 def copies(events: StageEvents) -> list[CopyGroup]:
     """The stage's copies, those that take longest first."""
-    workload, per_batch, at = events.workload, events.per_batch, events.of_kind(GpuOperationKind.MEMCPY)
-    operations, details = workload.trace.operations, workload.details
+    workload, per_batch, at = events.workload, events.per_batch, events.copies
+    operations, details = workload.trace.operations, workload.trace.details
     duration = operations.end_ns[at] - operations.start_ns[at]
     memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
     gpu, (source, target) = workload.gpus.of[at], _ends(workload, at)
@@ -104,7 +104,7 @@ def copies(events: StageEvents) -> list[CopyGroup]:
 
 def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
     """Indices of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
-    details, process = workload.details, workload.trace.operations.process[at]
+    details, process = workload.trace.details, workload.trace.operations.process[at]
     between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
     between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])
     ends = (workload.gpus.find(process, each[at]) for each in (details.source_device, details.target_device))

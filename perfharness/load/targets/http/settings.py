@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
+from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
 from perfharness.model.base import Settings
 from perfharness.model.checks import refuse_booleans
-from perfharness.model.distribution import install_command
-from perfharness.model.secrets import is_secret
+from perfharness.secrets import is_secret
 
 Kind = Literal["plain", "openai"]
 

@@ -11,8 +11,7 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.model.result import BatchLoop
 from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Int64
-from perfharness.model.trace_clock import TraceClock
+from perfharness.model.trace import Int64, TraceClock
 
 OUTSIDE_STAGES = "batch, outside of its stages"
 
@@ -107,19 +106,14 @@ def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> Share
 
 def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:
     """How much of each bin the intervals take, overlaps counted as often as they are."""
-    bins = len(edges_ns) - 1
-    start_ns, end_ns = np.clip(start_ns, edges_ns[0], edges_ns[-1]), np.clip(end_ns, edges_ns[0], edges_ns[-1])
-    first = np.minimum(np.searchsorted(edges_ns, start_ns, side="right") - 1, bins - 1)
-    last = np.minimum(np.searchsorted(edges_ns, end_ns, side="right") - 1, bins - 1)
-    one = first == last
-    many = ~one
-    spent = np.zeros(bins)
-    spent += np.bincount(first[one], (end_ns - start_ns)[one], bins)
-    spent += np.bincount(first[many], (edges_ns[first + 1] - start_ns)[many], bins)
-    spent += np.bincount(last[many], (end_ns - edges_ns[last])[many], bins)
-    begun = np.bincount(first[many] + 1, minlength=bins + 1) - np.bincount(last[many], minlength=bins + 1)
-    whole: Float64 = spent + np.cumsum(begun)[:bins] * np.diff(edges_ns)
-    return whole
+
+    def since(moments: Int64) -> Float64:
+        """The time since all of these moments together, at each edge."""
+        in_order = np.sort(np.clip(moments, edges_ns[0], edges_ns[-1]) - edges_ns[0]).astype(np.float64)
+        passed = np.searchsorted(in_order, edges := edges_ns - edges_ns[0])
+        return np.asarray(passed * edges - np.r_[0, np.cumsum(in_order)][passed])
+
+    return np.diff(since(start_ns) - since(end_ns))
 
 
 def _warmup_windows(start_ns: Int64, end_ns: Int64, measured: list[tuple[int, int]]) -> list[tuple[int, int]]:

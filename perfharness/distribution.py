@@ -1,8 +1,9 @@
-"""What pip calls this package, for every message that names a command to install it."""
+"""The distribution: its name for pip, and its version."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, metadata
+VERSION = "0.1.0"
+"""The build takes it from here; a checkout that is not installed has it too."""
 
 DISTRIBUTION = "perfharness-nvtx"
 """`[project] name` in pyproject.toml; another project holds `perfharness` on PyPI."""
@@ -13,6 +14,8 @@ def install_command(extra: str) -> str:
 
     The name is that in the metadata of the installed package; a checkout on the path has none.
     """
+    from importlib.metadata import PackageNotFoundError, metadata  # takes 20 ms
+
     try:
         name = metadata(DISTRIBUTION)["Name"]
     except PackageNotFoundError:
