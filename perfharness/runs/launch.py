@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from perfharness.runs.run import Run
 
 
-LOADED_MEANWHILE = ("perfharness.runs.files.run_folder", "pyarrow.compute")
-NICENESS = 10
+ANALYSIS, NICENESS = "perfharness.runs.files.run_folder", 10
+"""What reads and analyses a run, and how it is loaded while the processes run."""
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Opens an observer of each launch of a series."""
@@ -126,6 +126,8 @@ def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
         UsageError: the options contradict each other or the machine.
         LaunchError: what is needed is not there.
     """
+    if len(options) > 1:  # the first launch of a series is measured as the others are
+        import_module(ANALYSIS)
     facts = gather(options[0], os.environ)
     return [make_plan(each, facts) for each in options]
 
@@ -172,15 +174,11 @@ def run_plan(
 
 @contextmanager
 def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
-    """Import what reads and analyses the run while its processes start: it takes half a second.
-
-    The thread yields to the processes where they need all CPUs.
-    """
+    """Load the analysis while the processes start: it takes half a second. They come first where they need all CPUs."""
 
     def load() -> None:
         os.nice(NICENESS)  # on Linux, of this thread alone
-        for module in LOADED_MEANWHILE:
-            import_module(module)
+        import_module(ANALYSIS)
 
     thread = Thread(target=load, name="perfharness-loading", daemon=True)
     run.started.append(lambda _: None if thread.ident else thread.start())

@@ -24,7 +24,7 @@ from perfharness.analysis.timeline.grouping import (
 )
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
-from perfharness.model.rounding import BELOW, DECIMALS, figure
+from perfharness.model.rounding import BELOW, DECIMALS
 from perfharness.model.trace import Bool, Int64, Integers
 
 
@@ -251,15 +251,15 @@ def mean_entries(processes: Sequence[Entries]) -> Entries:
 
 
 def rounded(values: Float64) -> Float64:
-    """Round each value as `figure` does."""
+    """Round each value as `rounding.figure` does."""
     digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values), side="right")
     scale = np.power(10.0, np.where(values == 0, DECIMALS, digits))
     scaled = values * scale
     whole = np.rint(scaled)
     found = whole / scale
     # The product is rounded too, which matters for values that lie in the middle.
-    for at in np.flatnonzero(np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled))).tolist():
-        found[at] = figure(values[at])
+    middle = np.flatnonzero(np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled)))
+    found[middle] = list(map(round, values[middle].tolist(), digits[middle].tolist()))
     return np.asarray(found + 0.0, dtype=np.float64)
 
 

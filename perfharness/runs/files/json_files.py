@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.errors import ResultError
 from perfharness.files import read_regular, reason_of, replacing
 from perfharness.model.result import NO_INDEX, EntryTable, Tree
@@ -168,9 +169,9 @@ def entry_rows(table: EntryTable) -> pa.Table:
 
     Entries stand before those inside them; a number that an entry does not have, or that was not measured, is null.
     """
-    used, code = np.unique(table.name, return_inverse=True)
-    names = pa.array([table.names[name] for name in used.tolist()], pa.string()).take(pa.array(code))
-    numbered = pa.compute.binary_join_element_wise(names, pa.array(table.index).cast(pa.string()), "_")
+    keys = group_rows(table.name, table.index)
+    numbers = zip(table.name[keys.first].tolist(), table.index[keys.first].tolist(), strict=True)
+    texts = [table.names[name] if index == NO_INDEX else f"{table.names[name]}_{index}" for name, index in numbers]
     rows, parent = np.arange(len(table)), np.full(len(table), -1, dtype=np.int64)
     for depth in range(1, int(table.depth.max(initial=0)) + 1):
         above = np.maximum.accumulate(np.where(table.depth == depth - 1, rows, 0))
@@ -179,7 +180,7 @@ def entry_rows(table: EntryTable) -> pa.Table:
         {
             "parent": pa.array(parent, mask=parent < 0),
             "depth": pa.array(table.depth),
-            "key": pa.compute.if_else(pa.array(table.index == NO_INDEX), names, numbered).dictionary_encode(),
+            "key": pa.DictionaryArray.from_arrays(pa.array(keys.code), pa.array(texts, pa.string())),
             **{key: _column(table, key) for key in table.numbers},
         }
     )
