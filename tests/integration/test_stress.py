@@ -142,9 +142,7 @@ def test_conditions_that_are_met_fail_the_run(tmp_path: Path, target: str) -> No
 
 
 def test_a_crash_of_the_target_keeps_what_was_measured(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(
-        "import os\n\ndef serve(request):\n    request.id == 170 and os.abort()\n"
-    )
+    (tmp_path / "app.py").write_text("import os\n\ndef serve(request):\n    request.id == 170 and os.abort()\n")
     load = ("--rate", 50, "--duration", "5s", "--format", "json", "-o", tmp_path / "out")
     done = perfharness("stress", f"{tmp_path / 'app.py'}:serve", *load, *QUIET)
     assert done.returncode == 1
