@@ -21,6 +21,9 @@ MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
 """Growth over the window that is reported: allocators take pages in steps of this size, and caches fill up."""
 
+LATE_SHARE = 0.25
+"""Of the growth, in the second half of the window: a cache that fills up grows early."""
+
 NO_BATCHES = "there is no measured window, and while a program starts its memory grows in any case"
 
 
@@ -33,8 +36,7 @@ def growth(
 ) -> Growth:
     """Peak and growth of memory over a window with so many batches; None: it is not a measured window.
 
-    `grows`: it does over the window and over its second half alone (a cache that fills up and stays so is no leak), by
-    at least 2 % of the mean and 16 MiB.
+    `grows`: certainly, by at least 2 % of the mean and 16 MiB, and not only at first.
     """
 
     def unknown(reason: str, peak: int | None = None) -> Growth:
@@ -56,15 +58,14 @@ def growth(
     first = np.flatnonzero(np.diff(block, prepend=-1))
     if len(first) == BLOCKS:
         levels, per_s = np.minimum.reduceat(read.value, first), BLOCKS / seconds
-        grows_late = statistics.growth(levels[BLOCKS // 2 :]).low > 0
     elif is_on_gpu and len(read) >= MIN_READINGS:
         levels, per_s = read.value, NS_PER_S / float(np.median(np.diff(read.time_unix_ns)))
-        grows_late = bool(levels[-1] > levels[len(levels) // 2])
     else:
         return unknown("it was read too seldom in the measured window to show growth", peak)
     found = statistics.growth(levels)
     slope, low, high = (one * per_s for one in (found.value, found.low, found.high))
     enough = slope * seconds >= max(MIN_GROWTH_SHARE * float(levels.mean()), MIN_GROWTH_BYTES)
+    grows_late = levels[-1] - levels[len(levels) // 2] >= LATE_SHARE * (levels[-1] - levels[0])
     per_batch = round(slope * seconds / batches, 3) if batches else None
     return Growth(
         peak_bytes=peak,
