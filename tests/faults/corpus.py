@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 TABLE = FOLDER / "programs.txt"
 MARKER = "# fault"
 CORPORA = ("cpu", "gpu")
-CONTROL_GROUPS = "/sys/fs/cgroup/cgroup.subtree_control"
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 """Of version 2."""
 
 
@@ -60,7 +60,8 @@ class Fault:
     def missing(self) -> list[str]:
         """What this machine lacks to run it."""
         missing = [module for module in self.modules() if importlib.util.find_spec(module) is None]
-        if self.needs_control_group and not os.access(CONTROL_GROUPS, os.W_OK):
+        is_version_2 = (CONTROL_GROUPS / "cgroup.controllers").exists()
+        if self.needs_control_group and not (is_version_2 and os.access(CONTROL_GROUPS, os.W_OK)):
             missing.append("the right to make control groups")
         return missing
 
