@@ -13,7 +13,7 @@ LINE = "token " + "▁" * 900 + "\n"
 CONSOLE = """
 import sys, time
 for line in sys.stdin.buffer:
-    time.sleep(float(sys.argv[1]))
+    float(sys.argv[1]) and time.sleep(float(sys.argv[1]))
 """
 
 
