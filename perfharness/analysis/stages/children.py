@@ -24,7 +24,7 @@ def with_children_apart(
         launched = results.get(launched_of.get(folder, folder))
         if launched is None or launched is result:
             continue
-        shared = {one.path[0] for one in result.loops if one.path in {loop.path for loop in launched.loops}}
+        shared = {path[0] for path in {one.path for one in result.loops} & {one.path for one in launched.loops}}
         if shared:
             found[folder] = _renamed(result, {name: f"{name}{CHILD}" for name in shared})
     return found

@@ -13,7 +13,6 @@ from perfharness.analysis.diagnosis.gpu.counters import trace_counters
 from perfharness.analysis.diagnosis.gpu.issuing import Issued, issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
-from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
@@ -186,7 +185,7 @@ def _recompiling(events: StageEvents) -> float:
 def _compiling(events: StageEvents, batches: Int64) -> float:
     """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
     stages = events.workload.stages
-    readings = thread_times(events.workload.trace).compiling
+    readings = events.workload.compiling
     shares = readings.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
     if shares is None or not shares[1]:
         return 0.0

@@ -11,6 +11,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
 from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table, own_idle_ns
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
+from perfharness.analysis.diagnosis.thread_readings import ThreadReadings, thread_times
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageRows
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
@@ -116,6 +117,11 @@ class Workload:
             is_mine = np.isin(of, gpus) if len(gpus) < len(self.gpus) else np.ones(len(of), dtype=np.bool_)
             self._on[gpus] = SomeGpus(self, is_mine)
         return self._on[gpus]
+
+    @cached_property
+    def compiling(self) -> ThreadReadings:
+        """How long threads compiled, as recorders read it."""
+        return thread_times(self.trace).compiling
 
     @cached_property
     def is_new_kernel(self) -> Bool:
