@@ -301,7 +301,7 @@ def as_cool_as_first(
 
 # ---- load of the machine, and a reference loop ----
 
-TURNS, STEPS = 20, 20_000
+TURNS, STEPS = 40, 20_000
 """A turn takes 1 to 5 ms."""
 
 TRIM = 0.1
