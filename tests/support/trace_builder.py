@@ -98,7 +98,7 @@ class TraceBuilder:
 
         Args:
             at: the begin of all times, in units.
-            words: what words stand for as values of arguments, and stacks.
+            words: what words stand for as names, as values of arguments, and as stacks.
         """
         unit = self.unit if unit is None else unit
         for line in filter(str.strip, re.split(r"[;\n]", text)):
@@ -111,7 +111,8 @@ class TraceBuilder:
             for number in range(int(times)):
                 begin = at + number * float(step)
                 moments = [tuple(one and round((begin + float(one)) * unit) for one in span) for span in spans]
-                self._one(what.replace("*", str(number)), moments, options, words)
+                name = what.replace("*", str(number))
+                self._one(words[name] if isinstance(words.get(name), str) else name, moments, options, words)
         return self
 
     def _one(self, what: str, spans: list[Any], options: dict[str, Any], words: Mapping[str, Any]) -> None:
