@@ -11,10 +11,7 @@ import pytest
 from perfharness.analysis.diagnosis import (
     CpuSupply,
     OtherProcesses,
-    Pass,
     advise,
-    diagnose,
-    find_evidence,
     unexplained,
     with_rank_delays,
 )
@@ -24,7 +21,7 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Code, StageDiagnosis
 from tests.support.made_batches import BATCH, Batch, Content, diagnosed, stage_of
-from tests.support.trace_builder import US, TraceBuilder
+from tests.support.trace_builder import US
 
 BATCHES: dict[str, Any] = {"batch": "-100..1000", "apart": 2}
 BEGINS = 2 * np.arange(1, 13) * BATCH
@@ -169,6 +166,11 @@ def test_too_little_is_known(content: Content, samples: int, tmp_path: Path) -> 
     assert stage.gpu_busy_ms is None
 
 
+def test_values_of_a_helper_are_of_no_stage_where_several_threads_have_stages(tmp_path: Path) -> None:
+    found = causes_of(tmp_path, HELPER.format(3) + "; other 0..10 tid=102")
+    assert Code.SYNCHRONIZATION not in [cause.code for cause in found.causes]
+
+
 def cpu(cpus: int, processes: int, threads: float | None) -> dict[str, CpuSupply]:
     return {"supply": CpuSupply(cpus, processes, threads)}
 
@@ -207,30 +209,6 @@ def test_activities_add_up_and_further_causes_follow(tmp_path: Path) -> None:
     assert sum(stage.activities.values()) == pytest.approx(1.0)
     assert [cause.code for cause in stage.causes] == [Code.WAITING, Code.GIL_CONTENTION]
     assert stage.causes[0].saves_ms == pytest.approx(0.5)
-
-
-TREND = np.linspace(1.0, 2.5, 24)
-
-
-@pytest.mark.parametrize(
-    ("factors", "state", "finding"),
-    [
-        (np.r_[0.5, 0.5, 0.5, np.ones(21)], "enough", None),  # a beginning that is faster is no warm-up
-        (TREND, "never-steady", "never-steady"),
-        (TREND[::-1], "never-steady", "never-steady"),
-        (np.r_[1.0, 6.0, np.ones(22)], "enough", None),  # one outlier
-    ],
-    ids=["fast beginning", "slower", "faster", "outlier"],
-)
-def test_the_beginning_and_the_drift_of_a_loop(
-    factors: np.ndarray, state: str, finding: str | None, tmp_path: Path
-) -> None:
-    builder = TraceBuilder()
-    for index, factor in enumerate(factors.tolist()):
-        builder.add(f"batch_{index} 0..{100 * factor}", 1000 * index, unit=US)
-    found = diagnose(find_evidence(Pass(builder.analysis(tmp_path))))
-    assert [one.state for one in found.warmup] == [state]
-    assert [one.code for one in found.findings] == ([] if finding is None else [finding])
 
 
 def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path) -> None:

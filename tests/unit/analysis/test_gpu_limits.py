@@ -51,8 +51,14 @@ def test_kinds_of_well_known_kernels(tmp_path: Path) -> None:
             batch.add(f"{name} 0..39; launch 1..5 -> 6..30 name={name}", words, 40 * at)
 
     found = diagnosed(tmp_path, content, "", batches=1, gpus=1)
-    kinds = {words[stage.path[-1]]: stage.kernels[0].kind for stage in found.stages if stage.path[-1] in words}
+    kinds = {one.path[-1]: one.kernels[0].kind for one in found.stages if one.path[-1] in KINDS}
     assert kinds == KINDS
+
+
+def test_the_kernels_that_take_longest_are_named(tmp_path: Path) -> None:
+    text = [f"launch {at}0..{at}4 -> {at}5..{at}5.{at} name=k{at}" for at in range(1, 8)]
+    stage = stage_with(";".join(text), tmp_path)
+    assert [kernel.name for kernel in stage.kernels] == ["k7", "k6", "k5", "k4", "k3"]
 
 
 RESIDENCY: dict[str, tuple[OccupancyLimiter | None, float | None, float | None]] = {
