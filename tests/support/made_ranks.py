@@ -44,11 +44,12 @@ def made_rank(
     Args:
         offset_us: what the clock of its trace is behind that of all.
     """
-    builder, own = Recorded("r"), {"domain": conventions.DEFAULT_DOMAIN, "category": "r"}
+    builder = Recorded("r")
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS + round(offset_us * US))
     for after in (1.0, 2.0, 3.0):  # readings of the clock that ranks share, each just before its mark
         at = round((FIRST_US + after + 0.5 - offset_us) * US)
-        builder.mark(conventions.MARK_CLOCK, at, payload=round((FIRST_US + after) * US), **own)
+        read = round((FIRST_US + after) * US)
+        builder.mark(conventions.MARK_CLOCK, at, payload=read, domain=conventions.DEFAULT_DOMAIN, category="r")
     ended = 0.0
     for index in range(first_index, first_index + batches):
         begin = max(FIRST_US + apart_us * (index - first_index + 1), ended)

@@ -30,7 +30,7 @@ CAUSE = re.compile(r"([\w-]+):?(\w*)(?:\*([\d.]+))?(?:@(\d+))?")
 
 def diagnosis(text: str) -> dict[str, Any]:
     """`STAGE MS CAUSE:DETAIL*SHARE@LINE …`, separated by `;`."""
-    stages = []
+    stages: list[dict[str, Any]] = []
     for name, ms, *said in map(str.split, text.split(";")):
         causes = []
         for code, detail, share, line in CAUSE.findall(" ".join(said) or "cpu-bound"):

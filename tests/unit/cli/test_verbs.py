@@ -16,8 +16,8 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.runs.series.cold_start_file import ColdStart, ColdStartRow
 from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
-from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.support.trace_builder import Recorded
+from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 
 RANGES = 11
 """Of a trace of `recorded_trace`."""
