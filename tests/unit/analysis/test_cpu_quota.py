@@ -58,9 +58,17 @@ def test_when_it_stands_still(name: str) -> None:
         assert quota.within(start, end) == 100 * MS  # 60, and 40 of the last 60
 
 
-@pytest.mark.parametrize("metrics", [("quota_throttled_ns",), ("quota_cpus", "quota_period_ns", "quota_throttled_ns")])
-def test_without_a_quota_nothing_is_known_of_one(metrics: Sequence[str]) -> None:
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"quota_throttled_ns": 0},
+        {"quota_cpus": None, "quota_period_ns": 0, "quota_throttled_ns": 0},
+        {"quota_cpus": 2.0, "quota_period_ns": 100 * MS},
+        {"quota_period_ns": 100 * MS, "quota_throttled_ns": 0},
+    ],
+)
+def test_without_a_quota_nothing_is_known_of_one(known: dict[str, float | None]) -> None:
     builder = SampleBuilder().readings(SUBJECT, "quota_throttled_periods", [0, MS], [0, 0])
-    for metric in metrics:
-        builder.readings(SUBJECT, metric, [0, MS], [None, None] if metric == "quota_cpus" else [0, 0])
+    for metric, value in known.items():
+        builder.readings(SUBJECT, metric, [0, MS], [value, value])
     assert cpu_quota(builder.build(), SUBJECT) is None
