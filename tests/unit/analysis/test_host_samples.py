@@ -44,6 +44,7 @@ def functions(stage: StageDiagnosis) -> dict[str, tuple[int, float, float]]:
             "running@f@a.py:3|main@a.py:9 0..600; file@g@a.py:5|f@a.py:4|main@a.py:9 600..1000",
             {"f": (3, 0.6, 1.0), "g": (5, 0.4, 0.4), "main": (9, 0.0, 1.0)},
         ),
+        (f"running@{ENCODE} 0..1000", {"encode": (200, 1.0, 1.0)}),
         # 400 us are the recorder's; a wrapper's time is that of what it calls, which is native code
         (
             f"""

@@ -142,6 +142,11 @@ RECORDED: dict[str, tuple[str, str, dict[str, Any]]] = {
         """,
         {"M/toy/batch/step/count": 1.0, "M/toy/batch/step/batches": 2, "codes": {"ranges-of-other-domains"}},
     ),
+    "outside of batches a range lies in the nearest one of its recorder": (
+        "",
+        "outer 0..100; between 10..90 domain=none; inner 20..30; batch#0 200..250",
+        {"outside_batches/0/path": ["toy", "outer"], "outside_batches/1/path": ["toy", "outer", "inner"]},
+    ),
     "batches without items": (
         "",
         "pipeline 0..100; batch#0 0..10 items=none; batch#1 20..30 items=0; !items 50.. payload=99",
