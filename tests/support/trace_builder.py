@@ -242,6 +242,7 @@ class TraceBuilder:
         kind: int = CopyKind.HOST_TO_DEVICE,
         pageable: bool = True,
         size: int = 1_000_000,
+        pid: int = 100,
         tid: int = 100,
         **more: Any,
     ) -> None:
@@ -253,8 +254,8 @@ class TraceBuilder:
             "srcKind": host if kind == CopyKind.HOST_TO_DEVICE else 2,
             "dstKind": host if kind == CopyKind.DEVICE_TO_HOST else 2,
         }
-        correlation = self.call("cudaMemcpyAsync_v3020", *call, tid=tid)
-        self.operation(*run, correlation, table=schema.TABLE_MEMCPY, **(columns | more))
+        correlation = self.call("cudaMemcpyAsync_v3020", *call, pid=pid, tid=tid)
+        self.operation(*run, correlation, table=schema.TABLE_MEMCPY, pid=pid, **(columns | more))
 
     def os_call(self, name: str, start: int, end: int, *, tid: int = 100) -> None:
         """A call of the operating system, as nsys records them."""
