@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels, select
+from perfharness.analysis.timeline.grouping import Groups, distinct, group_nested, group_rows, rows_of_levels, select
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -131,6 +131,13 @@ class StageTable:
             keys=[self.names[name] for name in self.name[groups.first].tolist()],
             owners=[self.owners[owner] for owner in self.owner[groups.first].tolist()],
         )
+
+    @cached_property
+    def entries(self) -> Groups:
+        """The entry of benchmark.json that each stage is part of: every batch is one of its own."""
+        index = np.where(self.is_batch, self.batch_index, NOT_COUNTED)
+        columns = self.owner, self.name, self.is_batch.astype(np.int8), index
+        return group_nested(self.rows_of_levels, self.parent, *columns)
 
     @cached_property
     def rows_of_levels(self) -> list[Integers]:

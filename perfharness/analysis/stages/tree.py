@@ -118,6 +118,7 @@ def combine(
         helpers: processes without batches that work for others of them: throughput does not wait for theirs.
     """
     processes = list(results.values())
+    only = processes[0] if len(processes) == 1 else None
     working = {name: result.loops for name, result in results.items() if name not in helpers}
     entries: Tree = {}
     if with_data:
@@ -125,8 +126,8 @@ def combine(
         entries = {"mean_all_batches": mean}
     return {
         **entries,
-        "mean_data": mean_tree([one.values for one in processes]),
-        "stats_minus_warmup": statistics_tree([one.values for one in processes]),
+        "mean_data": only.mean_data if only else mean_tree([one.values for one in processes]),
+        "stats_minus_warmup": only.stats_minus_warmup if only else statistics_tree([one.values for one in processes]),
         "outside_batches": outside_tree(processes),
         "throughput": throughput(
             working or {name: result.loops for name, result in results.items()},

@@ -94,33 +94,39 @@ def _combine(left: Integers, right: Integers) -> Integers:
     """One number for each pair of values, the same for equal pairs."""
     if not len(left):
         return left.astype(np.int64)
-    low, high, other_low, other_high = (int(bound) for bound in (left.min(), left.max(), right.min(), right.max()))
-    if other_low == other_high:
+    low, span, other_low, other_span = *_bounds(left), *_bounds(right)
+    if other_span == 1:
         return left
-    if low == high:
+    if span == 1:
         return right
-    if (high - low + 1) * (other_high - other_low + 1) >= 1 << 62:
-        # Too far apart to be laid out side by side: number them first.
-        (left, _), (right, other_first) = _encode(left), _encode(right)
-        low = other_low = 0
-        other_high = len(other_first) - 1
+    table = 2 * len(left) + SMALL_TABLE
+    if span * other_span >= 1 << 62 or max(span, other_span) <= table < span * other_span:
+        # Number them first: side by side they are too far apart for 64 bits, or for a table of all pairs.
+        (left, first), (right, other_first) = _encode(left), _encode(right)
+        low, span, other_low, other_span = 0, len(first), 0, len(other_first)
     combined = left.astype(np.int64)
     combined -= low
-    combined *= other_high - other_low + 1
+    combined *= other_span
     combined += right
     combined -= other_low
     return combined
+
+
+def _bounds(column: Integers) -> tuple[int, int]:
+    """The smallest value, and how many there are from it to the largest."""
+    low = int(column.min())
+    return low, int(column.max()) - low + 1
 
 
 def _encode(column: Integers) -> tuple[Integers, Int64]:
     """The number of each value in order of first appearance, 32 bits, and the first row of each number."""
     if not len(column):
         return column.astype(np.int32), np.empty(0, np.int64)
-    low, high = int(column.min()), int(column.max())
-    if low == high:
+    low, span = _bounds(column)
+    if span == 1:
         return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
-    low = min(low, 0)  # what need not be moved is not copied
-    span = high - low + 1
+    if low > 0:  # what need not be moved is not copied
+        low, span = 0, low + span
     if span <= 2 * len(column) + SMALL_TABLE:
         return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
     encoded = arrow_array(column).dictionary_encode()

@@ -31,7 +31,7 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     """
     order = None
     if not is_outer_first(start, end, group):
-        order = outer_first(start, end, group)
+        order = np.lexsort((-end, start, group))
         start, end, group = start[order], end[order], group[order]
     count = len(start)
     parent, level = np.full(count, NO_PARENT, dtype=np.int32), np.zeros(count, dtype=np.int16)
@@ -71,6 +71,8 @@ def is_outer_first(start: Int64, end: Int64, group: Integers) -> bool:
 
 def outer_first(start: Int64, end: Int64, group: Integers) -> Int64:
     """Order by (group, start, -end, row)."""
+    if is_outer_first(start, end, group):
+        return np.arange(len(start))
     return np.lexsort((-end, start, group))
 
 
