@@ -15,10 +15,8 @@ LEAST = 0.01
 
 @dataclass(frozen=True)
 class Advice:
-    """A stage that something can be done about. `cause` is its verdict.
-
-    Times are milliseconds per batch of `process`; of the `processes` that have the cause it costs that one most.
-    `batch_ms` is None where the stage is in no batch.
+    """A stage that something can be done about; `cause` is its verdict. Times are per batch of `process`, which it
+    costs most of the `processes` that have the cause; `batch_ms` is None where the stage is in no batch.
     """
 
     path: Path
@@ -36,13 +34,9 @@ class Advice:
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
-    """One for each stage with a known cause: those that name a saving by it, then the others by their time, waits for
-    other stages last.
-
-    Of a stage and those inside it with the same cause only one speaks. Of processes, the one that it costs most.
-
-    Args:
-        diagnoses: by process.
+    """One for each stage with a known cause, of the process that it costs most: those that name a saving by it, then
+    the others by their time, waits for other stages last. Of a stage and those inside it with the same cause one
+    speaks.
     """
     found: dict[tuple[Path, Code], Advice] = {}
     for process, causes in diagnoses.items():

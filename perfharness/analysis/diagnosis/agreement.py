@@ -11,9 +11,8 @@ from perfharness.model.diagnosis import Code, Diagnosis, Path, StageDiagnosis
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """A stage of several processes. `verdicts`: how many have each, the most common first; `processes`: of how many.
-
-    `process` is that in which it takes longest among those with the most common verdict.
+    """A stage of several processes: how many have each verdict, the most common first, and the `process` in which it
+    takes longest among those with that one.
     """
 
     path: Path
@@ -41,11 +40,7 @@ class RunDiagnosis:
 
 
 def agreement(diagnoses: Mapping[str, Diagnosis]) -> list[StageAgreement]:
-    """Every stage, in the order of the diagnoses.
-
-    Args:
-        diagnoses: by process.
-    """
+    """Every stage of the diagnoses, which are by process, in their order."""
     by_path: dict[Path, dict[str, StageDiagnosis]] = {}
     for process, diagnosis in diagnoses.items():
         for stage in diagnosis.stages:

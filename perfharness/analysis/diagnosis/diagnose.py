@@ -38,10 +38,7 @@ ALONE = OtherProcesses(None, 0)
 
 @dataclass(frozen=True)
 class Pass:
-    """One launch of the program.
-
-    `supply`: the CPUs that it shares. `quota`: of the CPU time, on the trace's clock; None: there is none.
-    """
+    """One launch of the program; its `quota` of CPU time is on the trace's clock (None: there is none)."""
 
     analysis: Analysis
     others: OtherProcesses = ALONE
@@ -129,9 +126,8 @@ class StageEvidence:
 
 @dataclass(frozen=True)
 class PassEvidence:
-    """What one pass shows: what remains of it when its trace is released.
-
-    `others_reason`: why it is not known when other processes of the run used its GPU; None: it is.
+    """What remains of a pass when its trace is released. `others_reason`: why it is not known when other processes of
+    the run used its GPU.
     """
 
     stages: dict[Path, StageEvidence]

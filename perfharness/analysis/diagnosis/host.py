@@ -36,11 +36,9 @@ UNKNOWN = CODES[Activity.UNKNOWN]
 
 @dataclass(frozen=True)
 class OtherThreads:
-    """What other threads and processes do while the stage waits for them, as shares of these waits.
-
-    `working`: at least one is at work, in `place`, or ready to be; of that they have no CPU since their own process has
-    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`). `asked`: the stage waits for work
-    that it has handed to a pool.
+    """What other threads and processes do while the stage waits for them, as shares of these waits. `working`: at least
+    one is at work, in `place`, or ready to be, and has no CPU since its own process has more threads than CPUs
+    (`crowded`), or others have the CPUs (`queued`). `asked`: the stage waits for work that it has handed to a pool.
     """
 
     working: float = 0.0
@@ -52,11 +50,9 @@ class OtherThreads:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Where the time of a stage goes, as shares of it.
-
-    `activities` add up to 1; `places` are the function and line of most time in each. `loading`: waits in a data
-    loader. `other_calls`: of `other`, CUDA calls; the rest is blocked in something. `own_contention`: of `no-cpu`, the
-    part that is due to the process's own threads.
+    """Where the time of a stage goes, as shares of it. `activities` add up to 1; `places` take most of each. `loading`:
+    waits in a data loader. `other_calls`: of `other`, CUDA calls; the rest is blocked. `own_contention`: of `no-cpu`,
+    the part that is due to the process's own threads.
     """
 
     activities: Mapping[Activity, float]

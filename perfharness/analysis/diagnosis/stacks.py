@@ -41,11 +41,9 @@ class Library:
 
 
 class Stacks:
-    """The sampled stacks of threads. The columns have a last entry for samples without a stack.
-
-    `own`: the innermost frame outside of libraries, or, where there is none, the innermost; None while perfharness
-    itself was at work. `user`: the innermost outside of libraries. `in_loader`, `in_pool`: a data loader, or a pool of
-    threads or processes, is on the stack.
+    """Sampled stacks; columns have a last entry for samples without one. `own`: the innermost frame outside of
+    libraries, else the innermost; None while perfharness was at work. `user`: the innermost outside of libraries.
+    `in_loader`, `in_pool`: a data loader, or a pool of threads or processes, is on the stack.
     """
 
     def __init__(self, samples: HostSamples) -> None:
@@ -104,9 +102,8 @@ class Stacks:
         return place_of(spent, share)
 
     def functions(self, mine: SampleTimes) -> list[FunctionShare]:
-        """Every function of the program and its libraries, those with most time of their own first.
-
-        The time in which perfharness itself was at work is no function's own.
+        """Every function of the program and its libraries, those with most time of their own first; the time in which
+        perfharness itself was at work is no function's own.
         """
         total: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], dict[int, float]] = {}

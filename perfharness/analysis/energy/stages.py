@@ -35,9 +35,8 @@ Spans = tuple[Int64, Int64]
 
 @dataclass(frozen=True)
 class Known:
-    """What bounds the energy of stages: the energy of the windows, and what a GPU draws at least and at most.
-
-    `idle_w` is the power before the run; None: not known, as `limit_w`.
+    """What bounds the energy of stages: that of the windows, the power before the run and the most that a GPU draws
+    (None: not known).
     """
 
     total: Energy
@@ -48,14 +47,8 @@ class Known:
 def stage_energies(
     sensor: Sensor, busy: dict[str, Spans], windows: Sequence[Window], known: Known, counts: tuple[int, float | None]
 ) -> list[StageEnergy]:
-    """Energy of each stage in the windows, `waiting` last.
-
-    Args:
-        sensor: of the GPU.
-        busy: when each stage was at work on the GPU.
-        windows: in order, they do not overlap.
-        known: what bounds the energies.
-        counts: batches and items in the windows.
+    """Energy of each stage in the windows, `waiting` last. `busy`: when each was at work on the GPU; `windows` are in
+    order and do not overlap; `counts`: batches and items in them.
     """
     spans = {name: _inside(_bridged(*merge(*own)), windows) for name, own in busy.items()}
     spans[WAITING] = _inside(_gaps(*union(list(spans.values()))), windows)
@@ -109,9 +102,8 @@ def _stage(
 
 
 def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float, float]:
-    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s.
-
-    An update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
+    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s. An
+    update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
     """
     start, end = np.rint(sensor.early_ns[:-1] - sensor.period_ns).astype(np.int64), sensor.late_ns[1:]
     pure = (own.within(start, end) == end - start) & (others.within(start, end) == 0) & (sensor.source == COUNTER)

@@ -26,13 +26,8 @@ MAX_CLOCK_ERROR_NS = 25_000_000
 
 
 def gpu_work(analysis: Analysis, uuids: Sequence[str] = ()) -> tuple[GpuWork, ...]:
-    """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times.
-
-    Args:
-        uuids: of the process's GPUs, as NVML writes them.
-
-    Returns:
-        What ran on each of them; where they are fewer than two, all that ran anywhere.
+    """When each of the process's GPUs (UUIDs as NVML writes them) worked for which stage; with fewer than two, all that
+    ran anywhere. An operation belongs to the innermost stage that its call was made in.
     """
     trace = analysis.trace
     reason = _unknown(analysis)
@@ -127,9 +122,8 @@ class Batches:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What a process did on one GPU.
-
-    `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` the whole GPU, where power and clocks are.
+    """What a process did on one GPU. `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` is that of the
+    whole GPU.
     """
 
     uuid: str
@@ -139,10 +133,8 @@ class OnGpu:
 
 @dataclass(frozen=True)
 class MeasuredProcess:
-    """One process of a run, as the sensors' side needs it.
-
-    `lifetime` is from its start to its end, UTC ns, where known. `reason`: why its times are not on UTC.
-    `max_rss_bytes`: its peak of resident memory, as the kernel reported it at its end.
+    """One process of a run, as the sensors' side needs it. `lifetime`: from start to end, UTC ns. `reason`: why its
+    times are not on UTC. `max_rss_bytes`: peak of resident memory, by the kernel.
     """
 
     folder: str

@@ -70,8 +70,8 @@ def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...
 
 
 def _last_steps(samples: HostSamples, is_step: Bool) -> Int64:
-    """Of each sample, the last one before it on its thread and in its stage that is in a coroutine; where there is none
-    before it, the first one after it; -1: none.
+    """Of each sample, the last one before it on its thread and in its stage that is in a coroutine, else the first one
+    after it; -1: none.
     """
     order = np.lexsort((np.arange(len(samples)), samples.stage, samples.thread))
     thread, stage, runs = samples.thread[order], samples.stage[order], is_step[order]

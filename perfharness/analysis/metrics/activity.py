@@ -19,9 +19,8 @@ OUTSIDE_STAGES = "batch, outside of its stages"
 
 @dataclass(frozen=True)
 class ProcessActivity:
-    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`.
-
-    `measured` holds the windows (start, end) of its loops, `warmup` what lies between them and before and after.
+    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`. `measured` holds the
+    windows of its loops, `warmup` what lies between them, before and after.
     """
 
     names: list[str]
@@ -64,9 +63,8 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
 
 
 def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> dict[str, Float64]:
-    """Of the time of all processes together, the share that each stage had in each bin; stages as they first began.
-
-    What batches did outside of their stages comes last.
+    """Of the time of all processes together, the share of each stage in each bin; stages as they first began, what
+    batches did outside of them last.
     """
     whole, first = np.diff(edges_ns) * max(1, len(processes)), dict[str, int]()
     found, outside = dict[str, Float64](), np.zeros(len(whole))

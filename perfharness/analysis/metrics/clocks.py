@@ -80,12 +80,7 @@ def throttling_known(log: SampleLog, uuid: str) -> bool:
 
 def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
     """All times in which a GPU (the whole GPU, of a MIG instance) was throttled: by NVML's reasons, and by the clocks.
-
-    Args:
-        log: of the run.
-        uuid: of the GPU.
-        requested: what its clocks were locked to.
-        work: the time in which processes ran, in which a reference is searched where nothing was requested.
+    `work`: when processes ran, for a reference where nothing was requested.
     """
     parts = []
     nothing = np.empty(0, dtype=np.int64)

@@ -17,12 +17,7 @@ LOST_SHARE = 0.05
 
 
 def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:
-    """Findings of a run.
-
-    Args:
-        metrics: of the run.
-        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
-    """
+    """Findings of a run. `nsys_bytes`: sizes of the traces of processes that ran under nsys, by folder."""
     found = [finding for gpu in metrics.gpus for finding in _clocks(gpu)]
     for folder, process in metrics.processes.items():
         found += _memory(folder, process, (nsys_bytes or {}).get(folder, 0))

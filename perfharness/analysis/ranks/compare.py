@@ -52,12 +52,8 @@ MIN_FOR_P95 = 20
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare ranks that work together.
-
-    Args:
-        ranks: two or more, of one machine.
-        world_size: how many there are; None: not known.
-        asked: whether they share their items (`--parallel`); None: find out.
+    """Compare two or more ranks of one machine that work together. `asked`: whether they share their items
+    (`--parallel`); None: find out.
     """
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
@@ -121,10 +117,8 @@ def _others(one: RankInput, batches: Int64) -> int:
 
 @dataclass(frozen=True)
 class _Side:
-    """One rank beside the others.
-
-    `batches` are its common batches, `rows` its collectives in them; `waiting_ns` of each of its collectives, where
-    `is_known`; `matched`: what it takes part in, with its column.
+    """One rank beside the others: its common batches, its collectives in them (`rows`), the waiting of each, where it
+    `is_known`, and what it takes part in, with its column.
     """
 
     one: RankInput
@@ -220,10 +214,9 @@ def _skew(matched: list[Matched]) -> ArrivalSkew | None:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The collectives of a rank in its batches: for a timeline.
-
-    Times are on the clock of the trace of `clock_of`, a process: of the first rank, or its own where nothing ties the
-    clocks. `waiting_ns`, and `last_rank`, the rank that all waited for, are -1 where they are not known.
+    """The collectives of a rank in its batches: for a timeline. Times are on the clock of the trace of the process
+    `clock_of`: the first rank's, or its own where nothing ties them. `waiting_ns` and `last_rank`, for whom all waited,
+    are -1 where not known.
     """
 
     process: str
@@ -303,11 +296,8 @@ def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
 
 
 def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | None:
-    """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not, or
-    why that may be chance.
-
-    Args:
-        sides: of the ranks that take part.
+    """The delay of one rank at one site, where the others (`sides`: all that take part) wait for it in nearly all
+    batches; None where they do not, or why that may be chance.
     """
     each, rows = site.each, site.rows
     one, batch = sides[site.column].one, each.batch[rows]

@@ -36,10 +36,8 @@ class RankInput:
 
 @dataclass(frozen=True)
 class Matched:
-    """Collectives of one set of ranks: a row per collective, a column per rank; times on one clock.
-
-    `ranks` are positions of the ranks; `batch` numbers the common batches; `row` is the collective's in each rank;
-    `waited`: no rank went on before the last had come, so that all others waited for it.
+    """Collectives of one set of ranks (`ranks`: positions): a row per collective, a column per rank; times on one
+    clock. `batch` numbers the common batches; `row` is the collective's in each rank.
     """
 
     ranks: list[int]
@@ -82,10 +80,8 @@ class Matched:
 
 
 def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Common:
-    """Batches of equal path, index and occurrence in all ranks, in the order of the first one.
-
-    Where ranks have none in common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each
-    belong together: their collectives meet in the order of their calls.
+    """Batches of equal path, index and occurrence in all ranks, in the order of the first one. Where ranks have none in
+    common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each belong together.
     """
     positions = [{key: at for at, key in enumerate(batch_keys(one.work))} for one in ranks]
     if not set(positions[0]).intersection(*positions[1:]):
@@ -102,10 +98,9 @@ def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Comm
 
 
 def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matched], int]:
-    """Collectives that are in all of their ranks, and how many rows are in a rank and not matched.
-
-    Where the ranks called an operation a different number of times in a batch, which call belongs to which is not
-    known, and none of that batch is matched. Messages between two ranks and calls that do not wait are left out.
+    """Collectives that are in all of their ranks, and how many rows are not matched: where ranks called an operation a
+    different number of times in a batch, which belong together is not known. Messages between two ranks and calls that
+    do not wait are left out.
     """
     calls = _calls(ranks, common)
     of = group_rows(calls.batch, calls.signature)
@@ -130,9 +125,8 @@ def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matc
 
 @dataclass(frozen=True)
 class _Calls:
-    """Collectives of all ranks in common batches in which all wait: position of the rank, row there, common batch.
-
-    A signature is an operation with the ranks that take part; None: all ranks.
+    """Collectives of all ranks in common batches in which all wait. A signature is an operation with the ranks that
+    take part; None: all ranks.
     """
 
     rank: Int64

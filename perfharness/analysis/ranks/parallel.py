@@ -25,12 +25,8 @@ class FoundParallel:
 
 
 def find_parallel(ranks: list[RankInput], common: Common, asked: Parallel | None) -> FoundParallel:
-    """What was asked for, else what the annotation says, else what the batches and their collectives show.
-
-    Args:
-        ranks: those that work together.
-        common: the batches that all have.
-        asked: `--parallel`.
+    """What was asked for (`--parallel`), else what the annotation says, else what the batches and their collectives
+    show.
     """
     if asked is not None:
         return FoundParallel(asked, "option")

@@ -49,10 +49,9 @@ class RankBatches:
 
 @dataclass(frozen=True)
 class Collectives:
-    """The collectives of a rank in its batches, in order of their calls; times of its own trace.
-
-    `batch` is a place in the batches, `operation` and `members` in the lists of `RankWork`, `stage` (around the call)
-    and `own` (the range of the call, -1: a kernel) in its paths. `is_awaited`: all wait for the last rank.
+    """The collectives of a rank in its batches, in order of their calls. `batch` is a place in the batches, `operation`
+    and `members` in lists of `RankWork`, `stage` (around the call) and `own` (the range of the call, -1: a kernel) in
+    its paths. `is_awaited`: all wait for the last rank.
     """
 
     batch: Int64
@@ -79,10 +78,9 @@ class TimeBefore:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank did. `kind`: where its collectives were seen: kernels on the GPU, ranges on the host, or nowhere.
-
-    `host` leaves out CUDA calls that wait for the GPU; `gpu`: by the stage that started the work, None for collectives
-    of the host. `between`: paths around batches, or in none. `reason`: why collectives may have been missed.
+    """What one rank did. `kind`: where its collectives were seen; `reason`: why some may have been missed. `host`
+    leaves out CUDA calls that wait for the GPU; `gpu`: by the stage that started the work. `between`: paths around
+    batches, or in none.
     """
 
     kind: Literal["gpu", "host", "none"]
@@ -209,7 +207,7 @@ class _Stack:
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
         """Where the work in front of each collective begins: with the end of the one before it in its group (a thread,
-        a GPU); with the first batch where there is none.
+        a GPU), or with the first batch.
         """
         found: Int64 = np.minimum(begin_ns, self._first_ns)
         for one in np.unique(group).tolist():
@@ -312,10 +310,8 @@ def _operation(kernel: str) -> str:
 
 
 def _batch_of(found: _Found, batches: Int64, analysis: Analysis) -> Int64:
-    """The outermost batch of each collective, by position in `batches`; -1: in none.
-
-    By the stage around it; where that is in none (a thread of its own, another recorder), by time, where only one batch
-    was open.
+    """The outermost batch of each collective, a position in `batches`; -1: none. By the stage around it; where that is
+    in none (a thread of its own, another recorder), by time, where only one batch was open.
     """
     stages, at_ns = analysis.stages, found.called_ns
     position = np.full(len(stages) + 1, -1, dtype=np.int64)
@@ -344,10 +340,8 @@ def _why_unseen(trace: Trace) -> str | None:
 
 
 def batch_keys(work: RankWork, *, by_order: bool = False) -> Iterator[tuple[Path, int, int]]:
-    """Path, index and occurrence of each batch: equal in ranks that process the same ones.
-
-    Args:
-        by_order: ranks number their batches each for itself: path, and how many of it came before.
+    """Path, index and occurrence of each batch: equal in ranks that process the same ones. `by_order`: ranks number
+    their batches each for itself: how many of the path came before.
     """
     batches = work.batches
     index = occurrences(batches.path) if by_order else batches.index

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.events import NO_NAME, Events
-from perfharness.analysis.timeline.cuda_calls import CudaCalls, operation_names
+from perfharness.analysis.timeline.cuda_calls import call_activities, operation_names
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.trace import Int64
@@ -24,10 +24,7 @@ OTHERS_WORK = "GPU work of others"
 
 @dataclass(frozen=True)
 class Calls:
-    """The CUDA calls and GPU operations of a trace by name.
-
-    `names` holds the names of both; `operation` is the code of each GPU operation, `others` that of `OTHERS_WORK`.
-    """
+    """The CUDA calls and GPU operations of a trace by name: code of each operation, and of `OTHERS_WORK`."""
 
     analysis: Analysis
 
@@ -58,7 +55,7 @@ class Calls:
     def events(self) -> Events:
         """The calls, an outer call before those inside it."""
         api = self.analysis.trace.api
-        activity = CudaCalls(api, self.analysis.trace.names).activity().astype(np.int64)
+        activity = call_activities(self.analysis.trace).astype(np.int64)
         is_named = np.isin(activity, [CODES[one] for one in NAMED])
         return Events(api.thread, api.start_ns, api.end_ns, activity, np.where(is_named, api.name, NO_NAME))
 

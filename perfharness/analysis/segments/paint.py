@@ -30,8 +30,8 @@ WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
 
 @dataclass(frozen=True)
 class Sums:
-    """Time of each combination of values: `keys` by column, `ns`, and `samples`: how many it is known from (NaN: all of
-    it was recorded).
+    """Time of each combination of values: `keys` by column, `ns`, and from how many samples it is known (NaN: all of it
+    was recorded).
     """
 
     keys: dict[str, Int64]
@@ -44,12 +44,10 @@ class Sums:
 
 @dataclass(frozen=True)
 class Segments:
-    """One row per stretch of time, ordered by painted range and time; aligned columns.
-
-    `row` is the innermost range (a row of the stage table), `stage` the code of its path, `batch` the row of the
-    outermost batch around it (-1: none), `thread` its thread, `activity` a place in `ACTIVITIES`. `name` is the CUDA
-    function of a call, `gpu` what the GPU did for this process in a call that waits for it, or in unknown time; both
-    are places in `names`, -1: none.
+    """One row per stretch of time, ordered by painted range and time. `row` is the innermost range (a row of the stage
+    table), `stage` the code of its path, `batch` the row of the outermost batch around it (-1: none), `activity` a
+    place in `ACTIVITIES`. `name` is the CUDA function of a call, `gpu` what the GPU did for this process in a call that
+    waits for it, or in unknown time; both are places in `names`, -1: none.
     """
 
     start_ns: Int64
@@ -92,11 +90,8 @@ class Segments:
 
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
-    """Divide the time of ranges.
-
-    Args:
-        analysis: of the trace.
-        rows: the ranges, rows of the stage table, none inside another. None: the outermost range of each thread.
+    """Divide the time of ranges: rows of the stage table, none inside another; None: the outermost ranges of all
+    threads.
     """
     stages, calls = analysis.stages, Calls(analysis)
     rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows

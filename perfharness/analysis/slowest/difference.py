@@ -44,12 +44,8 @@ class _Side:
 
 
 class Divided:
-    """Batches of one path, divided by stage and activity.
-
-    Args:
-        analysis: of the trace.
-        rows: of the batches, in order.
-        outside_ns: by reason, the time of each batch's request that is outside of the batch.
+    """Batches of one path (`rows`, in order), divided by stage and activity. `outside_ns`: by reason, the time of each
+    batch's request that is outside of the batch.
     """
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
@@ -222,7 +218,7 @@ def _side(slow: float, others: Float64) -> _Side:
 
 def usual(values: Float64) -> float:
     """A difference from the median that is not unusual, by a spread that outliers do not enlarge: the median absolute
-    deviation, or the distance to the upper quartile where that is larger (what most batches do not have).
+    deviation, or the distance to the upper quartile where that is larger.
     """
     middle = np.median(values)
     deviation = max(float(np.median(np.abs(values - middle))), float(np.quantile(values, 0.75) - middle))

@@ -35,9 +35,8 @@ SEED = 17
 
 @dataclass(frozen=True)
 class Requests:
-    """Recorded requests; aligned columns. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known.
-
-    `late_ns`: how much later than it could the generator sent it, 0 where that is not known.
+    """Recorded requests. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known. `late_ns`: how much
+    later than it could the generator sent it, 0 where that is not known.
     """
 
     id: Int64
@@ -85,15 +84,8 @@ def slowest_of_process(
     *,
     timelines: bool = False,
 ) -> list[ProcessLoop]:
-    """The slowest requests of each loop path, without warm-up and batches that never ended.
-
-    Args:
-        analysis: of the process's trace.
-        process: its name.
-        most: so many of each loop path.
-        requests: recorded requests of the process; their ids are batch indices. None: there were none.
-        throttled: by reason, which rows of the stage table it touched; None: not known.
-        timelines: make them.
+    """The slowest requests of each loop path, without warm-up and batches that never ended. `throttled`: by reason,
+    which rows of the stage table were touched; `requests`: None: batches alone; `timelines`: make them.
     """
     stages, times = analysis.stages, analysis.stage_times
     rows = times.outermost_batches()

@@ -45,9 +45,8 @@ KINDS: dict[int, BarKind] = {
 
 @dataclass(frozen=True)
 class BatchSeries:
-    """Host time of the batches of a loop in order, one value per group of neighbours.
-
-    `start_s` is since the first batch of the loop began. Spans are of positions in the loop, the last one excluded.
+    """Host time of the batches of a loop in order, one value per group of neighbours; `start_s` is since the first of
+    them began. Spans are of positions in the loop, the last one excluded.
     """
 
     batches: int

@@ -184,12 +184,8 @@ def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list
 
 
 def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_child: bool = False) -> list[Finding]:
-    """Findings if the trace lacks what recorders counted, or recorders were not finalized.
-
-    Args:
-        journals: of all processes of the trace, the measured one first.
-        trace: checked process by process.
-        of_child: whether the launched process started this one, whose recorders nobody need finalize.
+    """Findings if the trace lacks what recorders counted, process by process, or recorders were not finalized. The
+    first journal is the measured process's; `of_child`: nobody need finalize its recorders.
     """
     findings = [*_missing_ranges(journals, trace), *_missing_items(journals, trace)]
     for journal in journals:

@@ -28,9 +28,8 @@ from perfharness.model.trace import Bool, Int64, Integers
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
-    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known.
-
-    Recorders come first: they have items and no times.
+    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known. Recorders come first:
+    they have items and no times.
     """
     groups, owners = stages.entries, distinct(stages.owner)
     root, roots, count = np.searchsorted(owners, stages.owner), len(owners), len(owners) + len(groups)
@@ -98,9 +97,8 @@ def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]
 def _batches_below(
     stages: StageTable, times: StageTimes, entry: Integers, sums: dict[str, Float64]
 ) -> tuple[dict[str, Float64], Bool, Bool]:
-    """Items and times without warm-up of entries around batches; which these are, and which have a negative time.
-
-    Adds the items of entries around batches to `sums`.
+    """Items and times without warm-up of entries around batches; which these are, and which have a negative time. Adds
+    the items of entries around batches to `sums`.
     """
     count = len(sums["items"])
     batches, left, items, items_left = np.zeros((4, count))
@@ -130,9 +128,8 @@ def _batches_below(
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Rows of a forest, each before its children, those by rank, then by row; and their depths.
-
-    `parent` is -1 for roots; a row's parent stands before it.
+    """Rows of a forest, each before its children, those by rank, then by row; and their depths. A row's parent (-1:
+    none) stands before it.
     """
     count = len(parent)
     levels: list[Int64] = []
@@ -190,10 +187,9 @@ def entry_table(entries: Entries) -> EntryTable:
 
 
 def mean_entries(processes: Sequence[Entries]) -> Entries:
-    """Each sum's mean over the processes that have the entry, entries in the order of the first that has them.
-
-    Entries are the same if their keys and those of all entries around them are. A batch is warm-up if it is in all
-    processes, and throttled if it is in one.
+    """Each sum's mean over the processes that have the entry, in the order of the first that has them. Entries are the
+    same if the keys of them and all around them are. A batch is warm-up if it is in all processes, throttled if it is
+    in one.
     """
     if len(processes) == 1:
         return processes[0]

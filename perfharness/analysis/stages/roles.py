@@ -57,10 +57,9 @@ NO_WAITS = BarrierWaits(*np.empty((3, 0), dtype=np.int64))
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Paths of stages: names from the outermost range down, without batch indices.
-
-    `code` is the path of each stage; per path, `parent` is the path around it (-1: none), `keys` its last name and
-    `owners` its recorder or domain. A path comes after the one around it.
+    """Paths of stages: names from the outermost range down, without batch indices. `code` is the path of each stage;
+    per path, `parent` is the path around it (-1: none), `keys` its last name, `owners` its recorder or domain. A path
+    comes after the one around it.
     """
 
     code: Integers
@@ -87,13 +86,11 @@ class StagePaths:
 
 @dataclass(frozen=True)
 class StageTable:
-    """The ranges that results are made of; columns are aligned, `parent` indexes this table.
-
-    `index` is the range's index in the trace; `owner` indexes `owners`, the recorders (of plain NVTX: the domains);
-    `name` indexes `names`; `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`; `is_shared` marks
-    batches whose items other ranks work on too; `is_other` marks ranges inside a batch that its recorder did not make;
-    `barrier_wait_ns` is how long the thread waited at the start barrier inside the range. Deleted ranges are not in
-    the table. Rows are ordered by (owner, thread, lane, start).
+    """The ranges that results are made of, without deleted ones, ordered by (owner, thread, lane, start); `parent`
+    indexes this table, `index` the trace's ranges, `owner` the recorders (of plain NVTX: domains) in `owners`, `name`
+    the `names`. `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`; other ranks work on the items of
+    `is_shared` batches, too; `is_other`: inside a batch, its recorder did not make it; `barrier_wait_ns`: of the thread
+    at the start barrier, inside the range.
     """
 
     index: Integers
@@ -148,14 +145,8 @@ class StageTable:
 def find_stages(
     trace: Trace, nesting: Nesting, domain: str | None = None, batch_pattern: str | None = None
 ) -> StageTable:
-    """Pick the ranges that results are made of.
-
-    Args:
-        trace: the whole trace.
-        nesting: of all its ranges.
-        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges,
-            or all domains if there is no recorder.
-        batch_pattern: regular expression that matches the names of plain ranges that are batches.
+    """Pick the ranges that results are made of: those of one NVTX domain (`nvtx`: the default one) or with a pattern
+    for the names of batches as plain NVTX; else the recorders', or, without a recorder, of all domains.
     """
     recorders = find_recorders(trace) if domain is None and batch_pattern is None else None
     if recorders is not None:
@@ -297,10 +288,9 @@ def _with_lanes_of_others(
 
 
 def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Integers, Integers, Int64, Bool]:
-    """Parent, level and owner of each range, and whether it is in the results.
-
-    What lies inside a batch belongs to the batch's recorder, whoever made it. Outside of batches, a recorder's range
-    lies in the nearest one of the same recorder, and ranges of others are left out.
+    """Parent, level and owner of each range, and whether it is in the results. What lies inside a batch belongs to its
+    recorder. Outside of batches, a recorder's range lies in the nearest one of the same recorder, and ranges of others
+    are left out.
     """
     count = len(owner)
     around = np.append(nesting.parent[:count], NO_PARENT)
@@ -322,10 +312,9 @@ def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Int
 
 
 def _open_at_end(ranges: NvtxRanges, index: Int64, parent: Integers) -> Bool:
-    """Ranges that the end of their process cut.
-
-    nsys ends all open ranges with the last event of the process: two of them, one in the other, end in the same
-    nanosecond, which two calls never do. A range that is open alone cannot be told from one that ended there.
+    """Ranges that the end of their process cut. nsys ends all open ranges with the last event of the process: two of
+    them, one in the other, end in the same nanosecond, which two calls never do. A range that is open alone cannot be
+    told from one that ended there.
     """
     end = ranges.end_ns[index]
     groups = group_rows(pid_of(ranges.thread[index]))
@@ -357,9 +346,8 @@ def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> list[Finding]:
 
 
 def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits) -> Int64:
-    """Nanoseconds that the thread of each range waited at the start barrier while the range was open.
-
-    By time and thread: an asyncio task that waits holds up the other tasks of its thread.
+    """Nanoseconds that the thread of each range waited at the start barrier while it was open: an asyncio task that
+    waits holds up the other tasks of its thread.
     """
     waited = np.zeros(len(start), dtype=np.int64)
     for of, begin, stop in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
@@ -495,9 +483,8 @@ def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Findin
 def _batches_by_name(
     names: list[str], code_of: Integers, start_ns: Int64, pattern: re.Pattern[str]
 ) -> tuple[list[str], Integers, Bool, Integers]:
-    """Names without their batch index, the name of each range, which are batches, and their index.
-
-    Batches without an index are numbered in order of start.
+    """Names without their batch index, the name of each range, which are batches, and their index; those without one
+    are numbered in order of start.
     """
     found: dict[str, int] = {}
     name = np.zeros(len(names), dtype=np.int32)

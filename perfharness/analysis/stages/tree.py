@@ -108,14 +108,9 @@ def combine(
     sharing: Sharing = ALL_SEPARATE,
     helpers: Container[str] = (),
 ) -> Tree:
-    """The body of benchmark_mean.json, without `meta`.
-
-    Args:
-        results: by the processes' folder names.
-        with_data: with `mean_all_batches`, which takes longer than all the rest if there are many batches.
-        failed: processes that failed or have no result, by folder, with the reason; then there is no throughput.
-        sharing: which processes work on the same items.
-        helpers: processes without batches that work for others of them: throughput does not wait for theirs.
+    """The body of benchmark_mean.json, without `meta`. `with_data`: with `mean_all_batches`, which takes longest;
+    `failed`: processes without a result, by folder; `helpers`: processes without batches that work for others:
+    throughput does not wait for theirs.
     """
     processes = list(results.values())
     only = processes[0] if len(processes) == 1 else None

@@ -41,12 +41,8 @@ class Drift:
 
 
 def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
-    """Where the steady state begins: the first of three batches in a row that are no slower than the level.
-
-    Args:
-        loop: name of the loop.
-        times_ms: duration of each batch, in order of start, warm-up included.
-        warmup_batches: the cut that was chosen.
+    """Where the steady state begins: the first of three batches in a row that are no slower than the level. `times_ms`
+    are of all batches in order of start; `warmup_batches` is the cut that was chosen.
     """
     count = len(times_ms)
     if count < MIN_BATCHES:
@@ -65,9 +61,8 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
 
 
 def find_drift(times_ms: Float64) -> Drift | None:
-    """The change of batches that get slower, or faster, all along; None: they do not.
-
-    Spearman's rank correlation of times and positions, without the first quarter, which may be a slow beginning.
+    """The change of batches that get slower, or faster, all along; None: they do not. Spearman's rank correlation of
+    times and positions, without the first quarter, which may be a slow beginning.
     """
     if len(times_ms) < MIN_BATCHES:
         return None

@@ -97,9 +97,8 @@ def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
 
 
 def order_within(group: Integers, first: Int64, second: Callable[[], Int64]) -> Integers:
-    """Order of rows by small group numbers, then by `first`, then by `second`, which is made only where it decides.
-
-    The same as a lexical sort, but rows that are nearly in order already, as a tracer writes them, take linear time.
+    """Order of rows by small group numbers, then by `first`, then by `second`, which is made only where it decides: a
+    lexical sort that takes linear time for rows that are nearly in order, as a tracer writes them.
     """
     if len(group) and int(group.max()) > np.iinfo(np.int16).max:
         return np.lexsort((second(), first, group))
@@ -116,12 +115,9 @@ def order_within(group: Integers, first: Int64, second: Callable[[], Int64]) -> 
 
 
 class ThreadOrder:
-    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice.
-
-    Args:
-        thread: thread of each event.
-        time: time of each event. `order` sorts the events by both; `is_in_order`: they stand so.
-        tie: of events at one moment, the larger one comes first (an outer call before the inner ones).
+    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice. `order`
+    sorts the events by thread and time; of those at one moment, the one with the larger `tie` comes first (an outer
+    call).
     """
 
     def __init__(self, thread: Int64, time: Int64, tie: Int64 | None = None) -> None:

@@ -40,9 +40,8 @@ class _Anchor:
 
 
 def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
-    """UTC of a trace's moments; None if the trace has no UTC time.
-
-    `machine`: UTC against the monotonic clock during the run; without it, only the session start is left.
+    """UTC of a trace's moments; None if the trace has no UTC time. `machine`: UTC against the monotonic clock during
+    the run; without it, only the session start is left.
     """
     start = trace.meta.session_start_unix_ns
     source, anchors = _anchors(trace)
@@ -134,9 +133,8 @@ def _anchors(trace: Trace) -> tuple[ClockSource, list[_Anchor]]:
 
 
 def _anchor(times_ns: Int64, readings_ns: Int64) -> _Anchor:
-    """The offset (monotonic less trace) that all marks of a row agree on.
-
-    Mark k was made between its own reading and the next: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
+    """The offset (monotonic less trace) that all marks of a row agree on: reading[k] - time[k] <= offset <= reading[k +
+    1] - time[k].
     """
     least = int((readings_ns - times_ns).max())
     most = int((readings_ns[1:] - times_ns[:-1]).min())

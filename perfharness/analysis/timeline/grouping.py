@@ -32,8 +32,8 @@ class Groups:
 
 
 def group_rows(*columns: Integers) -> Groups:
-    """Group rows that are equal in all columns. Linear, whatever the values: by a table of them where they lie close
-    together, by hashing (Arrow's dictionary encoding) where they do not.
+    """Group rows that are equal in all columns, in linear time: by a table of the values where they lie close together,
+    else by hashing (Arrow's dictionary encoding).
     """
     combined = columns[0]
     for column in columns[1:]:
@@ -42,11 +42,8 @@ def group_rows(*columns: Integers) -> Groups:
 
 
 def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -> Groups:
-    """Group rows that are equal in all columns and whose parents are; a group comes after the one around it.
-
-    Args:
-        levels: the rows of each level, the outermost first.
-        parent: the row around each, -1: none.
+    """Group rows that are equal in all columns and whose parents (-1: none) are; a group comes after the one around it.
+    `levels`: the rows of each level, the outermost first.
     """
     code = np.full(len(parent) + 1, -1, dtype=np.int32)
     firsts, count = [np.empty(0, dtype=np.int64)], 0
@@ -162,8 +159,8 @@ def count_by_code(code: Integers, count: int) -> Float64:
 
 
 def unique(values: Integers) -> Integers:
-    """The values that occur, rising. Equal ones mostly stand together, in order, which saves the sort; `np.unique`
-    hashes, which takes many times as long.
+    """The values that occur, rising. Equal ones mostly stand together, in order, which saves the sort that `np.unique`
+    makes.
     """
     heads: Integers = values[np.r_[True, values[1:] != values[:-1]][: len(values)]]
     if (heads[1:] > heads[:-1]).all():

@@ -24,10 +24,9 @@ class Nesting:
 
 
 def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
-    """Find the tightest interval of the same group that contains each interval, borders included.
-
-    Of equal intervals the earlier row is the outer one. Intervals of a group may overlap without one holding the other
-    (start/end ranges). The rule is that of nsys's `nvtx_gpu_proj_trace`.
+    """Find the tightest interval of the same group that contains each interval, borders included; of equal ones the
+    earlier row is the outer one. Intervals of a group may overlap (start/end ranges). The rule is that of nsys's
+    `nvtx_gpu_proj_trace`.
     """
     order = None
     if not is_outer_first(start, end, group):
@@ -114,12 +113,8 @@ def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, 
 
 
 def innermost_at(start: Int64, end: Int64, parent: Integers, first: Int64, last: Int64) -> Int64:
-    """The innermost of some nested intervals that contains each stretch from `first` to `last`, or -1.
-
-    Args:
-        start, end: the intervals, in order of start.
-        parent: the position of the interval around each.
-        first, last: the stretches; equal for moments.
+    """The innermost of nested intervals, in order of start, that contains each stretch from `first` to `last` (equal
+    for moments), or -1. `parent`: the position of the interval around each.
     """
     at = np.asarray(np.searchsorted(start, first, side="right") - 1, dtype=np.int64)
     end = np.append(end, np.iinfo(np.int64).max)  # stands for the place -1

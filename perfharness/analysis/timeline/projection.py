@@ -36,9 +36,8 @@ BLOCK_MEMBERS = 1 << 20
 
 @dataclass(frozen=True)
 class Launches:
-    """Operations with the API call that started them, ordered by thread and start of the call.
-
-    `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` marks the first operation of each call.
+    """Operations with the API call that started them, both as indices, ordered by thread and start of the call;
+    `is_first` marks the first operation of each call.
     """
 
     operation: Integers
@@ -61,9 +60,8 @@ class Projection:
 
 @dataclass(frozen=True)
 class RangeTable:
-    """Ranges of a trace with their nesting and GPU side; the columns are aligned.
-
-    `gpu_known` is False if GPU work was, or may have been, started inside the range and is not in the trace.
+    """Ranges of a trace with their nesting and GPU side. `gpu_known` is False if GPU work was, or may have been,
+    started inside the range and is not in the trace.
     """
 
     ranges: NvtxRanges
@@ -101,9 +99,8 @@ def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
 
 
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
-    """Join operations to calls on process and correlation id.
-
-    If two calls share an id (a driver call inside the runtime call), the later one, the inner, is taken.
+    """Join operations to calls on process and correlation id. If two calls share an id (a driver call inside the
+    runtime call), the inner, later one is taken.
     """
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)

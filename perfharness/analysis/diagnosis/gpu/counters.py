@@ -61,9 +61,7 @@ class _Share:
 
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
     """Counters of each GPU that the stage's kernels, graphs and memsets ran on; where it has none of these, its copies
-    inside a GPU.
-
-    Empty where the trace has no readings, or the stage no such work.
+    inside a GPU. Empty without readings.
     """
     workload = events.workload
     if workload.trace.gpu_metrics is None:
@@ -208,8 +206,7 @@ counted as two (NVIDIA's white papers: 989.4 TFLOP/s of an H100 SXM are 132 mult
 
 def roofline_point(counters: GpuCounters, device: GpuDevice) -> RooflinePoint | None:
     """Achieved operations and bytes per second against the GPU's ceilings; None where a peak or a counter is missing.
-
-    Every tensor operation counts as a multiply-add of 16-bit types, so a rate is at most that.
+    Tensor operations count as multiply-adds of 16-bit types, so a rate is at most that.
     """
     clock_hz = device.clock_hz if counters.sm_clock_mhz is None else counters.sm_clock_mhz * 1e6
     rate = FLOPS_PER_CLOCK.get(device.compute_capability or (0, 0))

@@ -28,11 +28,9 @@ SHARED_RESERVED_BYTES = 1024
 
 @dataclass(frozen=True)
 class Residency:
-    """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
-
-    `limiter` (an index in `LIMITERS`) is what keeps more blocks away from a multiprocessor;
-    `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
-    share of the GPU's warps that can be resident while the grid runs.
+    """How much of its GPU each kernel can use at most; NaN (and -1) where the trace lacks it. `limiter` (in `LIMITERS`)
+    keeps more blocks away from a multiprocessor; `waves` is how often the grid fills the GPU, `fill` the share of
+    multiprocessors that get a block, `occupancy` that of the GPU's warps that can be resident while it runs.
     """
 
     limiter: Int64
@@ -43,10 +41,8 @@ class Residency:
 
 @dataclass(frozen=True)
 class KernelGroups:
-    """Kernels of one name, device, grid, block, registers and shared memory, a row each.
-
-    `of` is the group of each operation of the trace, -1 for what is no kernel; `example` an operation of each group;
-    `kind` an index in `KINDS_OF_KERNELS`.
+    """Kernels of one name, device, grid, block, registers and shared memory, a row each. `of` is the group of each
+    operation (-1: no kernel), `example` an operation of each group, `kind` an index in `KINDS_OF_KERNELS`.
     """
 
     of: Integers
@@ -122,18 +118,10 @@ def find_residency(
     devices: list[GpuDevice], device: Int64, *, blocks: Float64, threads: Float64, registers: Int64,
     shared_bytes: Int64,
 ) -> Residency:  # fmt: skip
-    """How much of its GPU each grid can use at most.
+    """How much of its GPU each grid can use at most; `device` indexes `devices`. NaN, or below 0: not known.
 
     The reckoning of NVIDIA's occupancy calculator (cuda_occupancy.h) for compute capability 5 and newer, with the
-    largest share of the L1 cache as shared memory; the driver may choose less, so this is an upper bound.
-
-    Args:
-        devices: the GPUs, `device` the index of each grid's own among them.
-        device: as above.
-        blocks: of the grid; NaN: not known.
-        threads: of a block; NaN: not known.
-        registers: of a thread; below 0: not known.
-        shared_bytes: of a block, static and dynamic; below 0: not known.
+    largest share of the L1 cache as shared memory; the driver may choose less.
     """
 
     def fact(read: Callable[[GpuDevice], float | None]) -> Float64:

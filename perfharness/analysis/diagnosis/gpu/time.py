@@ -7,18 +7,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.gpu.call_roles import READ_BACK
-from perfharness.analysis.diagnosis.gpu.calls import stays_inside
+from perfharness.analysis.diagnosis.gpu.calls import (
+    ALLOCATE,
+    COPY,
+    LAUNCH,
+    READ_BACK,
+    ROLES,
+    WAIT,
+    host_memory,
+    stays_inside,
+)
 from perfharness.analysis.diagnosis.gpu.counters import trace_counters
-from perfharness.analysis.diagnosis.gpu.issuing import Issued, issuing
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, calls_named
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.diagnosis import GpuCounters, GpuLimits
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, MemoryKind
 
 MIN_BATCHES = 6
 """With fewer, a second half says nothing about the steady state."""
@@ -31,16 +38,14 @@ INSTANTIATES = r"cu(da)?GraphInstantiate"
 
 @dataclass(frozen=True)
 class GpuTime:
-    """Of a stage in one pass; shares of its time.
-
-    `busy` may exceed 1: the GPU works longer than the host. `capturing`: CUDA graphs. `helpers_reads`: values per batch
-    that threads without a stage read from the GPU meanwhile. `headroom`: what of `busy` its peak would save, None: not
-    known. `has_all_calls`: calls that start no GPU work were recorded, too.
+    """Of a stage in one pass; shares of its time, but counts per batch of what has one: `launches`, `copies`,
+    `read_backs`, `waits`, `allocations`, and `helpers_reads` (values that threads without a stage read from the GPU).
     """
 
     limits: GpuLimits
     counters: list[GpuCounters] = field(default_factory=list)
-    busy: float = 0.0
+    has_all_calls: bool = False  # calls that start no GPU work were recorded, too
+    busy: float = 0.0  # may exceed 1: the GPU works longer than the host
     copy_only: float = 0.0
     idle: float = 1.0
     blocking_idle: float = 0.0
@@ -48,11 +53,24 @@ class GpuTime:
     other_stage: str | None = None
     shared: float = 0.0
     recompiling: float = 0.0
-    capturing: float = 0.0
+    capturing: float = 0.0  # CUDA graphs
     helpers_reads: float = 0.0
-    headroom: float | None = None
-    made: Issued = field(default_factory=Issued)
-    has_all_calls: bool = False
+    headroom: float | None = None  # what of `busy` its peak would save
+    launches: float = 0.0
+    launching: float = 0.0  # with what leads to the calls
+    launch_calls: float = 0.0  # only the calls
+    issued_gpu: float = 0.0  # time on the GPU of what was launched
+    copies: float = 0.0
+    copying: float = 0.0
+    copies_gpu: float = 0.0
+    pageable: float = 0.0  # time on the GPU of copies from or to pageable memory
+    read_backs: float = 0.0
+    reading: float = 0.0
+    waits: float = 0.0
+    synchronizing: float = 0.0
+    turning: float = 0.0  # what leads to read-backs and waits
+    allocations: float = 0.0
+    allocating: float = 0.0
 
 
 def gpu_time(events: StageEvents) -> GpuTime:
@@ -79,9 +97,56 @@ def gpu_time(events: StageEvents) -> GpuTime:
         capturing=_capturing(events) / wall,
         helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
         headroom=_headroom(limits),
-        made=issuing(events),
         has_all_calls=workload.has_all_calls,
+        **_issuing(events),
     )
+
+
+def _issuing(events: StageEvents) -> dict[str, float]:
+    """What the host does to give the GPU work: the stage's calls by what they are for, each moment under one."""
+    calls, call = events.workload.calls, events.call
+    if not len(call):
+        return {}
+    role, step, leads_to = calls.role[call], calls.step_ns[call], calls.leads_to[call]
+    first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
+    step[first] = calls.steps(call[first], calls.start_ns[call[first]] - events.start_ns[events.call_of[first]])
+    spent_ns = np.bincount(role, weights=calls.spent_ns[call], minlength=ROLES)
+    to_it_ns = np.bincount(leads_to, weights=step, minlength=ROLES)
+    count = np.bincount(role, minlength=ROLES).astype(np.float64)
+    started = np.bincount(role[calls.starts[call]], minlength=ROLES).astype(np.float64)
+    of_operation = calls.of_launch[events.launch]
+    gpu_ns = np.bincount(of_operation, weights=events.operation_ns, minlength=ROLES)
+    copied = events.operation[of_operation == COPY]
+    # Waits for copies that other stages started are waits of this one.
+    waits = [WAIT] if started[READ_BACK] else [WAIT, READ_BACK]
+    counts = {
+        "launches": count[LAUNCH],
+        "copies": started[COPY],
+        "read_backs": started[READ_BACK],
+        "waits": count[waits].sum(),
+        "allocations": count[ALLOCATE],
+    }
+    times_ns = {
+        "launching": spent_ns[LAUNCH] + to_it_ns[LAUNCH],
+        "launch_calls": spent_ns[LAUNCH],
+        "issued_gpu": gpu_ns[LAUNCH],
+        "copying": spent_ns[COPY] + to_it_ns[COPY],
+        "copies_gpu": gpu_ns[COPY],
+        "pageable": _pageable_ns(events, copied),
+        "reading": spent_ns[READ_BACK] if started[READ_BACK] else 0.0,
+        "synchronizing": spent_ns[waits].sum(),
+        "turning": to_it_ns[READ_BACK] + to_it_ns[WAIT],
+        "allocating": spent_ns[ALLOCATE],
+    }
+    batches, wall = max(events.stage.batches, 1), max(events.wall, 1.0)
+    shares = {name: float(ns) / wall for name, ns in times_ns.items()}
+    return {name: float(number) / batches for name, number in counts.items()} | shares
+
+
+def _pageable_ns(events: StageEvents, copies: Int64) -> float:
+    operations = events.workload.trace.operations
+    mine = copies[host_memory(events.workload.trace.details, copies) == MemoryKind.PAGEABLE]
+    return float((operations.end_ns[mine] - operations.start_ns[mine]).sum())
 
 
 def _shared(events: StageEvents) -> float:
@@ -107,9 +172,8 @@ def _capturing(events: StageEvents) -> float:
     calls, trace = events.workload.calls, events.workload.trace
     if not any(re.match(BEGINS_CAPTURE, name) for name in trace.names):
         return 0.0
-    names = CudaCalls(trace.api, trace.names)
-    of = calls.index[events.call]
-    begin, end, made = (events.call[names.of(one)[of]] for one in (BEGINS_CAPTURE, ENDS_CAPTURE, INSTANTIATES))
+    of, names = calls.lines.order[events.call], (BEGINS_CAPTURE, ENDS_CAPTURE, INSTANTIATES)
+    begin, end, made = (events.call[calls_named(trace, one)[of]] for one in names)
     end = end[calls.start_ns[end] > calls.start_ns[begin].min(initial=np.iinfo(np.int64).max)]
     begin = begin[np.searchsorted(calls.start_ns[begin], calls.start_ns[end]) - 1]
     starts, ends = np.concatenate([begin, made]), np.concatenate([end, made])
@@ -132,10 +196,10 @@ def _headroom(limits: GpuLimits) -> float | None:
 
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
     """Time of waits and readings while the GPU did what other stages started, ns, and one of these stages."""
-    workload, calls, roles, own = events.workload, events.workload.calls, events.workload.roles, events.own
-    waits = events.call[calls.is_blocking[events.call] | (roles.role[events.call] == READ_BACK)]
+    workload, calls, own = events.workload, events.workload.calls, events.own
+    waits = events.call[calls.is_blocking[events.call] | (calls.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
-    end = np.maximum(calls.end_ns[waits], start + roles.spent_ns[waits])
+    end = np.maximum(calls.end_ns[waits], start + calls.spent_ns[waits])
     others = events.gpus.busy.within(start, end) - own.within(start, end)
     if not len(others) or not others.sum():
         return 0.0, None

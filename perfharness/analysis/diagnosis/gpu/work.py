@@ -78,7 +78,7 @@ def copies(events: StageEvents) -> list[CopyGroup]:
     workload, per_batch, at = events.workload, events.per_batch, events.copies
     operations, details = workload.trace.operations, workload.trace.details
     duration = operations.end_ns[at] - operations.start_ns[at]
-    memory = host_memory(details.copy_kind[at], details.source[at], details.target[at])
+    memory = host_memory(details, at)
     gpu, (source, target) = workload.gpus.of[at], _ends(workload, at)
     groups = group_rows(details.copy_kind[at], memory, gpu, source, target)
     found = []

@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table, own_idle_ns
+from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.thread_readings import ThreadReadings, thread_times
 from perfharness.analysis.stages.roles import StageTable
@@ -38,27 +37,11 @@ class OtherProcesses:
 
 @dataclass(frozen=True)
 class SomeGpus:
-    """Some GPUs of a trace: all work, that of kernels, memsets and graphs, and how long each call found them idle."""
+    """When some GPUs of a trace were at work, on something else than copies, and how long each call found them idle."""
 
-    workload: Workload
-    is_mine: Bool
-
-    @cached_property
-    def busy(self) -> BusyLine:
-        """When they were at work."""
-        return busy_line(self.workload.trace.operations, self.is_mine)
-
-    @cached_property
-    def compute(self) -> BusyLine:
-        """When they were at work on something else than copies."""
-        operations = self.workload.trace.operations
-        is_copy = operations.kind == GpuOperationKind.MEMCPY
-        return busy_line(operations, self.is_mine & ~is_copy) if is_copy.any() else self.busy
-
-    @cached_property
-    def own_idle_ns(self) -> Integers:
-        """Of each call, without the calls inside it."""
-        return own_idle_ns(self.workload.calls, self.busy)
+    busy: BusyLine
+    compute: BusyLine
+    own_idle_ns: Integers
 
 
 @dataclass(frozen=True)
@@ -93,12 +76,7 @@ class Workload:
     @cached_property
     def calls(self) -> CallTable:
         """All CUDA calls."""
-        return call_table(self.trace, self.analysis.launches)
-
-    @cached_property
-    def roles(self) -> CallRoles:
-        """What each call is for."""
-        return call_roles(self.trace, self.calls, self.analysis.launches, api_is_complete=self.has_all_calls)
+        return call_table(self.trace, self.analysis.launches, api_is_complete=self.has_all_calls)
 
     @cached_property
     def gpus(self) -> Gpus:
@@ -113,9 +91,12 @@ class Workload:
     def on(self, gpus: tuple[int, ...]) -> SomeGpus:
         """Only these GPUs, by index: what others do is not a stage's that does not use them."""
         if gpus not in self._on:
-            of = self.gpus.of
+            of, operations = self.gpus.of, self.trace.operations
             is_mine = np.isin(of, gpus) if len(gpus) < len(self.gpus) else np.ones(len(of), dtype=np.bool_)
-            self._on[gpus] = SomeGpus(self, is_mine)
+            is_copy = operations.kind == GpuOperationKind.MEMCPY
+            busy = busy_line(operations, is_mine)
+            compute = busy_line(operations, is_mine & ~is_copy) if is_copy.any() else busy
+            self._on[gpus] = SomeGpus(busy, compute, self.calls.own_idle_ns(busy))
         return self._on[gpus]
 
     @cached_property
@@ -174,10 +155,8 @@ class StageKernels:
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders).
-
-    `launch_of` and `call_of`: the range that each belongs to; `gpus`: those that the stage uses, or, where it started
-    nothing, all.
+    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders), each
+    with its range (`…_of`).
     """
 
     workload: Workload
