@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
-from perfharness.analysis.diagnosis.gpu.time import GpuTime
+from perfharness.analysis.diagnosis.gpu.stage import GpuTime
 from perfharness.analysis.diagnosis.host import WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.model.activity import Activity

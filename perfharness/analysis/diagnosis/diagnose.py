@@ -10,8 +10,7 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.causes import Evidence, find_causes
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply
-from perfharness.analysis.diagnosis.gpu.time import GpuTime, gpu_time
-from perfharness.analysis.diagnosis.gpu.work import copies, top_kernels
+from perfharness.analysis.diagnosis.gpu.stage import GpuTime, copies, gpu_time, top_kernels
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
 from perfharness.analysis.stages.times import StageRows, stage_rows
@@ -78,12 +77,8 @@ class Pass:
     def batches_around(self, stage: StageRows) -> int:
         """Batches of the loop that a stage is in; where it is in none, its own occurrences."""
         batches = (self.stages.get(stage.path[:length]) for length in range(1, len(stage.path) + 1))
-        outermost = next((one for one in batches if one is not None and self._is_batch[one.number]), stage)
-        return outermost.batches
-
-    @cached_property
-    def _is_batch(self) -> Bool:
-        return np.asarray(self.analysis.stages.paths.is_batch)
+        is_batch = self.analysis.stages.paths.is_batch
+        return next((one for one in batches if one is not None and is_batch[one.number]), stage).batches
 
     def events(self, stage: StageRows) -> StageEvents | None:
         """GPU work of a stage; None: it uses no GPU, or its GPU work is not known."""

@@ -50,8 +50,14 @@ def stage_energies(
     """Energy of each stage in the windows, `waiting` last. `busy`: when each was at work on the GPU; `windows` are in
     order and do not overlap; `counts`: batches and items in them.
     """
-    spans = {name: _inside(_bridged(*merge(*own)), windows) for name, own in busy.items()}
-    spans[WAITING] = _inside(_gaps(*union(list(spans.values()))), windows)
+    spans = {}
+    for name, work in busy.items():
+        start, end = merge(*work)
+        is_break = start[1:] - end[:-1] >= BRIDGED_NS
+        joined = start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
+        spans[name] = _inside(joined, windows)
+    at_work, ends = union(list(spans.values())), np.iinfo(np.int64)
+    spans[WAITING] = _inside((np.r_[ends.min, at_work[1]], np.r_[at_work[0], ends.max]), windows)
     seconds = sum(end - start for start, end in windows) / NS_PER_S
     found = []
     for name, own in spans.items():
@@ -120,22 +126,9 @@ def union(parts: Sequence[Spans]) -> Spans:
     return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
-def _bridged(start: Int64, end: Int64) -> Spans:
-    """Join intervals with short pauses between them."""
-    is_break = start[1:] - end[:-1] >= BRIDGED_NS
-    return start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
-
-
-def _gaps(start: Int64, end: Int64) -> Spans:
-    """Gaps before, between and after intervals."""
-    ends = np.iinfo(np.int64)
-    return np.r_[ends.min, end], np.r_[start, ends.max]
-
-
 def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:
     """The parts of intervals that lie in the windows."""
-    clipped = [(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows]
-    return union(clipped)
+    return union([(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows])
 
 
 def rounded(value: float | None) -> float | None:

@@ -10,8 +10,9 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.throughput import loop_window
 from perfharness.analysis.stages.times import stage_of_calls
-from perfharness.analysis.timeline.busy import merge
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.gpus import find_gpus
+from perfharness.analysis.timeline.grouping import rows_by_code
 from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
 from perfharness.model.trace import Bool, Int64
 
@@ -71,15 +72,9 @@ def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
     group = np.full(len(trace.operations), len(paths), dtype=np.int64)
     inside = row >= 0
     group[launches.operation[inside]] = paths.code[row[inside]]
-    mine = np.flatnonzero(chosen)
-    by_group = mine[np.argsort(group[mine], kind="stable")]
-    bounds = np.r_[0, np.cumsum(np.bincount(group[mine], minlength=len(paths) + 1))]
-    busy = []
-    for number in range(len(paths) + 1):
-        of_stage = by_group[bounds[number] : bounds[number + 1]]
-        start, end = merge(trace.operations.start_ns[of_stage], trace.operations.end_ns[of_stage])
-        busy.append((start + utc, end + utc))
-    return GpuWork((*names, OUTSIDE), tuple(busy))
+    of_stages = rows_by_code(np.append(group, len(paths)), np.append(chosen, False))
+    lines = [BusyLine(trace.operations.start_ns[mine], trace.operations.end_ns[mine]) for mine in of_stages]
+    return GpuWork((*names, OUTSIDE), tuple((line.start + utc, line.end + utc) for line in lines))
 
 
 @dataclass(frozen=True)
@@ -172,9 +167,8 @@ class MeasuredProcess:
 
 def merged(windows: Sequence[Window]) -> tuple[Window, ...]:
     """Their union: in order, and neither overlapping nor touching."""
-    columns = np.asarray(windows, dtype=np.int64).reshape(-1, 2)
-    start, end = merge(columns[:, 0], columns[:, 1])
-    return tuple(zip(start.tolist(), end.tolist(), strict=True))
+    line = BusyLine(*np.asarray(windows, dtype=np.int64).reshape(-1, 2).T)
+    return tuple(zip(line.start.tolist(), line.end.tolist(), strict=True))
 
 
 def union_window(windows: Sequence[Window | None]) -> Window | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments import Segments, paint
-from perfharness.analysis.segments.calls import Calls
+from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.paint import WAITS_FOR_GPU, Line
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences
@@ -186,9 +186,8 @@ class _Stack:
         self.is_call = _outermost_calls(stages, analysis.trace)
         self._stage: Int64 = np.append(np.arange(len(stages)), -1)
         """Of each row, itself or the stage around the call that it is in."""
-        in_call = np.append(self.is_call, False)
+        in_call = stages.inside(self.is_call)
         for at in stages.rows_of_levels:
-            in_call[at] |= in_call[stages.parent[at]]
             self._stage[at] = np.where(in_call[at], self._stage[stages.parent[at]], at)
         self._analysis = analysis
         self._first_ns = stages.start_ns[analysis.stage_times.outermost_batches()].min()
@@ -243,10 +242,7 @@ def _outermost_calls(stages: StageTable, trace: Trace) -> Bool:
 
     named = by_name(trace.names, trace.ranges.category[stages.index], is_communication).astype(np.bool_)
     wanted = named & ~stages.is_batch
-    inside = np.zeros(len(stages), dtype=np.bool_)
-    for at in stages.rows_of_levels[1:]:
-        inside[at] = wanted[stages.parent[at]] | inside[stages.parent[at]]
-    return np.asarray(wanted & ~inside, dtype=np.bool_)
+    return np.asarray(wanted & ~np.append(stages.inside(wanted), False)[stages.parent], dtype=np.bool_)
 
 
 def _host_calls(analysis: Analysis, stack: _Stack) -> _Found:

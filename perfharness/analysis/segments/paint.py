@@ -7,19 +7,19 @@ to its duration. Moments without an event are `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.segments.calls import Calls
-from perfharness.analysis.segments.events import NO_NAME, Events, collections, lock_waits, os_waits
+from perfharness.analysis.segments.events import NO_NAME, Calls, host_events, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import distinct, group_rows, select, unique
 from perfharness.analysis.timeline.intervals import outer_first
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import Float64
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
 from perfharness.trace.columns import narrow
@@ -40,6 +40,13 @@ class Sums:
 
     def __len__(self) -> int:
         return len(self.ns)
+
+
+def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
+    """Sums of each combination of values of the keys, in order of first appearance."""
+    groups = group_rows(*keys.values())
+    sums = (np.bincount(groups.code, weights=each, minlength=len(groups)).astype(np.float64) for each in (ns, samples))
+    return Sums({column: values[groups.first] for column, values in keys.items()}, *sums)
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,8 @@ class Segments:
 
     def sum_by(self, *columns: str) -> Sums:
         """Nanoseconds of each combination of values of these columns, in order of first appearance."""
-        values = [np.asarray(getattr(self, column), dtype=np.int64) for column in columns]
-        groups = group_rows(*values)
-        total = np.bincount(groups.code, weights=self.end_ns - self.start_ns, minlength=len(groups))
-        keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
-        return Sums(keys, total.astype(np.float64), np.full(len(groups), np.nan))
+        keys = {column: np.asarray(getattr(self, column), dtype=np.int64) for column in columns}
+        return sum_by(keys, (self.end_ns - self.start_ns).astype(np.float64), np.full(len(self), np.nan))
 
     def at(self, column: str, values: Int64, time_ns: Int64) -> Int64:
         """The segment with each of these values of a column (a thread, a range) at each moment; -1: none."""
@@ -117,7 +121,12 @@ def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int6
     line = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows])
     levels = _ranges_inside(stages, rows)
     own = [line.spans(place, stages.start_ns[inner], stages.end_ns[inner]) for inner, place in levels]
-    events = list(_events(analysis, calls))
+    events = [
+        *os_waits(analysis),
+        *host_events(analysis, HostEventKind.GIL_WAITED, Activity.GIL),
+        calls.events,
+        *host_events(analysis, HostEventKind.COLLECTION, Activity.GC),
+    ]
     spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
     pieces = Pieces(line, [*own, *spans])
     row = narrow(np.concatenate([rows[:0], *(inner for inner, _ in levels)]))[pieces.topmost(own)]
@@ -162,14 +171,6 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     for column, values in ((found.start_ns, start), (found.end_ns, end), (found.gpu, name[first])):
         column[parts] = values
     return found
-
-
-def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
-    """From the least to the most specific."""
-    yield from os_waits(analysis)
-    yield from lock_waits(analysis)
-    yield calls.events
-    yield from collections(analysis)
 
 
 @dataclass(frozen=True)

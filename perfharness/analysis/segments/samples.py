@@ -15,9 +15,9 @@ from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.analysis.host_samples.compilers import compilers_of_stacks
 from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.segments.events import activities
-from perfharness.analysis.segments.paint import Segments, Sums
+from perfharness.analysis.segments.paint import Segments, Sums, sum_by
 from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows, select
+from perfharness.analysis.timeline.grouping import distinct, select
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.result import Float64
@@ -70,11 +70,7 @@ class SampleTimes:
 
     def sum_by(self, *columns: str) -> Sums:
         """Time and number of the samples with each combination of values, in order of first appearance."""
-        values = [getattr(self, column) for column in columns]
-        groups = group_rows(*values)
-        ns, count = (np.bincount(groups.code, weights=each, minlength=len(groups)) for each in (self.ns, self.count))
-        keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
-        return Sums(keys, ns.astype(np.float64), count.astype(np.float64))
+        return sum_by({column: getattr(self, column) for column in columns}, self.ns, self.count)
 
     def where(self, chosen: Bool) -> SampleTimes:
         """The chosen rows."""

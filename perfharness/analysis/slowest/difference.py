@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments import SampleTimes, paint, sample_times
-from perfharness.analysis.segments.calls import Calls
+from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.paint import Line
 from perfharness.analysis.segments.samples import MIN_SAMPLES, UNKNOWN
 from perfharness.analysis.slowest import results

@@ -141,6 +141,13 @@ class StageTable:
         """Rows of each level, the outermost first, each level's in their order."""
         return rows_of_levels(self.level)
 
+    def inside(self, chosen: Bool) -> Bool:
+        """Which stages are chosen, or lie in one that is."""
+        found = np.append(chosen, False)
+        for rows in self.rows_of_levels[1:] if chosen.any() else ():
+            found[rows] |= found[self.parent[rows]]
+        return found[:-1]
+
 
 def find_stages(
     trace: Trace, nesting: Nesting, domain: str | None = None, batch_pattern: str | None = None
@@ -230,9 +237,6 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     cut = is_batch & (items == NOT_COUNTED) & open_at_end
     deleted = np.append(cut, False)
     deleted[holder[marks(conventions.MARK_DELETE)]] = True
-    deleted[-1] = False
-    for rows in rows_of_levels(level)[1:] if deleted.any() else ():
-        deleted[rows] |= deleted[parent[rows]]
     at = marks(conventions.MARK_BARRIER)
     waits = BarrierWaits(mark_thread[at], mark_ns[at] - payload[at], mark_ns[at])
     table = StageTable(
@@ -263,7 +267,7 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
         from_recorder=True,
         barrier_waits=waits,
     )
-    return _rows(table, np.flatnonzero(is_kept & ~deleted[:-1]))
+    return _rows(table, np.flatnonzero(is_kept & ~table.inside(deleted[:-1])))
 
 
 def _with_lanes_of_others(
@@ -300,14 +304,13 @@ def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Int
         above = around[rows]
         inside = is_inside[above]
         new_owner[rows[inside]] = new_owner[above[inside]]
+        level[rows[inside]] = level[above[inside]] + 1
         is_inside[rows[inside]] = True
         rows, above = rows[~inside], above[~inside]
         while (climbing := (above >= 0) & (new_owner[above] != owner[rows])).any():
             above = np.where(climbing, around[above], above)
-        parent[rows] = above
+        parent[rows], level[rows] = above, np.where(above >= 0, level[above] + 1, 0)
     new_owner = new_owner[:-1]
-    for rows in rows_of_levels(nesting.level[:count]):
-        level[rows] = np.where(parent[rows] >= 0, level[parent[rows]] + 1, 0)
     return parent, level, new_owner, new_owner >= 0
 
 
@@ -335,14 +338,8 @@ def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> list[Finding]:
         trace.names[ranges.name[row]] + (f"_{ranges.payload[row]}" if ranges.has_payload[row] else "")
         for row in rows[:5].tolist()
     ]
-    return [
-        Finding(
-            "batches-cut",
-            Severity.WARNING,
-            f"The end of its process cut {len(batches)} batch(es), which are not in these results; open were "
-            f"{', '.join(names)}.",
-        )
-    ]
+    message = f"The end of its process cut {len(batches)} batch(es), which are not in these results"
+    return [Finding("batches-cut", Severity.WARNING, f"{message}; open were {', '.join(names)}.")]
 
 
 def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits) -> Int64:
@@ -367,7 +364,11 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     findings = []
     if domain is not None:
         wanted = owner == (owners.index(domain) if domain in owners else -2)
-        findings += [] if domain in owners else [_domain_not_found(domain, owners)]
+        if domain not in owners:
+            message = f"No NVTX range of domain '{domain}' is in the trace; domains there are: "
+            hint = "Name one of these with --domain, or leave the option out."
+            message += f"{_listed(map(repr, owners))}."
+            findings.append(Finding("domain-not-found", Severity.ERROR, message, hint))
     findings += _ended_on_another_thread(trace, wanted & ranges.crosses_threads)
     index = np.flatnonzero(wanted & ~ranges.crosses_threads)
     at = slice(None) if len(index) == len(ranges) else index  # of all, no copies
@@ -377,7 +378,10 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     pattern = re.compile(asked or DEFAULT_BATCH_PATTERN, re.IGNORECASE)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[at], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
-        findings.append(_pattern_not_found(asked, names, name))
+        message = f"No range name matches --batch-pattern '{asked}', so there are no batches; names there are: "
+        message += f"{_listed(repr(names[code]) for code in distinct(name))}."
+        hint = "The pattern is matched from the start of a name."
+        findings.append(Finding("batch-pattern-not-found", Severity.ERROR, message, hint))
     nothing = np.zeros(len(index), dtype=np.int64)
     return StageTable(
         index=index,
@@ -458,26 +462,6 @@ def _listed(names: Iterable[str]) -> str:
     every = list(names)
     more = [f"and {len(every) - LISTED} more names"] if len(every) > LISTED else []
     return ", ".join([*every[:LISTED], *more]) or "none"
-
-
-def _domain_not_found(domain: str, owners: list[str]) -> Finding:
-    return Finding(
-        "domain-not-found",
-        Severity.ERROR,
-        f"No NVTX range of domain '{domain}' is in the trace; domains there are: {_listed(map(repr, owners))}.",
-        "Name one of these with --domain, or leave the option out.",
-    )
-
-
-def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:
-    there = dict.fromkeys(names[code] for code in distinct(name))
-    return Finding(
-        "batch-pattern-not-found",
-        Severity.ERROR,
-        f"No range name matches --batch-pattern '{pattern}', so there are no batches; names there are: "
-        f"{_listed(map(repr, there))}.",
-        "The pattern is matched from the start of a name.",
-    )
 
 
 def _batches_by_name(

@@ -63,7 +63,6 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
         above = stages.parent[rows]
         batch[rows] = np.where(batch[rows] >= 0, batch[rows], batch[above])
         outer[rows] = np.where(outer[above] >= 0, outer[above], outer[rows])
-        warmup[rows] |= warmup[above]
     items = np.append(np.where(stages.items == NOT_COUNTED, np.nan, stages.items), np.nan)
     return StageTimes(
         start_ns=stages.start_ns,
@@ -75,7 +74,7 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
         batch=batch,
         outer_batch=outer,
         items=items[batch],
-        warmup=warmup,
+        warmup=stages.inside(warmup),
         loop=loop,
     )
 
@@ -97,8 +96,7 @@ def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
     has_batches = bool(stages.is_batch.any())
     code = stages.paths.code
     eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
-    rows, counts = rows_by_code(code, eligible & ~times.warmup)
-    by_path = np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
+    by_path = rows_by_code(code, eligible & ~times.warmup)
     in_order = code[eligible]
     found = []
     for number in in_order[group_rows(in_order).first].tolist():

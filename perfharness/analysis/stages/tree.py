@@ -77,8 +77,7 @@ def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
     while len(above := unique(above[above >= 0])):
         holds_batches[above] = True
         above = stages.parent[above]
-    rows, counts = rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)
-    for path, mine in enumerate(np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else ()):
+    for path, mine in enumerate(rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)):
         if len(mine):
             yield OutsideStage(stages.paths.names(path), {time: times.times[time][mine] for time in TIMES})
 

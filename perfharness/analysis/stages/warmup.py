@@ -49,7 +49,9 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
         reason = f"{count} batches are too few, {MIN_BATCHES} are needed"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
     reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
-    level, tolerance = _level(reference)
+    level = float(np.median(reference))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(reference - level)))
+    tolerance = max(DEVIATIONS * sigma, MIN_TOLERANCE * level)
     if (drift := find_drift(times_ms)) is not None:
         return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, str(drift))
     start = _first_steady(times_ms <= level + tolerance)
@@ -103,15 +105,6 @@ def drift_findings(analysis: Analysis) -> list[Finding]:
         if drift is not None:
             found.setdefault(path_text(analysis.stages.paths.of_row(int(rows[0]))), drift)
     return [Finding(DRIFT, Severity.WARNING, f"{name}: {drift}.", DRIFT_HINT) for name, drift in found.items()]
-
-
-def _level(reference: Float64) -> tuple[float, float]:
-    level = float(np.median(reference))
-    return level, max(DEVIATIONS * _sigma(reference), MIN_TOLERANCE * level)
-
-
-def _sigma(values: Float64) -> float:
-    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
 def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:

@@ -202,7 +202,7 @@ def _cut_off(trace: Trace) -> Lost | None:
     """Ranges that end after the last CUDA event of a process of which nsys lacks the rest."""
     ranges, api, operations = trace.ranges, trace.api, trace.operations
     affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
-    cut_off = sorted(trace.meta.cuda_cut_off & set(pid.tolist()))
+    cut_off = sorted(trace.meta.cuda_cut_off.intersection(distinct(pid)))
     for process in cut_off:
         ends = (api.end_ns[pid_of(api.thread) == process], operations.end_ns[pid_of(operations.process) == process])
         affected |= (pid == process) & (ranges.end_ns > np.max(np.concatenate(ends), initial=np.iinfo(np.int64).min))

@@ -55,13 +55,13 @@ def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -
     return Groups(code[:-1], np.concatenate(firsts))
 
 
-def rows_by_code(code: Integers, wanted: Bool) -> tuple[Int64, Int64]:
-    """The wanted rows, those of each code together and in their order; and how many each code has."""
+def rows_by_code(code: Integers, wanted: Bool) -> list[Int64]:
+    """The wanted rows of each code, in their order."""
     rows = np.flatnonzero(wanted)
     codes = code[rows]
     narrow = codes.astype(np.int16) if codes.max(initial=0) < 1 << 15 else codes
     counts = np.bincount(codes, minlength=int(code.max(initial=-1)) + 1)
-    return rows[np.argsort(narrow, kind="stable")], counts
+    return np.split(rows[np.argsort(narrow, kind="stable")], np.cumsum(counts)[:-1]) if len(counts) else []
 
 
 def rows_of_levels(level: Integers) -> list[Integers]:

@@ -36,13 +36,15 @@ BLOCK_MEMBERS = 1 << 20
 
 @dataclass(frozen=True)
 class Launches:
-    """Operations with the API call that started them, both as indices, ordered by thread and start of the call;
-    `is_first` marks the first operation of each call.
+    """Operations with the API call that started them, both as indices, ordered by thread and start of the call.
+
+    `is_first` marks the first operation of each call; `lines` finds those of a stretch of a thread.
     """
 
     operation: Integers
     call: Integers
     is_first: Bool
+    lines: ThreadOrder
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -109,7 +111,7 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
     call = call[order]
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
-    return Launches(narrow(started[order]), call, is_first)
+    return Launches(narrow(started[order]), call, is_first, ThreadOrder(api.thread[call], api.start_ns[call]))
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
@@ -138,10 +140,9 @@ def project(trace: Trace, launches: Launches, wanted: Bool) -> Projection:
     """Project the wanted ranges; others get nothing."""
     api, operations, ranges = trace.api, trace.operations, trace.ranges
     found = Projection(*np.zeros((4, len(ranges)), dtype=np.int64))
-    thread, call_start, call_end = (column[launches.call] for column in (api.thread, api.start_ns, api.end_ns))
+    call_end = api.end_ns[launches.call]
     start, end = operations.start_ns[launches.operation], operations.end_ns[launches.operation]
-    lines = ThreadOrder(thread, call_start)
-    first, last = lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
+    first, last = launches.lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
     rows = np.flatnonzero((last > first) & wanted)
     blocks = np.cumsum(last[rows] - first[rows]) // BLOCK_MEMBERS
     for block in np.split(rows, np.flatnonzero(np.diff(blocks)) + 1) if len(rows) else ():

@@ -89,7 +89,11 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     work = float(time.sum() + other_ns.sum())
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = [each for each in counters if each.seconds]
-    shares = {name: _mean(counted, name) for name in COUNTED} if counted else {}
+    shares: dict[str, float] = {}
+    for name in COUNTED if counted else ():  # of all GPUs that it uses, each by the time of its kernels there
+        values = [getattr(each, name) for each in counted]
+        if None not in values:
+            shares[name] = float(np.average(values, weights=[each.seconds for each in counted]))
     limit, basis = _judge(parts, shares)
     shapes_known = not np.isnan(fill).any()
     return GpuLimits(
@@ -143,15 +147,7 @@ COUNTED = {
 """Field of `GpuCounters` -> its name in a sentence."""
 
 
-def _mean(counted: Sequence[GpuCounters], name: str) -> float | None:
-    """Of all GPUs that it uses, each by the time of its kernels there; None where one of them lacks the counter."""
-    values = [(one.seconds, getattr(one, name)) for one in counted]
-    if any(value is None for _, value in values):
-        return None
-    return float(sum(seconds * value for seconds, value in values) / sum(seconds for seconds, _ in values))
-
-
-def _judge(parts: _Parts, shares: Mapping[str, float | None]) -> tuple[GpuLimit, Basis | None]:
+def _judge(parts: _Parts, shares: Mapping[str, float]) -> tuple[GpuLimit, Basis | None]:
     """The first rule that holds, the surest evidence first.
 
     Where most of the work is the exchange with other GPUs, what pipes, memory and multiprocessors do says nothing.
@@ -171,10 +167,8 @@ def _judge(parts: _Parts, shares: Mapping[str, float | None]) -> tuple[GpuLimit,
     return next(((limit, basis) for holds, limit, basis in rules if holds), (GpuLimit.CANNOT_TELL, None))
 
 
-def _evidence(
-    parts: _Parts, shares: Mapping[str, float | None], moved_gb_per_s: float, *, with_names: bool
-) -> list[str]:
-    counted = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items() if share is not None]
+def _evidence(parts: _Parts, shares: Mapping[str, float], moved_gb_per_s: float, *, with_names: bool) -> list[str]:
+    counted = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items()]
     by_name = parts.by_name if with_names else dict.fromkeys(parts.by_name, 0.0)
     products = parts.products if with_names else 0.0
     sentences = (

@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kerne
 from perfharness.analysis.diagnosis.thread_readings import ThreadReadings, thread_times
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageRows
-from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
+from perfharness.analysis.timeline.busy import BusyLine, expand, overlaps
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import unique
 from perfharness.model.result import Float64
@@ -66,12 +66,6 @@ class Workload:
     def has_all_calls(self) -> bool:
         """Whether calls that start no GPU work are in the trace: of the embedded tracer, in the profiling pass."""
         return self.trace.meta.has_all_calls or self.trace.meta.gpu_coverage == "no_gpu_work"
-
-    @cached_property
-    def launch_lines(self) -> ThreadOrder:
-        """Launches by thread and start of the call."""
-        call = self.analysis.launches.call
-        return ThreadOrder(self.trace.api.thread[call], self.trace.api.start_ns[call])
 
     @cached_property
     def calls(self) -> CallTable:
@@ -238,8 +232,7 @@ def stage_events(workload: Workload, stage: StageRows) -> StageEvents:
     start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
     last = np.maximum(end - 1, start)
     reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, last)
-    launch, launch_of = expand(*workload.launch_lines.slices(thread, start, reach))
+    launches = workload.analysis.launches
+    launch, launch_of = expand(*launches.lines.slices(thread, start, reach))
     call, call_of = expand(*workload.calls.lines.slices(thread, start, reach))
-    launch = workload.launch_lines.order[launch] if len(launch) else launch
-    operation = workload.analysis.launches.operation[launch]
-    return StageEvents(workload, stage, start, end, launch, launch_of, call, call_of, operation)
+    return StageEvents(workload, stage, start, end, launch, launch_of, call, call_of, launches.operation[launch])

@@ -17,15 +17,17 @@ from perfharness.analysis.diagnosis.gpu.calls import (
     host_memory,
     stays_inside,
 )
-from perfharness.analysis.diagnosis.gpu.counters import trace_counters
+from perfharness.analysis.diagnosis.gpu.counters import operation_counters, roofline_point, trace_counters
+from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, LIMITERS
 from perfharness.analysis.diagnosis.gpu.limits import gpu_limits
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, calls_named
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.diagnosis import GpuCounters, GpuLimits
-from perfharness.model.trace import Bool, Int64, MemoryKind
+from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuLimits, KernelGroup
+from perfharness.model.trace import Bool, CopyKind, Int64, MemoryKind
 
 MIN_BATCHES = 6
 """With fewer, a second half says nothing about the steady state."""
@@ -55,7 +57,7 @@ class GpuTime:
     recompiling: float = 0.0
     capturing: float = 0.0  # CUDA graphs
     helpers_reads: float = 0.0
-    headroom: float | None = None  # what of `busy` its peak would save
+    headroom: float | None = None  # of `busy`, what its bytes and operations do not need at the GPU's peak
     launches: float = 0.0
     launching: float = 0.0  # with what leads to the calls
     launch_calls: float = 0.0  # only the calls
@@ -82,6 +84,7 @@ def gpu_time(events: StageEvents) -> GpuTime:
     alone = float((end - start - gpus.compute.within(start, end)).sum())
     counters = trace_counters(events) if len(events.operation) else []
     limits = gpu_limits(events, counters)
+    reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
     for_stages, other = _for_other_stages(events)
     return GpuTime(
         limits=limits,
@@ -96,7 +99,7 @@ def gpu_time(events: StageEvents) -> GpuTime:
         recompiling=_recompiling(events) / wall,
         capturing=_capturing(events) / wall,
         helpers_reads=_helpers_reads(events) / max(events.stage.batches, 1),
-        headroom=_headroom(limits),
+        headroom=None if not reached else 1 - min(max(reached), 1.0),
         has_all_calls=workload.has_all_calls,
         **_issuing(events),
     )
@@ -188,12 +191,6 @@ def _helpers_reads(events: StageEvents) -> int:
     return int((np.searchsorted(began, events.end_ns) - np.searchsorted(began, events.start_ns)).sum())
 
 
-def _headroom(limits: GpuLimits) -> float | None:
-    """The part of the busy time that is above what its bytes and operations need at the peak."""
-    reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
-    return None if not reached else 1 - min(max(reached), 1.0)
-
-
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
     """Time of waits and readings while the GPU did what other stages started, ns, and one of these stages."""
     workload, calls, own = events.workload, events.workload.calls, events.own
@@ -262,3 +259,104 @@ def _compiling(events: StageEvents, batches: Int64) -> float:
 
 def _recurs(occurs: Bool) -> bool:
     return bool(occurs.sum() >= RECURS and occurs[len(occurs) // 2 :].sum() >= RECURS_LATE)
+
+
+TOP_KERNELS = 5
+
+
+def top_kernels(events: StageEvents) -> list[KernelGroup]:
+    """Groups of the stage's kernels, those that take longest first."""
+    workload, kernels = events.workload, events.kernels
+    details, groups, times = workload.trace.details, workload.kernels, kernels.time_by_group
+    counts = np.bincount(kernels.group, minlength=len(groups))
+    whole, shape = max(float(kernels.length_ns.sum()), 1.0), groups.residency
+    top = []
+    for position in np.argsort(-times, kind="stable")[:TOP_KERNELS].tolist():
+        if not counts[position]:
+            continue
+        example, limiter = int(groups.example[position]), int(shape.limiter[position])
+        name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
+        counters = []
+        if workload.trace.gpu_metrics is not None:
+            counters = operation_counters(workload, kernels.operation[kernels.group == position])
+        gpu = int(workload.gpus.of[example])
+        top.append(
+            KernelGroup(
+                name=workload.trace.names[name] if name >= 0 else "?",
+                gpu=gpu,
+                kind=KINDS_OF_KERNELS[groups.kind[position]],
+                grid=_shape(details.grid[example]),
+                block=_shape(details.block[example]),
+                registers=_known(int(details.registers[example])),
+                shared_bytes=_known(int(details.shared_bytes[example])),
+                waves=_number(float(shape.waves[position])),
+                occupancy=_number(float(shape.occupancy[position])),
+                limiter=LIMITERS[limiter] if limiter >= 0 else None,
+                count=count * events.per_batch,
+                time_ms=events.ms(time),
+                mean_us=time / count / 1e3,
+                share=time / whole,
+                counters=next(iter(counters), None),
+                roofline=roofline_point(counters[0], workload.gpus.facts[gpu]) if counters else None,
+            )
+        )
+    return top
+
+
+def _known(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _shape(values: Int64) -> tuple[int, int, int] | None:
+    x, y, z = (int(value) for value in values)
+    return (x, y, z) if x >= 0 else None
+
+
+def copies(events: StageEvents) -> list[CopyGroup]:
+    """The stage's copies, those that take longest first."""
+    workload, per_batch, at = events.workload, events.per_batch, events.copies
+    operations, details = workload.trace.operations, workload.trace.details
+    duration = operations.end_ns[at] - operations.start_ns[at]
+    memory = host_memory(details, at)
+    gpu, (source, target) = workload.gpus.of[at], _ends(workload, at)
+    groups = group_rows(details.copy_kind[at], memory, gpu, source, target)
+    found = []
+    for position, first in enumerate(groups.first.tolist()):
+        mine = groups.code == position
+        host, size, time = int(memory[first]), details.bytes[at[mine]], float(duration[mine].sum())
+        moved = float(size.sum()) if (size >= 0).all() else None
+        found.append(
+            CopyGroup(
+                direction=_label(CopyKind, int(details.copy_kind[at[first]])),
+                gpu=int(gpu[first]),
+                source_gpu=_known(int(source[first])),
+                target_gpu=_known(int(target[first])),
+                host_memory=_label(MemoryKind, host) if host >= 0 else None,
+                count=float(mine.sum()) * per_batch,
+                bytes=None if moved is None else moved * per_batch,
+                time_ms=events.ms(time),
+                gb_per_s=moved / time if moved is not None and time else None,
+            )
+        )
+    return sorted(found, key=lambda copy: -copy.time_ms)
+
+
+def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
+    """Indices of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
+    details, process = workload.trace.details, workload.trace.operations.process[at]
+    between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
+    between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])
+    ends = (workload.gpus.find(process, each[at]) for each in (details.source_device, details.target_device))
+    source, target = (np.where(between, end, -1) for end in ends)
+    return source, target
+
+
+def _label(kinds: type[CopyKind] | type[MemoryKind], value: int) -> str:
+    try:
+        return kinds(value).name.lower().replace("_", "-")
+    except ValueError:
+        return "unknown"
