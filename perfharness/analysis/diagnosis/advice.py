@@ -46,13 +46,12 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
             known = found.get(key)
             most = advice if known is None or advice.worth_ms > known.worth_ms else known
             found[key] = replace(most, processes=1 if known is None else known.processes + 1)
-    return sorted(found.values(), key=lambda one: (_has_no_saving(one.cause), -one.worth_ms))
 
+    def rank(one: Advice) -> tuple[bool, bool, float]:
+        names_none = one.cause.saves_ms is None
+        return names_none, names_none and one.cause.detail == "stage", -one.worth_ms
 
-def _has_no_saving(cause: Cause) -> tuple[bool, bool]:
-    """Whether a cause names none, and whether it only names another stage."""
-    is_none = cause.saves_ms is None
-    return is_none, is_none and cause.detail == "stage"
+    return sorted(found.values(), key=rank)
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
@@ -68,17 +67,12 @@ def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
         loop = next((one.loop for one in causes.warmup if stage.path[: len(one.loop)] == one.loop), None)
         batch = by_path.get(loop) if loop is not None else None
         batch_ms = None if batch is None else batch.wall_ms
-        worth = _worth(stage)
+        worth = stage.verdict.saves_ms
+        if worth is None:
+            worth = stage.verdict.share * max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
         if stage.verdict.code is not Code.UNKNOWN and (batch_ms is None or worth >= LEAST * batch_ms):
             found.append(Advice(stage.path, stage.verdict, worth, batch_ms, process))
     return found
-
-
-def _worth(stage: StageDiagnosis) -> float:
-    """What the verdict saves; else its time."""
-    if stage.verdict.saves_ms is not None:
-        return stage.verdict.saves_ms
-    return stage.verdict.share * max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
 
 
 def _each_once(every: list[Advice]) -> list[Advice]:

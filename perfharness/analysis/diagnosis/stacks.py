@@ -18,7 +18,7 @@ from perfharness.analysis.host_samples.frames import (
     program_frames,
 )
 from perfharness.analysis.segments import SampleTimes
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, sum_by_code
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool, Int64
@@ -55,7 +55,10 @@ class Stacks:
             next((one for one in frames if not (is_library(one.file) or is_instrument(one.file))), None)
             for frames in self.frames
         ]
-        self.in_loader, self.in_pool = (_with(samples, names) for names in (DATA_LOADERS, POOLS))
+        numbers = (set(frames_named(samples.frames, names)) for names in (DATA_LOADERS, POOLS))
+        self.in_loader, self.in_pool = (
+            np.asarray([*(not some.isdisjoint(stack) for stack in samples.stacks), False]) for some in numbers
+        )
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
 
     def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
@@ -84,7 +87,7 @@ class Stacks:
     def compiler(self, mine: SampleTimes) -> Compiler | None:
         """The compiler that takes most of the time."""
         number = self._compiler[mine.samples.stack[mine.sample]]
-        spent = np.bincount(number[number >= 0], weights=mine.ns[number >= 0], minlength=len(COMPILERS))
+        spent = sum_by_code(number[number >= 0], mine.ns[number >= 0], len(COMPILERS))
         return COMPILERS[int(spent.argmax())] if spent.any() else None
 
     def lock_holder(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
@@ -149,12 +152,6 @@ def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
     after = np.searchsorted(times := samples.time_ns[first:last], time_ns)
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
     return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
-
-
-def _with(samples: HostSamples, names: Names) -> Bool:
-    """Which stacks have one of these functions."""
-    chosen = set(frames_named(samples.frames, names))
-    return np.asarray([*(not chosen.isdisjoint(stack) for stack in samples.stacks), False], dtype=np.bool_)
 
 
 def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:

@@ -61,24 +61,13 @@ class ThreadReadings:
             yield np.maximum(np.diff(time), 1), line.within(time[:-1], time[1:]), of_thread
 
 
-@dataclass(frozen=True)
-class ThreadTimes:
-    """What recorders read of threads, each counter at all readings, empty where it was not read: `ready` ran or waited
-    for a CPU, `queued` waited, `compiling` compiled.
-    """
-
-    ready: ThreadReadings
-    queued: ThreadReadings
-    compiling: ThreadReadings
-
-
-def thread_times(trace: Trace) -> ThreadTimes:
-    """As recorders left them in a trace."""
+def thread_times(trace: Trace) -> tuple[ThreadReadings, ThreadReadings, ThreadReadings]:
+    """How long threads ran or waited for a CPU, waited, and compiled, each at all readings; empty: it was not read."""
     ready = _readings(trace, conventions.MARK_READY_TIME)
     queued, compiling = (
         _at_each(ready, _readings(trace, mark)) for mark in (conventions.MARK_QUEUED, conventions.MARK_COMPILING)
     )
-    return ThreadTimes(ready, queued, compiling)
+    return ready, queued, compiling
 
 
 def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:

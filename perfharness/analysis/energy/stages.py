@@ -51,60 +51,48 @@ def stage_energies(
     order and do not overlap; `counts`: batches and items in them.
     """
     spans = {}
-    for name, work in busy.items():
-        start, end = merge(*work)
+    for name, parts in busy.items():
+        start, end = merge(*parts)
         is_break = start[1:] - end[:-1] >= BRIDGED_NS
         joined = start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
         spans[name] = _inside(joined, windows)
     at_work, ends = union(list(spans.values())), np.iinfo(np.int64)
     spans[WAITING] = _inside((np.r_[ends.min, at_work[1]], np.r_[at_work[0], ends.max]), windows)
-    seconds = sum(end - start for start, end in windows) / NS_PER_S
+    seconds, floor_w = sum(end - start for start, end in windows) / NS_PER_S, IDLE_FLOOR * (known.idle_w or 0.0)
     found = []
-    for name, own in spans.items():
-        others = BusyLine(*union([each for other, each in spans.items() if other != name]))
-        found.append(_stage(sensor, name, BusyLine(*own), others, seconds, known, counts))
+    for name, work in spans.items():
+        own, others = BusyLine(*work), BusyLine(*union([each for other, each in spans.items() if other != name]))
+        busy_s = own.length / NS_PER_S
+        shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
+        pure_j, least_s, most_s = _pure(sensor, own, others)
+        low = pure_j + floor_w * max(busy_s - shared_s - most_s, 0.0)
+        highs = []
+        if known.limit_w is not None:
+            highs.append(pure_j + known.limit_w * max(busy_s - least_s, 0.0))
+        if known.total.joules is not None and known.total.error_j is not None:
+            highs.append(known.total.joules + known.total.error_j - floor_w * (seconds - busy_s))
+        high = max(min(highs), low) if highs else None
+        joules = reason = None
+        if not own.length:
+            joules = low = high = 0.0
+        elif high is not None and pure_j and high <= WIDEST * low:
+            joules = min(max(2 * pure_j * busy_s / (least_s + most_s), low), high)
+        else:
+            reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
+        found.append(
+            StageEnergy(
+                stage=name,
+                busy_s=figure(busy_s),
+                energy_j=rounded(joules),
+                energy_j_low=None if high is None else rounded(low),
+                energy_j_high=rounded(high),
+                power_mean_w=per(joules, busy_s),
+                energy_per_batch_j=per(joules, counts[0]),
+                energy_per_item_j=per(joules, counts[1]),
+                reason=reason,
+            )
+        )
     return found
-
-
-def _stage(
-    sensor: Sensor,
-    name: str,
-    own: BusyLine,
-    others: BusyLine,
-    seconds: float,
-    known: Known,
-    counts: tuple[int, float | None],
-) -> StageEnergy:
-    busy_s = own.length / NS_PER_S
-    shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
-    pure_j, least_s, most_s = _pure(sensor, own, others)
-    floor_w = IDLE_FLOOR * (known.idle_w or 0.0)
-    low = pure_j + floor_w * max(busy_s - shared_s - most_s, 0.0)
-    highs = []
-    if known.limit_w is not None:
-        highs.append(pure_j + known.limit_w * max(busy_s - least_s, 0.0))
-    if known.total.joules is not None and known.total.error_j is not None:
-        highs.append(known.total.joules + known.total.error_j - floor_w * (seconds - busy_s))
-    high = max(min(highs), low) if highs else None
-    joules = reason = None
-    if not own.length:
-        joules = low = high = 0.0
-    elif high is not None and pure_j and high <= WIDEST * low:
-        pure_s = (least_s + most_s) / 2
-        joules = min(max(pure_j * busy_s / pure_s, low), high)
-    else:
-        reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
-    return StageEnergy(
-        stage=name,
-        busy_s=figure(busy_s),
-        energy_j=rounded(joules),
-        energy_j_low=None if high is None else rounded(low),
-        energy_j_high=rounded(high),
-        power_mean_w=per(joules, busy_s),
-        energy_per_batch_j=per(joules, counts[0]),
-        energy_per_item_j=per(joules, counts[1]),
-        reason=reason,
-    )
 
 
 def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float, float]:

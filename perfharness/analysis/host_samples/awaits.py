@@ -33,7 +33,10 @@ def with_awaits(samples: HostSamples) -> HostSamples:
     computes, or waits for a CPU with, stays its own.
     """
     frames = samples.frames
-    is_loop = [_is_loop(frame) for frame in frames]
+    is_loop = [
+        any(one.file.endswith(f"/{file}") and one.function.rpartition(".")[2] in names for file, names in LOOP.items())
+        for one in frames
+    ]
     inside = [next((at for at, one in enumerate(stack) if is_loop[one]), -1) for stack in samples.stacks]
     own = [_own(frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)]
     waits = [
@@ -55,11 +58,6 @@ def with_awaits(samples: HostSamples) -> HostSamples:
         at, stack = inside[wait], samples.stacks[wait]
         stacks.append((*stack[:at], *own[step], *stack[at:]))
     return replace(samples, stack=column, stacks=stacks)
-
-
-def _is_loop(frame: Frame) -> bool:
-    function = frame.function.rpartition(".")[2]
-    return any(frame.file.endswith(f"/{file}") and function in names for file, names in LOOP.items())
 
 
 def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...]:

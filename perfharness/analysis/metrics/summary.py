@@ -184,8 +184,7 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
     """Part of the window with traced GPU work; None where some of it is not known."""
     if window is None or not processes or any(process.work.reason for process in processes):
         return None
-    spans = [process.work.all_busy() for process in processes]
-    line = BusyLine(np.concatenate([start for start, _ in spans]), np.concatenate([end for _, end in spans]))
+    line = BusyLine(*np.concatenate([process.work.all_busy() for process in processes], axis=1))
     busy = int(line.within(np.asarray([window[0]]), np.asarray([window[1]]))[0])
     return round(busy / (window[1] - window[0]), 6)
 

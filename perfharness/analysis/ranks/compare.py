@@ -28,7 +28,7 @@ from perfharness.analysis.ranks.results import (
 from perfharness.analysis.ranks.work import OUTSIDE, RankWork
 from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows, sum_by_code
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_MS
@@ -302,7 +302,7 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
     """
     each, rows = site.each, site.rows
     one, batch = sides[site.column].one, each.batch[rows]
-    lag: Float64 = np.bincount(batch, weights=each.lag_ns[rows, site.column], minlength=count).astype(np.float64)
+    lag = sum_by_code(batch, each.lag_ns[rows, site.column], count)
     calls = float(np.bincount(batch, minlength=count).mean())
     others = [column for column in range(len(sides)) if column != site.column]
     period = float(np.mean([sides[other].period_ns for other in others]))

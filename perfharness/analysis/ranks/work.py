@@ -15,7 +15,7 @@ from perfharness.analysis.segments import Segments, paint
 from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.paint import WAITS_FOR_GPU, Line
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences
+from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences, sum_by_code
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
 from perfharness.model.result import Float64, Path
@@ -173,7 +173,7 @@ def _by_path(before: TimeBefore, inside: Int64, count: int, path: Int64) -> Time
     number[inside] = np.arange(len(inside))
     collective, at = number[before.collective], path[before.path]
     groups = group_rows(collective, at)
-    total = np.bincount(groups.code, weights=before.ns, minlength=len(groups)).astype(np.int64)
+    total = sum_by_code(groups.code, before.ns, len(groups)).astype(np.int64)
     kept = groups.first[collective[groups.first] >= 0]
     return TimeBefore(collective[kept], at[kept], total[collective[groups.first] >= 0])
 
@@ -222,7 +222,7 @@ class _Stack:
         segments, begins_ns = self.segments, np.minimum(begins_ns, called_ns)
         spans = Line(begins_ns, called_ns, thread).lay(segments.thread, segments.start_ns, segments.end_ns)
         length, segment = spans.stop - spans.begin, spans.event
-        inside = np.bincount(spans.place, weights=length, minlength=len(called_ns)).astype(np.int64)
+        inside = sum_by_code(spans.place, length, len(called_ns)).astype(np.int64)
         outside = np.maximum(called_ns - begins_ns - inside, 0)
         counts = ~np.isin(segments.activity[segment], [CODES[one] for one in WAITS_FOR_GPU])
         return TimeBefore(

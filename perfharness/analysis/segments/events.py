@@ -81,34 +81,16 @@ OTHERS_WORK = "GPU work of others"
 """What another batch, stream or thread of the process started."""
 
 
-@dataclass(frozen=True)
 class Calls:
     """The CUDA calls and GPU operations of a trace by name: code of each operation, and of `OTHERS_WORK`."""
 
-    analysis: Analysis
-
-    @cached_property
-    def _named(self) -> tuple[list[str], Int64]:
-        names, operation = operation_names(self.analysis.trace)
-        for code in distinct(self.analysis.trace.api.name):
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        names, self.operation = operation_names(analysis.trace)
+        for code in distinct(analysis.trace.api.name):
             if code >= 0:
                 names[code] = VERSION.sub("", names[code])
-        return [*names, OTHERS_WORK], operation
-
-    @property
-    def names(self) -> list[str]:
-        """By code."""
-        return self._named[0]
-
-    @property
-    def operation(self) -> Int64:
-        """Code of the name of each GPU operation."""
-        return self._named[1]
-
-    @property
-    def others(self) -> int:
-        """Code of `OTHERS_WORK`."""
-        return len(self.names) - 1
+        self.names, self.others = [*names, OTHERS_WORK], len(names)
 
     @cached_property
     def events(self) -> Events:

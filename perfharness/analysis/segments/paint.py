@@ -16,8 +16,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments.events import NO_NAME, Calls, host_events, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
-from perfharness.analysis.timeline.grouping import distinct, group_rows, select, unique
-from perfharness.analysis.timeline.intervals import outer_first
+from perfharness.analysis.timeline.grouping import distinct, group_rows, row_order, select, sum_by_code, unique
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import Float64
@@ -45,7 +44,7 @@ class Sums:
 def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
     """Sums of each combination of values of the keys, in order of first appearance."""
     groups = group_rows(*keys.values())
-    sums = (np.bincount(groups.code, weights=each, minlength=len(groups)).astype(np.float64) for each in (ns, samples))
+    sums = (sum_by_code(groups.code, each, len(groups)) for each in (ns, samples))
     return Sums({column: values[groups.first] for column, values in keys.items()}, *sums)
 
 
@@ -194,7 +193,8 @@ class Line:
 
     def lay(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
         """The parts of events in stretches of their thread, in order of start, an outer one before those inside it."""
-        order = outer_first(start_ns, end_ns, thread)
+        order = row_order(thread, start_ns, -end_ns)
+        order = np.arange(len(thread)) if order is None else order
         in_order = thread[order]
         events, places = [order[:0]], [order[:0]]
         for one in distinct(self.thread):

@@ -13,7 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import Groups, distinct, group_nested, group_rows, rows_of_levels, select
+from perfharness.analysis.timeline.grouping import (
+    Groups,
+    distinct,
+    group_nested,
+    group_rows,
+    row_order,
+    rows_of_levels,
+    select,
+)
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -497,10 +505,10 @@ def _ordered(table: StageTable) -> StageTable:
     is_too_deep = table.level >= MAX_LEVELS
     if is_too_deep.any():
         table = replace(table, findings=[*table.findings, _nested_too_deep(table, is_too_deep)])
-    order = np.lexsort((table.level, -table.end_ns, table.start_ns, table.lane, table.thread, table.owner))
-    order = order[~is_too_deep[order]]
-    if len(order) < len(table) or not (order[1:] > order[:-1]).all():
-        table = _rows(table, order)
+    order = row_order(table.owner, table.thread, table.lane, table.start_ns, -table.end_ns, table.level)
+    if order is not None or is_too_deep.any():
+        order = np.arange(len(table)) if order is None else order
+        table = _rows(table, order[~is_too_deep[order]])
     return _with_free_names(table)
 
 

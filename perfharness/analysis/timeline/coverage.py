@@ -20,7 +20,7 @@ from perfharness.analysis.timeline.cuda_calls import (
     STARTS_MEMSET,
     calls_named,
 )
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
@@ -161,8 +161,9 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
     affected = np.zeros(len(ranges), dtype=np.bool_)
     silent_names: set[str] = set()
     last_call_ns = 0
-    range_pid, made_calls = pid_of(ranges.thread), None
-    for process, last_ns in _last_calls(trace.api):
+    range_pid, call_pid, made_calls = pid_of(ranges.thread), pid_of(trace.api.thread), None
+    for process in distinct(call_pid):
+        last_ns = int(trace.api.start_ns[call_pid == process].max())
         mine = range_pid == process
         later = mine & (ranges.start_ns > last_ns)
         if np.count_nonzero(later) < MIN_SILENT_RANGES:
@@ -187,15 +188,6 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
         f"the GPU times of {int(affected.sum())} ranges are null.",
         "The tracer lost CUDA events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
     )
-
-
-def _last_calls(api: ApiCalls) -> list[tuple[int, int]]:
-    """Start of the last call of each process, by pid."""
-    pids = pid_of(api.thread)
-    groups = group_rows(pids)
-    last_ns = np.full(len(groups), np.iinfo(np.int64).min)
-    np.maximum.at(last_ns, groups.code, api.start_ns)
-    return sorted(zip(pids[groups.first].tolist(), last_ns.tolist(), strict=True))
 
 
 def _cut_off(trace: Trace) -> Lost | None:

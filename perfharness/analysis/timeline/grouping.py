@@ -64,6 +64,16 @@ def rows_by_code(code: Integers, wanted: Bool) -> list[Int64]:
     return np.split(rows[np.argsort(narrow, kind="stable")], np.cumsum(counts)[:-1]) if len(counts) else []
 
 
+def row_order(*keys: Integers) -> Int64 | None:
+    """The order of rows by these keys, then by row; None where they stand so, as in most traces."""
+    later = np.zeros(max(len(keys[0]) - 1, 0), dtype=np.bool_)
+    equal = ~later
+    for key in keys:
+        later |= equal & (key[1:] > key[:-1])
+        equal &= key[1:] == key[:-1]
+    return None if (later | equal).all() else np.lexsort(keys[::-1])
+
+
 def rows_of_levels(level: Integers) -> list[Integers]:
     """The rows of each level, each level's in their order; one sort, however many levels there are."""
     order = np.argsort(level, kind="stable").astype(np.int32)
@@ -148,7 +158,7 @@ def _first_rows(code: Integers, count: int) -> Integers:
     return first
 
 
-def sum_by_code(code: Integers, values: Float64, count: int) -> Float64:
+def sum_by_code(code: Integers, values: Float64 | Integers | Bool, count: int) -> Float64:
     """Sum of the values of each of `count` groups; 0 for a group without rows, NaN where a value is NaN."""
     return np.bincount(code, weights=values, minlength=count).astype(np.float64, copy=False)
 

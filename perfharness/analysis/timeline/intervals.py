@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, row_order
 from perfharness.model.trace import Int64, Integers
 
 NO_PARENT = -1
@@ -28,9 +28,8 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     earlier row is the outer one. Intervals of a group may overlap (start/end ranges). The rule is that of nsys's
     `nvtx_gpu_proj_trace`.
     """
-    order = None
-    if not is_outer_first(start, end, group):
-        order = np.lexsort((-end, start, group))
+    order = row_order(group, start, -end)
+    if order is not None:
         start, end, group = start[order], end[order], group[order]
     count = len(start)
     parent, level = np.full(count, NO_PARENT, dtype=np.int32), np.zeros(count, dtype=np.int16)
@@ -60,19 +59,6 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     parents, levels = np.empty_like(parent), np.empty_like(level)
     parents[order], levels[order] = np.append(order, NO_PARENT)[parent], level
     return Nesting(parents, levels)
-
-
-def is_outer_first(start: Int64, end: Int64, group: Integers) -> bool:
-    """Whether intervals are in order of (group, start, -end), as in most traces."""
-    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
-    return bool(((group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & later)).all())
-
-
-def outer_first(start: Int64, end: Int64, group: Integers) -> Int64:
-    """Order by (group, start, -end, row)."""
-    if is_outer_first(start, end, group):
-        return np.arange(len(start))
-    return np.lexsort((-end, start, group))
 
 
 def running_maximum_before(values: Int64, partition: Integers) -> Int64:

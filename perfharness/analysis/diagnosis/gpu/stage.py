@@ -24,7 +24,7 @@ from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, b
 from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, calls_named
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuLimits, KernelGroup
 from perfharness.model.trace import Bool, CopyKind, Int64, MemoryKind
@@ -113,12 +113,12 @@ def _issuing(events: StageEvents) -> dict[str, float]:
     role, step, leads_to = calls.role[call], calls.step_ns[call], calls.leads_to[call]
     first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
     step[first] = calls.steps(call[first], calls.start_ns[call[first]] - events.start_ns[events.call_of[first]])
-    spent_ns = np.bincount(role, weights=calls.spent_ns[call], minlength=ROLES)
-    to_it_ns = np.bincount(leads_to, weights=step, minlength=ROLES)
-    count = np.bincount(role, minlength=ROLES).astype(np.float64)
-    started = np.bincount(role[calls.starts[call]], minlength=ROLES).astype(np.float64)
+    spent_ns = sum_by_code(role, calls.spent_ns[call], ROLES)
+    to_it_ns = sum_by_code(leads_to, step, ROLES)
+    count = count_by_code(role, ROLES)
+    started = count_by_code(role[calls.starts[call]], ROLES)
     of_operation = calls.of_launch[events.launch]
-    gpu_ns = np.bincount(of_operation, weights=events.operation_ns, minlength=ROLES)
+    gpu_ns = sum_by_code(of_operation, events.operation_ns, ROLES)
     copied = events.operation[of_operation == COPY]
     # Waits for copies that other stages started are waits of this one.
     waits = [WAIT] if started[READ_BACK] else [WAIT, READ_BACK]
@@ -226,11 +226,9 @@ def _recompiling(events: StageEvents) -> float:
     count = len(batches)
     if count < MIN_BATCHES or batches[0] < 0:
         return 0.0
-    spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
+    spent = sum_by_code(of_row, events.end_ns - events.start_ns, count)
     is_load = workload.calls.kind[events.call] == CODES[Activity.COMPILE]
-    loading = np.bincount(
-        of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
-    )
+    loading = sum_by_code(of_row[events.call_of[is_load]], workload.calls.own_ns[events.call[is_load]], count)
     lost = []
     loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
     if _recurs(loads):
@@ -269,12 +267,12 @@ def top_kernels(events: StageEvents) -> list[KernelGroup]:
     workload, kernels = events.workload, events.kernels
     details, groups, times = workload.trace.details, workload.kernels, kernels.time_by_group
     counts = np.bincount(kernels.group, minlength=len(groups))
-    whole, shape = max(float(kernels.length_ns.sum()), 1.0), groups.residency
+    whole = max(float(kernels.length_ns.sum()), 1.0)
     top = []
     for position in np.argsort(-times, kind="stable")[:TOP_KERNELS].tolist():
         if not counts[position]:
             continue
-        example, limiter = int(groups.example[position]), int(shape.limiter[position])
+        example, limiter = int(groups.example[position]), int(groups.limiter[position])
         name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
         counters = []
         if workload.trace.gpu_metrics is not None:
@@ -289,8 +287,8 @@ def top_kernels(events: StageEvents) -> list[KernelGroup]:
                 block=_shape(details.block[example]),
                 registers=_known(int(details.registers[example])),
                 shared_bytes=_known(int(details.shared_bytes[example])),
-                waves=_number(float(shape.waves[position])),
-                occupancy=_number(float(shape.occupancy[position])),
+                waves=_number(float(groups.waves[position])),
+                occupancy=_number(float(groups.occupancy[position])),
                 limiter=LIMITERS[limiter] if limiter >= 0 else None,
                 count=count * events.per_batch,
                 time_ms=events.ms(time),

@@ -15,7 +15,7 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageRows
 from perfharness.analysis.timeline.busy import BusyLine, expand, overlaps
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
-from perfharness.analysis.timeline.grouping import unique
+from perfharness.analysis.timeline.grouping import sum_by_code, unique
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, Integers, Trace
 from perfharness.model.units import NS_PER_MS
@@ -96,7 +96,7 @@ class Workload:
     @cached_property
     def compiling(self) -> ThreadReadings:
         """How long threads compiled, as recorders read it."""
-        return thread_times(self.trace).compiling
+        return thread_times(self.trace)[-1]
 
     @cached_property
     def is_new_kernel(self) -> Bool:
@@ -202,8 +202,7 @@ class StageEvents:
         if not is_kernel.all():
             kernel, length = kernel[is_kernel], length[is_kernel]
         group = groups.of[kernel]
-        time = np.bincount(group, weights=length, minlength=len(groups)).astype(np.float64, copy=False)
-        return StageKernels(kernel, length, group, time)
+        return StageKernels(kernel, length, group, sum_by_code(group, length, len(groups)))
 
     @cached_property
     def blocking(self) -> Int64:
