@@ -39,23 +39,17 @@ def write_html(document: Document, path: Path) -> Path:
     return path
 
 
-def html_page(document: Document, *, paper: bool = False) -> str:
-    """The whole page.
-
-    Args:
-        paper: it is drawn to be printed: charts side by side.
-    """
+def html_page(document: Document) -> str:
+    """The whole page."""
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in _all_blocks(document))
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
-        paper=paper,
         style=_trusted((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         library=_trusted(library) if has_charts else "",
         script=_trusted(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
-        numbered=_Numbers(),
         max_rows=MAX_ROWS,
     )
     return made
@@ -66,17 +60,6 @@ def html_fragment(blocks: Sequence[Block]) -> str:
     shown = [block for block in blocks if not isinstance(block, Chart)]
     made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS)
     return made
-
-
-class _Numbers:
-    """Ids of sections, in order."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def __call__(self) -> str:
-        self._next += 1
-        return f"section-{self._next}"
 
 
 @cache

@@ -24,7 +24,7 @@ BROWSER_VARIABLE = "PERFHARNESS_CHROMIUM"
 
 PATIENCE_S = 120.0
 PAPER_PX = 710
-"""As wide as a sheet without its margins, at 96 a inch: charts are drawn for the width that they are printed at."""
+"""Width of a sheet without its margins, at 96 per inch: charts are drawn for the width that they are printed at."""
 
 TIME_TO_DRAW_MS = 60_000
 """Of the page's own clock, which runs faster than that of the machine: printing waits until nothing is left to do."""
@@ -50,7 +50,7 @@ def write_pdf(document: Document, path: Path) -> Path:
     browser = find_browser()
     with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
         page, printed = Path(folder) / "report.html", Path(folder) / "report.pdf"
-        page.write_text(html_page(document, paper=True), encoding="utf-8")
+        page.write_text(html_page(document), encoding="utf-8")
         command = [
             str(browser), "--headless", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
             f"--window-size={PAPER_PX},1000",
