@@ -6,9 +6,10 @@ Notes name missing data and the reason; a curve has a gap at a batch size that w
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfharness.analysis.suites.bench_figures import (
@@ -34,6 +35,7 @@ from perfharness.render.charts.drawing import (
     Picture,
     Row,
     Sheet,
+    Specification,
     numbers,
     short_label,
     wrapped,
@@ -67,7 +69,6 @@ class Plot:
     value: Value
     field: str
     label: str
-    note: str
     limit: tuple[float, str] | None = None
     across: tuple[Value, str] | None = None
 
@@ -82,29 +83,24 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 
 
 def sweep_pictures(found: SweepFile) -> list[Picture]:
-    """Throughput, latency and memory over the batch size; notes say what ended each cell."""
-    suite = as_suite(found)
-    names = CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
-    pictures = []
-    for own, title, end in by_model(suite):
-        notes = [
-            f"{names.cell(case_of(cell))}: {end_text(cell)}"
-            for cell in found.cells
-            if cell.model == own.cases[0].case.model
-        ]
-        plots = [plot for plot in _plots(own, found) if plot.across is None]
-        pictures += [_curves(f"sweep_{plot.name}{end}", own, title, plot, notes) for plot in plots]
-    return [picture for picture in pictures if picture is not None]
+    """The same over the batch sizes of a sweep, with its target; notes say what ended each cell."""
+    suite, names = as_suite(found), CaseNames.of(case_of(cell) for cell in found.cells)
+    target = {"max_latency_ms": found.target_ms, "latency_percentile": found.figure}
+    limits = suite.constraints.model_copy(update=target)
+    ends = [f"{names.cell(case_of(cell))}: {end_text(cell)}" for cell in found.cells]
+    return [
+        replace(picture, name=picture.name.replace("bench", "sweep", 1), notes=(*ends, *picture.notes))
+        for picture in bench_pictures(suite.model_copy(update={"constraints": limits}))
+    ]
 
 
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
     """Results of each model, the title of its charts, and the suffix of their files' names."""
-    models = list(dict.fromkeys(case.case.model for case in suite.cases))
-    plain = ["".join(c if c.isalnum() or c in "-_." else "_" for c in model) for model in models]
-    for number, model in enumerate(models):
-        own = suite.model_copy(update={"cases": [case for case in suite.cases if case.case.model == model]})
-        end = "" if len(models) == 1 else f"_{plain[number]}" + (f"_{number}" if plain.count(plain[number]) > 1 else "")
-        on_gpu = any(case.case.device == "cuda" for case in own.cases)
+    models = in_groups((case.case.model, case) for case in suite.cases)
+    for number, (model, cases) in enumerate(models):
+        own = suite.model_copy(update={"cases": list(cases)})
+        end = f"_{re.sub(r'[^A-Za-z0-9.-]', '_', model)}_{number}" if len(models) > 1 else ""
+        on_gpu = any(case.case.device == "cuda" for case in cases)
         device = ", ".join(suite.machine.gpus) if on_gpu and suite.machine.gpus else suite.machine.cpu
         yield own, f"{model}, {device or 'an unknown device'} ({suite.machine.hostname})", end
 
@@ -112,22 +108,16 @@ def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, s
 # ---- what there is to plot ----
 
 
-def _plots(suite: BenchSuiteResult, swept: SweepFile | None = None) -> Iterator[Plot]:
+def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
     limits, cases, baseline = suite.constraints, suite.cases, suite.baseline
-    mean = "bars: 95 % interval of the mean"
-    yield Plot("throughput", lambda one: one.items_per_second, "items_per_second", "throughput (items/s)", mean)
-    which: LatencyFigure = limits.latency_percentile
+    yield Plot("throughput", lambda one: one.items_per_second, "items_per_second", "throughput (items/s)")
     target = limits.max_latency_ms
-    if swept is not None:
-        which, target = swept.figure or which, swept.target_ms
-    if target is None:
-        which = "p50"
+    which: LatencyFigure = "p50" if target is None else limits.latency_percentile
     yield Plot(
         "latency",
         lambda one: latency_of(one, which),
         "latency",
         f"latency of a batch, {which} (ms)",
-        f"bars: 95 % interval of the {which}",
         None if target is None else (target, f"target: {which} at most {target:g} ms"),
     )
     kinds = {"cpu": "resident memory of the process", "cuda": "memory of the device"}
@@ -138,7 +128,6 @@ def _plots(suite: BenchSuiteResult, swept: SweepFile | None = None) -> Iterator[
         lambda one: _estimate(memory_of(one), 1e9),
         "memory",
         f"peak {label} (GB)",
-        "a peak has no interval",
         None if most is None else (most / 1e9, f"limit: {most / 1e9:g} GB"),
     )
     metric, declared, loss = limits.accuracy_metric, limits.accuracy_direction, limits.max_accuracy_loss
@@ -150,7 +139,6 @@ def _plots(suite: BenchSuiteResult, swept: SweepFile | None = None) -> Iterator[
         lambda one: _estimate(accuracy_loss(one, baseline_of(one, cases, baseline), metric, declared)),
         "accuracy",
         label,
-        "numbers: the largest batch size; bars: the widest speed-up that the two 95 % intervals allow",
         None if loss is None else (loss, f"limit: loss of at most {loss:g}"),
         (lambda one: speedup(one, baseline_of(one, cases, baseline)), _speedup_label(suite)),
     )
@@ -241,19 +229,20 @@ class Curve:
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     """A colour for each backend, mode and settings, a dash and a marker for each precision and device."""
-    cells = in_groups(
-        (
-            (result.case.backend, result.case.mode, result.case.variant, result.case.precision, result.case.device),
-            result,
-        )
-        for result in suite.cases
-    )
-    hues = list(dict.fromkeys(key[:3] for key, _ in cells))
-    kinds = list(dict.fromkeys(key[3:] for key, _ in cells))
+
+    def hue_of(case: BenchCase) -> tuple[str, ...]:
+        return case.backend, case.mode, case.variant
+
+    def kind_of(case: BenchCase) -> tuple[str, ...]:
+        return case.precision, case.device
+
+    cells = in_groups(((hue_of(result.case), kind_of(result.case)), result) for result in suite.cases)
+    hues = list(dict.fromkeys(hue for (hue, _), _ in cells))
+    kinds = list(dict.fromkeys(kind for (_, kind), _ in cells))
     curves = []
-    for key, results in cells:
-        again, hue = divmod(hues.index(key[:3]), len(LINE_PALETTE))
-        kind = kinds.index(key[3:]) + 3 * again  # with more backends than colours, marker and dash differ
+    for (own_hue, own_kind), results in cells:
+        again, hue = divmod(hues.index(own_hue), len(LINE_PALETTE))
+        kind = kinds.index(own_kind) + 3 * again  # with more backends than colours, marker and dash differ
         is_wrong = any(gives_wrong_answers(result) for result in results)
         name = names.cell(results[0].case)
         curves.append(
@@ -269,35 +258,44 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     return curves
 
 
-def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot, notes: Sequence[str] = ()) -> Picture | None:
-    """One curve per cell, with intervals; hollow markers: wrong answers. None where there is no data."""
-    import altair as alt
-
+def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Picture | None:
+    """One curve per cell, with intervals; None where there is no data."""
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
     missing: list[tuple[str, BenchCase]] = []
     rows: list[Row] = []
-    last: list[Row] = []
     drawn: list[Curve] = []
     for curve in curves_of(suite, names):
         own = [_point(curve, result, plot, suite, missing) for result in curve.results]
         if any(row["y"] is not None for row in own):
             rows += own
-            last.append(next(row for row in reversed(own) if row["y"] is not None))
             drawn.append(curve)
     if not drawn:
         return None
-    sizes = sorted({result.case.batch_size for result in suite.cases})
     limits = [] if plot.limit is None else [plot.limit[0]]
     y_axis = _quantity(sheet, plot.label, [*(row["y"] for row in rows), *limits])
-    x_axis = (
-        _batch_sizes(sizes) if plot.across is None else _quantity(sheet, plot.across[1], [row["x"] for row in rows])
-    )
-
-    for of, axis in (("x", x_axis), ("y", y_axis)):
+    if plot.across is None:
+        x_axis = _batch_sizes(sorted({result.case.batch_size for result in suite.cases}))
+    else:
+        x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
+        sheet.notes.append("numbers: the largest batch size")
+    for field, axis in (("x", x_axis), ("y", y_axis)):
         if axis["scale"].get("type") == "log":  # intervals that reach 0 end at the smallest value
-            least = min(row[of] for row in rows if row[of] is not None)
+            least = min(row[field] for row in rows if row[field] is not None)
             for row in rows:
-                row[f"{of}_low"] = row[f"{of}_low"] and max(row[f"{of}_low"], least)
+                row[f"{field}_low"] = row[f"{field}_low"] and max(row[f"{field}_low"], least)
+    if any(row["y_low"] or row["x_low"] for row in rows):
+        sheet.notes.append("bars: 95 % intervals; of a speed-up, the widest range that its two intervals allow")
+    sheet.notes += _missing_notes(names, missing)
+    if len(sheet.notes) > MAX_NOTES:
+        sheet.notes[MAX_NOTES - 1 :] = [f"and {len(sheet.notes) - MAX_NOTES + 1} more; bench.json has all"]
+    return sheet.made(_drawn(sheet, rows, drawn, plot, x_axis, y_axis), title)
+
+
+def _drawn(
+    sheet: Sheet, rows: list[Row], curves: Sequence[Curve], plot: Plot, x_axis: Specification, y_axis: Specification
+) -> Any:
+    """Intervals, lines and markers; markers of wrong answers are hollow."""
+    import altair as alt
 
     def x(field: str) -> Any:
         return alt.X(f"{field}:Q", **x_axis)
@@ -306,42 +304,36 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot, notes: S
         return alt.Y(f"{field}:Q", **y_axis)
 
     def by_curve(channel: Any, values: Sequence[Any]) -> Any:
-        scaled = channel("curve:N").title(None).scale(domain=[one.label for one in drawn], range=list(values))
-        return scaled.legend(columns=-(-len(drawn) // LEGEND_ROWS))
+        scaled = channel("curve:N").title(None).scale(domain=[one.label for one in curves], range=list(values))
+        return scaled.legend(columns=-(-len(curves) // LEGEND_ROWS))
 
-    stroke = by_curve(alt.Stroke, [one.color for one in drawn])
-    fill = by_curve(alt.Fill, ["white" if one.is_wrong else one.color for one in drawn])
-    shape = by_curve(alt.Shape, [one.shape for one in drawn])
-    dash = by_curve(alt.StrokeDash, [one.dash for one in drawn]).legend(None)
-    chart = sheet.chart("points", rows).encode(stroke=stroke)
+    chart = sheet.chart("points", rows).encode(stroke=by_curve(alt.Stroke, [one.color for one in curves]))
     rule = chart.mark_rule(strokeWidth=1.2)
-    line = chart.mark_line(strokeWidth=1.6).encode(x=x("x"), y=y("y"), strokeDash=dash, order="batch:Q")
-    points = chart.mark_point(strokeWidth=1.5, opacity=1, size=45)
+    at_value = chart.encode(x=x("x"), y=y("y"))
+    dash = by_curve(alt.StrokeDash, [one.dash for one in curves]).legend(None)
+    points = at_value.mark_point(strokeWidth=1.5, opacity=1, size=45).encode(
+        fill=by_curve(alt.Fill, ["white" if one.is_wrong else one.color for one in curves]),
+        shape=by_curve(alt.Shape, [one.shape for one in curves]),
+        tooltip=["curve:N", "batch:Q", *numbers("x", "y", "y_low", "y_high")],
+    )
     layers = [
         rule.encode(x=x("x"), y=y("y_low"), y2="y_high:Q"),
-        line,
-        points.encode(
-            x=x("x"),
-            y=y("y"),
-            fill=fill,
-            shape=shape,
-            tooltip=["curve:N", "batch:Q", *numbers("x", "y", "y_low", "y_high")],
-        ),
+        at_value.mark_line(strokeWidth=1.6).encode(strokeDash=dash, order="batch:Q"),
+        points,
     ]
     if plot.across is not None:
-        layers.append(rule.encode(x=x("x_low"), x2="x_high:Q", y=y("y")))
-        text = sheet.chart("last", last).mark_text(dy=-9)
-        layers.append(text.encode(x=x("x"), y=y("y"), text="batch:Q"))
+        last = {row["curve"]: row for row in rows if row["y"] is not None}
+        text = sheet.chart("last", list(last.values())).mark_text(dy=-9)
+        layers += [
+            rule.encode(x=x("x_low"), x2="x_high:Q", y=y("y")),
+            text.encode(x=x("x"), y=y("y"), text="batch:Q"),
+        ]
     if plot.limit is not None:
         most = sheet.chart("limit", [{"y": plot.limit[0]}]).encode(y=y("y"))
         text = most.mark_text(text=plot.limit[1], align="left", baseline="bottom", dx=5, dy=-3, color=LIMIT)
         layers += [most.mark_rule(color=LIMIT, strokeDash=DASHED), text.encode(x=alt.value(0))]
-    sheet.notes += [plot.note, *notes, *_missing_notes(names, missing)]
-    if len(sheet.notes) > MAX_NOTES:
-        sheet.notes[MAX_NOTES - 1 :] = [f"and {len(sheet.notes) - MAX_NOTES + 1} more; bench.json has all"]
-    return sheet.made(
-        alt.layer(*layers).resolve_legend(strokeDash="independent").properties(width=WIDTH, height=HEIGHT), title
-    )
+    chart = alt.layer(*layers).resolve_legend(strokeDash="independent")
+    return chart.properties(width=WIDTH, height=HEIGHT)
 
 
 def _point(
@@ -356,7 +348,7 @@ def _point(
     return {"curve": curve.label, "batch": result.case.batch_size, **_ends("x", x), **_ends("y", y)}
 
 
-def _batch_sizes(sizes: Sequence[int]) -> dict[str, Any]:
+def _batch_sizes(sizes: Sequence[int]) -> Specification:
     """An axis of batch sizes, with as many labels as fit; logarithmic for a wide range."""
     wide = len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
     axis = {"values": sizes, "labelOverlap": "greedy", "format": "d", "grid": False}
@@ -364,7 +356,7 @@ def _batch_sizes(sizes: Sequence[int]) -> dict[str, Any]:
     return {"title": "batch size (items)", "axis": axis, "scale": scale}
 
 
-def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> dict[str, Any]:
+def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> Specification:
     """An axis: logarithmic for a wide range, around 0 where there are other values below; else from zero."""
     known = [value for value in values if value is not None]
     sizes = [abs(value) for value in known if value]

@@ -177,32 +177,34 @@ class Sheet:
         self._rows[f"{self.name}_{name}"] = rows
         return alt.Chart(alt.NamedData(f"{self.name}_{name}"), **size)
 
+    def over_time(self, name: str, points: Mapping[str, Points], **size: Any) -> Any:
+        """A chart of `seconds` and `value` of each `line`, with a row for each line."""
+        rows: list[Row] = [
+            {
+                "line": line,
+                "place": place,
+                "seconds": [round(at, 4) for at in seconds],
+                "value": [None if value is None else float(f"{value:.6g}") for value in values],
+            }
+            for place, (line, (seconds, values)) in enumerate(points.items())
+        ]
+        chart = self.chart(name, rows, **size).transform_flatten(["seconds", "value"])
+        return chart.encode(tooltip=["line:N", "seconds:Q", "value:Q"])
+
     def lines(self, name: str, points: Mapping[str, Points], styles: Styles, step: str, **size: Any) -> Any:
-        """Lines over time by name, of `seconds` and `value`; `step`: how they are interpolated."""
+        """Lines over time; `step`: how they are interpolated."""
         import altair as alt
 
-        rows = [
-            {"line": line, "seconds": [round(at, 4) for at in seconds], "value": [_short(one) for one in values]}
-            for line, (seconds, values) in points.items()
-        ]
-        chart = self.chart(name, rows, **size).mark_line(interpolate=step).transform_flatten(["seconds", "value"])
-        colors, dashes = ([style[place] for style in styles.values()] for place in (0, 1))
-        return chart.encode(
-            color=alt.Color("line:N").title(None).scale(domain=list(styles), range=colors),
-            strokeDash=alt.StrokeDash("line:N").title(None).scale(domain=list(styles), range=dashes),
-            tooltip=["line:N", "seconds:Q", "value:Q"],
-        )
+        dash = alt.StrokeDash("line:N").title(None)
+        dash = dash.scale(domain=list(styles), range=[dash for _, dash in styles.values()])
+        color = colors("line", {line: color for line, (color, _) in styles.items()})
+        return self.over_time(name, points, **size).mark_line(interpolate=step).encode(color=color, strokeDash=dash)
 
     def made(self, chart: Any, title: str) -> Picture:
         """The picture of an Altair chart."""
         content = chart.to_dict(validate=False)
         rows = self._rows | content.pop("datasets", {})
         return Picture(self.name, content, rows, title, tuple(self.notes))
-
-
-def _short(value: float | None) -> float | None:
-    """The value in six digits, which is more than a chart shows."""
-    return None if value is None else float(f"{value:.6g}")
 
 
 def colors(field: str, of: Mapping[str, str], **legend: Any) -> Any:

@@ -27,10 +27,10 @@ from perfharness.render.charts.drawing import (
     numbers,
     wrapped,
 )
-from perfharness.render.charts.over_time import BLACK, BLUE, GIB, HEIGHT, ORANGE, RED, WIDTH, OverTime, Readings
+from perfharness.render.charts.over_time import BLACK, BLUE, GIB, HEIGHT, ORANGE, WIDTH, OverTime, Readings
 from perfharness.render.terminal.load import percentile_label
 from perfharness.render.text import safe_line
-from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadReport
+from perfharness.runs.report.model import LoadBins, LoadMoment, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")
 """Colours of every other phase."""
@@ -43,8 +43,8 @@ PERCENTILE_COLORS = {
     "p99_9": PALETTE[5],
     "max": GREY,
 }
-MAX_KINDS = len(LINE_PALETTE) - 1
-"""Kinds of errors with a colour of their own."""
+ERRORS = (PALETTE[5], *(color for color in LINE_PALETTE if color != PALETTE[5]))
+"""Colours of kinds of errors."""
 
 CHARACTERS = 46
 """Room for the names of all phases, on a narrow page."""
@@ -108,7 +108,12 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
     if not values:
         return
     is_log = max(values) > WIDE_RANGE * min(values)
-    points = {percentile_label(curve.of): _percentile(curve, is_log) for curve in curves}
+    points = {
+        percentile_label(curve.of): _steps(
+            curve.points, [point.ms or (None if is_log else point.ms) for point in curve.points]
+        )
+        for curve in curves
+    }
     styles = {percentile_label(curve.of): (PERCENTILE_COLORS[curve.of], SOLID) for curve in curves}
     is_latency = time == "latency"
     if is_latency and load.result.objective is not None:
@@ -124,19 +129,6 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
             "Each point of a percentile spans as many seconds as it takes to have 10 values beyond it. "
             "Gaps: too few answers, or requests without an answer in time."
         )
-
-
-def _percentile(curve: LoadCurve, is_log: bool) -> Points:
-    """A step for each point, broken between phases."""
-    seconds: list[float] = []
-    values: list[float | None] = []
-    for point, before in zip(curve.points, [None, *curve.points], strict=False):
-        if before is not None and before.phase != point.phase:
-            seconds.append(before.end_s)
-            values.append(None)
-        seconds += [point.start_s, point.end_s]
-        values += [None if is_log and not point.ms else point.ms] * 2
-    return seconds, values
 
 
 def _add_rates(sheet: OverTime, load: LoadReport) -> None:
@@ -170,48 +162,15 @@ def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palett
 
 
 def _add_errors(sheet: OverTime, load: LoadReport) -> None:
-    """Add the rate of each kind of error, stacked, and a mark at the first error of each."""
-    import altair as alt
-
+    """Add the rate of each kind of error, stacked; rare kinds are one."""
     kinds = [one.kind for one in load.result.errors]
-    own = kinds if len(kinds) <= MAX_KINDS else kinds[: MAX_KINDS - 1]
-    labels = {kind: wrapped(safe_line(kind)) if kind in own else "others" for kind in kinds}
-    rows: list[Row] = [
-        {"seconds": one.start_s, "until": one.end_s, "kind": labels[kind], "rate": rate, "below": below}
-        for one in load.moments
-        for kind, rate, below in _stacked(one, labels)
-    ]
-    firsts: list[Row] = [
-        {
-            "seconds": one.first.at_s,
-            "kind": labels[one.kind],
-            "request": one.first.request,
-            "message": safe_line(one.first.message or ""),
-        }
-        for one in load.result.errors
-        if one.first is not None
-    ]
-    palette = [RED, *(color for color in LINE_PALETTE if color != RED)]
-    color = colors("kind", dict(zip(dict.fromkeys(labels.values()), palette, strict=False)))
-    bars = sheet.chart("errors", rows).mark_rect(clip=True).transform_calculate(value="datum.below + datum.rate")
-    y, tooltip = sheet.y("errors (per second)"), ["kind:N", "seconds:Q", *numbers("rate")]
-    bars = bars.encode(x=sheet.x(), x2="until:Q", y=y, y2="below:Q", color=color, tooltip=tooltip)
-    first = sheet.chart("first_errors", firsts).mark_point(
-        shape="triangle-down", filled=True, size=70, opacity=1, stroke="black", strokeWidth=1
-    )
-    tooltip = ["kind:N", "seconds:Q", "request:Q", "message:N"]
-    sheet.add(bars, first.encode(x=sheet.x(), y=alt.value(5), color=color, tooltip=tooltip), height=0.8 * HEIGHT)
-    sheet.notes.append("triangles: the first error of each kind")
-
-
-def _stacked(moment: LoadMoment, kinds: Sequence[str] | Mapping[str, str]) -> list[tuple[str, float, float]]:
-    """Kind, rate, and the sum of the rates of the kinds before it."""
-    found, below = [], 0.0
-    for kind in kinds:
-        if rate := moment.errors.get(kind, 0.0):
-            found.append((kind, rate, below))
-            below += rate
-    return found
+    own = kinds if len(kinds) <= len(ERRORS) else kinds[: len(ERRORS) - 1]
+    areas = {wrapped(safe_line(kind)): [one.errors.get(kind, 0.0) for one in load.moments] for kind in own}
+    if rest := kinds[len(own) :]:
+        areas["others"] = [sum(one.errors.get(kind, 0.0) for kind in rest) for one in load.moments]
+    seconds = [*(one.start_s for one in load.moments), sheet.end_s]
+    points = {kind: (seconds, [*values, 0.0]) for kind, values in areas.items()}
+    sheet.add_areas("errors (per second)", points, dict(zip(points, ERRORS, strict=False)), 0.8 * HEIGHT)
 
 
 def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
@@ -225,21 +184,16 @@ def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
         readings.add_gpu(record.subject, f"GPU {record.gpu_index} ", [], [])
 
 
-def _steps(moments: Sequence[LoadMoment], values: Sequence[float | None]) -> Points:
-    """Steps that begin anew with each phase."""
+def _steps(parts: Sequence[LoadMoment | LoadPoint], values: Sequence[float | None]) -> Points:
+    """A step for each part of a phase, broken between phases."""
     seconds: list[float] = []
     found: list[float | None] = []
-    last = None
-    for moment, value in zip(moments, values, strict=True):
-        if last is not None and last.phase != moment.phase:
-            seconds += [last.end_s, last.end_s]
-            found += [found[-1], None]
-        seconds.append(moment.start_s)
-        found.append(value)
-        last = moment
-    if last is not None:
-        seconds.append(last.end_s)
-        found.append(found[-1])
+    for place, (part, value) in enumerate(zip(parts, values, strict=True)):
+        if place and parts[place - 1].phase != part.phase:
+            seconds.append(part.start_s)
+            found.append(None)
+        seconds += [part.start_s, part.end_s]
+        found += [value, value]
     return seconds, found
 
 

@@ -22,6 +22,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     Styles,
+    colors,
     message,
     wrapped,
 )
@@ -84,6 +85,12 @@ class OverTime(Sheet):
     ) -> None:
         """Add a panel of lines."""
         self.add(self.lines(title, points, styles, step).encode(x=self.x(), y=self.y(title, **scale)), height=height)
+
+    def add_areas(self, title: str, points: Mapping[str, Points], of: Mapping[str, str], height: float) -> None:
+        """Add a panel of areas on top of each other; `of`: the colours of the legend."""
+        chart = self.over_time(title, points).mark_area(interpolate=HOLDS, line=False)
+        color = colors("line", of)
+        self.add(chart.encode(x=self.x(), y=self.y(title).stack("zero"), color=color, order="place:Q"), height=height)
 
     def picture(self, clock: str, title: str) -> Picture:
         """All panels, and the time axis below."""

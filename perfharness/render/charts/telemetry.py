@@ -20,7 +20,7 @@ from perfharness.analysis.metrics.telemetry_lines import (
 )
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.model.units import NS_PER_S
-from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Row, wrapped
+from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, wrapped
 from perfharness.render.charts.over_time import (
     BLACK,
     COLORS,
@@ -137,35 +137,25 @@ def _add_cores(readings: Readings) -> None:
 
 
 def _add_stages(readings: Readings, own: list[ProcessActivity]) -> None:
-    """Add the share of each stage over time, and shade warm-up and, where they are few, stages behind all panels."""
-    import altair as alt
-
+    """Add the share of each stage over time; shade warm-up and, where they are few, stages behind the other panels."""
     sheet, zero_ns = readings.sheet, readings.zero_ns
     shares = stage_shares(own, readings.begin_ns, readings.end_ns, zero_ns)
     palette = [*PALETTE[: len(shares.names) - 1], LIGHT_GREY]
     if shares.is_rest:
         palette[-2] = GREY
     of_stage = dict(zip(shares.names, palette, strict=True))
-    warmup = warmup_spans(own, zero_ns)
-    sheet.shade("warmup", _rows([warmup], {warmup.name: WARMUP}))
-    rows: list[Row] = [
-        {"stage": wrapped(name), "place": place, "seconds": shares.start_s.round(4).tolist(),
-         "percent": percent.round(3).tolist()}
-        for place, (name, percent) in enumerate(zip(shares.names, shares.percent, strict=True))
+    seconds = shares.start_s.tolist()
+    points: dict[str, Points] = {
+        wrapped(name): (seconds, percent.tolist())
+        for name, percent in zip(shares.names, shares.percent, strict=True)
         if percent.any()
-    ]  # fmt: skip
-    legend = {row["stage"]: palette[row["place"]] for row in rows} | {warmup.name: WARMUP}
+    }
+    warmup = warmup_spans(own, zero_ns)
+    legend = {label: color for name, color in of_stage.items() if (label := wrapped(name)) in points}
+    sheet.shade("warmup", _rows([warmup], {warmup.name: WARMUP}))
+    sheet.add_areas("stages (% of time)", points, legend | {warmup.name: WARMUP}, 1.3 * HEIGHT)
     batches = sum(len(one.batch_start_ns) for one in own)
-    of = ["(% of time)"] if len(own) == 1 else ["(% of time of", f"{len(own)} processes)"]
-    area = sheet.chart("stages", rows).mark_area(interpolate="step-after", line=False)
-    area = area.transform_flatten(["seconds", "percent"]).encode(
-        x=sheet.x(),
-        y=alt.Y("percent:Q").stack("zero").title(["stages", *of]).scale(domainMin=0),
-        color=alt.Color("stage:N").title(f"{batches} batches").scale(domain=list(legend), range=list(legend.values())),
-        order="place:Q",
-        tooltip=["stage:N", "seconds:Q", "percent:Q"],
-    )
-    sheet.add(area, height=1.3 * HEIGHT)
+    sheet.notes.append(f"stages of {batches} batches of {len(own)} process{'es' if len(own) > 1 else ''}")
     spans = stage_spans(own, zero_ns)
     if sum(len(one.start_s) for one in spans) <= MAX_SHADED:
         sheet.shade("shaded", _rows(spans, of_stage), opacity=0.13)

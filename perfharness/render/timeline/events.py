@@ -14,7 +14,7 @@ from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.cuda_calls import DIRECTIONS, operation_names
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
-from perfharness.render.timeline.rows import Event, Ids, Line, Slices, named_process, placed
+from perfharness.render.timeline.rows import Event, Ids, Line, Slices, named, placed
 
 HOST_KINDS = ("range", "stage", "batch", "cuda_api")
 DEVICE_KINDS = ("kernel", "memcpy", "memset", "graph")
@@ -72,7 +72,7 @@ def _host(
         process, tid = int(pid_of(np.int64(number))), int(tid_of(np.int64(number)))
         if process not in pids:
             pids[process] = ids.pid(process)
-            names += named_process(pids[process], f"{name} (process {process})", 1000 * place)
+            names += named("process", f"{name} (process {process})", 1000 * place, pid=pids[process])
         if of_task == NO_PARENT:
             lines.append(Line(pids[process], f"thread {tid}", tid))
         else:
@@ -96,7 +96,7 @@ def _device(
         pids.append(ids.pid())
         model = f" {devices[device]}" if 0 <= device < len(devices) else ""
         label = f"{name}, GPU {device}{model} (process {pid_of(np.int64(process))})"
-        names += named_process(pids[-1], label, 1000 * place + number)
+        names += named("process", label, 1000 * place + number, pid=pids[-1])
     lines = [Line(pids[at], f"stream {stream}") for at, stream in keys.T.tolist()]
     slices = placed(operations.start_ns + offset_ns, operations.end_ns + offset_ns, of.ravel(), lines, ids)
     return slices, gpu, pids, [*names, *slices.names]
@@ -271,7 +271,7 @@ def rank_events(ranks: Sequence[RankCalls], offsets_ns: Mapping[str, int], ids: 
     if not shown:
         return
     pid = ids.pid()
-    yield from named_process(pid, RANKS, place)
+    yield from named("process", RANKS, place, pid=pid)
     for one in shown:
         waits = np.flatnonzero(one.waiting_ns > 0)
         start = one.start_ns + offsets_ns[one.clock_of]

@@ -68,22 +68,17 @@ def placed(start: Int64, end: Int64, of: Int64, lines: Sequence[Line], ids: Ids)
         line = lines[at]
         tids.append(line.tid if row == 0 and 0 < line.tid < FIRST_MADE_ID else ids.make())
         name = line.name if row == 0 else f"{line.name}, row {row + 1}"
-        names += [_named("thread", line.pid, name, tid=tids[-1]), _sorted("thread", line.pid, place, tid=tids[-1])]
+        names += named("thread", name, place, pid=line.pid, tid=tids[-1])
     pids = np.asarray([line.pid for line in lines], dtype=np.int64)[of]
     return Slices(start, end, pids.tolist(), np.asarray(tids, dtype=np.int64)[inverse.ravel()].tolist(), names)
 
 
-def named_process(pid: int, name: str, place: int) -> list[Event]:
-    """The events that name a process and say where it is drawn."""
-    return [_named("process", pid, name), _sorted("process", pid, place)]
-
-
-def _named(what: str, pid: int, name: str, **tid: int) -> Event:
-    return {"ph": "M", "name": f"{what}_name", "pid": pid, **tid, "args": {"name": name}}
-
-
-def _sorted(what: str, pid: int, place: int, **tid: int) -> Event:
-    return {"ph": "M", "name": f"{what}_sort_index", "pid": pid, **tid, "args": {"sort_index": place}}
+def named(what: str, name: str, place: int, **ids: int) -> list[Event]:
+    """The events that name a `process` or a `thread` and say where it is drawn."""
+    return [
+        {"ph": "M", "name": f"{what}_name", **ids, "args": {"name": name}},
+        {"ph": "M", "name": f"{what}_sort_index", **ids, "args": {"sort_index": place}},
+    ]
 
 
 def rows_that_nest(start: Int64, end: Int64, group: Int64) -> Int64:

@@ -77,8 +77,7 @@ def test_a_picture_for_each_gpu_and_one_for_the_host() -> None:
 
 def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
     few = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})["telemetry_gpu_3"]
-    first = next(row for row in few.rows["telemetry_gpu_3_stages"] if row["stage"] == "stage 0")
-    busy = [at for at, percent in zip(first["seconds"], first["percent"], strict=True) if percent > 1]
+    busy = [at for at, percent in lines(few, "stages (% of time)")["stage 0"] if percent and percent > 1]
     assert busy[0] == 0.0
     assert 0.2 < busy[-1] < 0.25
     (warmup,) = few.rows["telemetry_gpu_3_warmup"]
@@ -86,9 +85,9 @@ def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
     assert len(few.rows["telemetry_gpu_3_shaded"]) == 12
     many = pictures(sample_log(), {"proc_0_gpu_3": activity(5000)})["telemetry_gpu_3"]
     assert "telemetry_gpu_3_shaded" not in many.rows
-    rows = many.rows["telemetry_gpu_3_stages"]
-    assert len(rows) <= 9
-    assert max(len(row["seconds"]) for row in rows) <= BINS
+    shares = lines(many, "stages (% of time)")
+    assert len(shares) <= 9
+    assert max(map(len, shares.values())) <= BINS
 
 
 def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
