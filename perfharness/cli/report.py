@@ -62,10 +62,10 @@ def report(
 ) -> None:
     """Write a report: what limits a run, latencies, stages, timelines, telemetry, energy, findings, the machine.
 
-    The page needs no network and no other file; a PDF is printed by a Chromium or Chrome. Nothing is written into the
+    The page needs no network and no other file; a PDF needs the extra pdf. Nothing is written into the
     runs. Findings go to stderr.
 
-    Exit codes: 0 written; 1 a run cannot be read, or no browser be started; 2 usage; 3 a trace is incomplete, or
+    Exit codes: 0 written; 1 a run cannot be read, or typst is not installed; 2 usage; 3 a trace is incomplete, or
     nothing was measured.
     """
     file = asked.output

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from perfharness.render.html import write_html
 from perfharness.render.report.files import gather_all
-from perfharness.render.report.html import write_html
-from perfharness.render.report.pdf import write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs
@@ -89,13 +88,3 @@ def test_every_chart_is_drawn_at_every_width(browser: Any, pages: dict[str, Path
     lightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
     assert (lightness < 80) is (scheme == "dark")
     page.close()
-
-
-def test_a_page_is_printed_with_its_charts(
-    pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PERFHARNESS_CHROMIUM", CHROMIUM)
-    report = gather([locate(TRACES / "graphs.sqlite")])
-    written = write_pdf(document_of(report), tmp_path / "report.pdf").read_bytes()
-    assert written.startswith(b"%PDF-")
-    assert len(re.findall(rb"/Type\s*/Page\b", written)) > 3

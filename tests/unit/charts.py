@@ -9,8 +9,8 @@ from typing import Any
 
 import vl_convert
 
+from perfharness.render.blocks import Chart, Document, walk
 from perfharness.render.charts.drawing import Picture
-from perfharness.render.report.document import Chart, Details, Document, Section
 
 
 def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None]]]:
@@ -36,17 +36,9 @@ def marks(part: Any) -> Iterator[dict[str, Any]]:
             yield from marks(inside)
 
 
-def pictures_of(document: Document) -> Iterator[Picture]:
+def pictures_of(document: Document) -> list[Picture]:
     """All charts of a report."""
-    stack: list[Any] = [*document.summary, *document.sections]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, Chart):
-            yield one.picture
-        if isinstance(one, Section):
-            stack += [*one.blocks, *one.sections]
-        if isinstance(one, Details):
-            stack += one.blocks
+    return [block.picture for block in walk([*document.summary, *document.sections]) if isinstance(block, Chart)]
 
 
 def drawn(picture: Picture) -> str:

@@ -91,7 +91,7 @@ class Picture:
         name: of its file, without the ending.
         chart: Vega-Lite, which refers to rows by name.
         rows: by those names.
-        title, notes: the text around it, which a page sets itself.
+        title, notes: the text around it.
     """
 
     name: str
@@ -101,9 +101,8 @@ class Picture:
     notes: tuple[str, ...] = ()
 
     def specification(self) -> Specification:
-        """JSON for a page, in which gaps are null; a single chart is as wide as its container."""
-        width = {"width": "container"} if "width" in self.chart else {}
-        made: Specification = orjson.loads(_json({**self.chart, **width}, self.rows))
+        """JSON, in which gaps are null, for a page that sets title and notes itself."""
+        made: Specification = orjson.loads(_json(self.chart, self.rows))
         return made
 
     def titled(self) -> Specification:

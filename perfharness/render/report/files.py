@@ -11,9 +11,9 @@ from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
 from perfharness.load.reported import load_report
-from perfharness.render.report.html import write_html
-from perfharness.render.report.markdown import markdown
-from perfharness.render.report.pdf import find_browser, write_pdf
+from perfharness.render.html import write_html
+from perfharness.render.markdown import markdown
+from perfharness.render.pdf import require_typst, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs
@@ -69,7 +69,7 @@ def report(
 def require_format(wanted: ReportFormat) -> None:
     """Raise `ToolNotFoundError` where what the format needs is not installed."""
     if wanted == "pdf":
-        find_browser()
+        require_typst()
 
 
 def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) -> Report:

@@ -16,13 +16,7 @@ from perfharness.model.load import (
     Sustained,
 )
 from perfharness.model.telemetry import SampleLog
-from perfharness.render.charts.load import (
-    bins_picture,
-    over_time_picture,
-    rate_text,
-    rates_picture,
-)
-from perfharness.render.report.document import (
+from perfharness.render.blocks import (
     Block,
     Cell,
     Chart,
@@ -34,8 +28,14 @@ from perfharness.render.report.document import (
     Paragraph,
     Section,
     Table,
-    number_text,
 )
+from perfharness.render.charts.load import (
+    bins_picture,
+    over_time_picture,
+    rate_text,
+    rates_picture,
+)
+from perfharness.render.numbers import significant
 from perfharness.render.terminal.advice import milliseconds
 from perfharness.render.terminal.load import FIGURES, MET, percentile_label, phase_name
 from perfharness.runs.report.model import LoadReport
@@ -69,7 +69,7 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
         yield Figure("answered", "not measured", "no phase that counts has begun")
         return
     of = f"of {phase.name}, " if len(result.phases) > 1 else ""
-    asked = "closed loop" if phase.asked_rate is None else f"{number_text(phase.asked_rate)}/s asked"
+    asked = "closed loop" if phase.asked_rate is None else f"{significant(phase.asked_rate)}/s asked"
     yield Figure("answered", _a_second(phase.achieved_rate), f"{of}{asked}")
     for name in ("p50", "p99"):
         figure: LoadFigure = getattr(phase.latency, name)
@@ -88,7 +88,7 @@ def _main(load: LoadReport) -> PhaseResult | None:
 
 
 def _a_second(rate: float | None) -> str:
-    return "not measured" if rate is None else f"{number_text(rate)}/s"
+    return "not measured" if rate is None else f"{significant(rate)}/s"
 
 
 def _ends_text(figure: LoadFigure) -> str | None:
@@ -379,4 +379,4 @@ def _setting(value: object) -> str:
         return ", ".join(f"{name} {_setting(inside)}" for name, inside in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "; ".join(map(_setting, value))
-    return number_text(value) if isinstance(value, float) else str(value)
+    return significant(value) if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
-from perfharness.render.report.document import (
+from perfharness.render.blocks import (
     Block,
     Cell,
     Column,
@@ -15,8 +15,8 @@ from perfharness.render.report.document import (
     Paragraph,
     Section,
     Table,
-    number_text,
 )
+from perfharness.render.numbers import significant
 from perfharness.render.terminal.advice import milliseconds
 from perfharness.runs.comparison.load_test import loadgen_verdict
 
@@ -64,7 +64,7 @@ def mlperf_section(result: MlperfResult) -> Section:
 def _value(metric: MlperfMetric) -> str:
     if metric.value is None:
         return f"not known ({metric.reason or 'LoadGen reported none'})"
-    return milliseconds(metric.value) if metric.unit == "ms" else f"{number_text(metric.value)} samples/s"
+    return milliseconds(metric.value) if metric.unit == "ms" else f"{significant(metric.value)} samples/s"
 
 
 def _verdict(result: MlperfResult) -> Table:

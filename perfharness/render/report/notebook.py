@@ -9,8 +9,9 @@ from perfharness.load.reported import report_of
 from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.result import Tree
-from perfharness.render.report.document import Block, Cell, Column, Figure, Figures, Paragraph, Table, number_text
-from perfharness.render.report.html import html_fragment
+from perfharness.render.blocks import Block, Cell, Column, Figure, Figures, Paragraph, Table
+from perfharness.render.html import html_fragment
+from perfharness.render.numbers import significant
 from perfharness.render.report.load_sections import load_blocks
 from perfharness.render.report.series_sections import comparison_blocks
 from perfharness.render.report.suite_sections import cases_table, suite_summary
@@ -45,7 +46,7 @@ def _run(run: Run) -> Iterator[Block]:
     throughput = tree.get("throughput", {}).get("items_per_second")
     figures = [Figure("processes", str(len(run.processes)))]
     if throughput is not None:
-        figures.append(Figure("throughput", f"{number_text(throughput)} items/s"))
+        figures.append(Figure("throughput", f"{significant(throughput)} items/s"))
     yield Paragraph(str(run.path), "note")
     yield Figures(figures)
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from perfharness.analysis.ranks import RankGroup, RunRanks
 from perfharness.analysis.ranks.findings import delay_finding
 from perfharness.model.result import path_text
+from perfharness.render.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
 from perfharness.render.charts.report import ranks_picture
-from perfharness.render.report.document import Block, Cell, Chart, Column, Paragraph, Section, Table, number_text
+from perfharness.render.numbers import significant
 from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.ranks import group_text
 
@@ -42,9 +43,9 @@ def _group(group: RankGroup, name: str) -> Iterator[Block]:
     yield _stages(group)
     if group.skew is not None:
         yield Paragraph(
-            f"From the first to the last arrival at a collective: {number_text(group.skew.p50_ms)} ms in the median of "
-            f"{group.skew.collectives}, at most {number_text(group.skew.max_ms)} ms; clocks agree to "
-            f"{number_text(group.skew.clock_error_ms)} ms."
+            f"From the first to the last arrival at a collective: {significant(group.skew.p50_ms)} ms in the median of "
+            f"{group.skew.collectives}, at most {significant(group.skew.max_ms)} ms; clocks agree to "
+            f"{significant(group.skew.clock_error_ms)} ms."
         )
 
 
@@ -83,5 +84,5 @@ def _stages(group: RankGroup) -> Table:
         ]
         for one in group.stages
         if one.process in rank_of
-    ][: 4 * MAX_RANKS]  # fmt: skip
-    return Table("collectives", columns, rows, "Collectives by the stage that calls them.")
+    ]  # fmt: skip
+    return Table("collectives", columns, rows[: 4 * MAX_RANKS], "Collectives by the stage that calls them.")

@@ -11,15 +11,7 @@ from perfharness.model.bench import Estimate
 from perfharness.model.diagnosis import FunctionShare, KernelGroup, StageDiagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.result import last_key, path_text
-from perfharness.render.charts.report import (
-    distribution_picture,
-    series_picture,
-    stage_picture,
-    timeline_picture,
-)
-from perfharness.render.charts.telemetry import telemetry_pictures
-from perfharness.render.places import file_and_line
-from perfharness.render.report.document import (
+from perfharness.render.blocks import (
     Block,
     Cell,
     Chart,
@@ -32,8 +24,16 @@ from perfharness.render.report.document import (
     Section,
     Table,
     cell_text,
-    number_text,
 )
+from perfharness.render.charts.report import (
+    distribution_picture,
+    series_picture,
+    stage_picture,
+    timeline_picture,
+)
+from perfharness.render.charts.telemetry import telemetry_pictures
+from perfharness.render.numbers import significant
+from perfharness.render.places import file_and_line
 from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
 from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.report.rank_section import ranks_section
@@ -165,16 +165,16 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
                 "of the measured window",
             )
     if run.energy is not None and run.energy.energy_per_item_j is not None:
-        yield Figure("energy of the GPUs", f"{number_text(run.energy.energy_per_item_j)} J/item", "idle power included")
+        yield Figure("energy of the GPUs", f"{significant(run.energy.energy_per_item_j)} J/item", "idle power included")
     if run.cost is not None and run.cost.machine is not None:
-        yield Figure("a million items", number_text(run.cost.machine), "at the price per hour")
+        yield Figure("a million items", significant(run.cost.machine), "at the price per hour")
 
 
 def _batch_figures(run: RunReport) -> Iterator[Figure]:
     throughput = run.throughput
     if throughput.items_per_second is not None:
         yield Figure(
-            "throughput", f"{number_text(throughput.items_per_second)} items/s", "all processes in steady state"
+            "throughput", f"{significant(throughput.items_per_second)} items/s", "all processes in steady state"
         )
     else:
         yield Figure("throughput", "not measured", throughput.reason or "")
@@ -183,7 +183,7 @@ def _batch_figures(run: RunReport) -> Iterator[Figure]:
         tail = "" if batch.cpu.p99 is None else f"p99 {milliseconds(batch.cpu.p99)}, "
         yield Figure("batch, median", milliseconds(batch.cpu.p50), f"{tail}{batch.batches} batches")
     if batch is not None and batch.cpu_per_item is not None:
-        yield Figure("host time an item", f"{number_text(batch.cpu_per_item)} ms", "mean")
+        yield Figure("host time an item", f"{significant(batch.cpu_per_item)} ms", "mean")
     if batch is not None and batch.limited_by is not None:
         yield Figure("limited by", batch.limited_by, batch.agreement or "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.model.result import path_of
+from perfharness.render.blocks import Block, Cell, Chart, Column, Items, Paragraph, Section, Table
 from perfharness.render.charts.report import comparison_picture
 from perfharness.render.charts.scaling import scaling_picture
 from perfharness.render.comparison.terminal import rule_text, stage_text
@@ -20,7 +21,6 @@ from perfharness.render.comparison.texts import (
     side_amount,
     verdict_text,
 )
-from perfharness.render.report.document import Block, Cell, Chart, Column, Items, Paragraph, Section, Table
 from perfharness.render.terminal.results import row_names
 from perfharness.render.terminal.series import COLD_START_LABELS
 from perfharness.runs.comparison.result import ComparedVersion, Comparison

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfharness.analysis.slowest import SlowLoop, SlowRequest
+from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Paragraph, Section, Table
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.report import timeline_picture
-from perfharness.render.report.document import Block, Cell, Chart, Column, Details, Items, Paragraph, Section, Table
 from perfharness.render.terminal.slowest import part_rows
 from perfharness.runs.report.model import RunReport, SlowestReport
 

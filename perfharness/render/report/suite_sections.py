@@ -15,8 +15,7 @@ from perfharness.analysis.suites.bench_figures import (
 from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.render.charts.bench import bench_pictures, sweep_pictures
-from perfharness.render.report.document import (
+from perfharness.render.blocks import (
     Block,
     Cell,
     Chart,
@@ -26,8 +25,9 @@ from perfharness.render.report.document import (
     Items,
     Section,
     Table,
-    number_text,
 )
+from perfharness.render.charts.bench import bench_pictures, sweep_pictures
+from perfharness.render.numbers import significant
 from perfharness.render.terminal.bench import (
     WRONG,
     merged_remarks,
@@ -123,7 +123,7 @@ def _first_figures(suite: BenchSuiteResult) -> Iterator[Figure]:
             yield Figure(one.model, "nothing to recommend", "none meets the constraints")
             continue
         best = known[one.best]
-        rate = "" if best.items_per_second is None else f"{number_text(best.items_per_second.value)} items/s"
+        rate = "" if best.items_per_second is None else f"{significant(best.items_per_second.value)} items/s"
         yield Figure(f"take for {one.model}", names.case(best.case), rate)
         gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
         if gained is not None:
@@ -169,7 +169,7 @@ def _value(estimate: Estimate | None) -> Cell:
 def _ends(estimate: Estimate | None) -> Cell:
     if estimate is None or estimate.interval is None:
         return None
-    return " to ".join(number_text(end) for end in estimate.interval)
+    return " to ".join(significant(end) for end in estimate.interval)
 
 
 def _measured(suite: BenchSuiteResult) -> Table:

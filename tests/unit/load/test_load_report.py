@@ -15,12 +15,12 @@ from perfharness.load.reported import load_report, phase_verdict, report_of
 from perfharness.load.result import load_result
 from perfharness.model.load import WINDOWS_NAME, LoadFigure, LoadResult, Objective, TargetRecord
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
+from perfharness.render.blocks import Figures, Section
 from perfharness.render.charts.load import over_time_picture
-from perfharness.render.report.document import Figures, Section
+from perfharness.render.html import html_page
+from perfharness.render.markdown import markdown
 from perfharness.render.report.files import gather_all
-from perfharness.render.report.html import html_page
 from perfharness.render.report.load_sections import load_sections, load_sentences
-from perfharness.render.report.markdown import markdown
 from perfharness.render.report.sections import document_of
 from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.model import LoadCurve, LoadReport

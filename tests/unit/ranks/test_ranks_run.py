@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfharness.model.manifest import MeasuredProcess
-from perfharness.render.report.document import Table
+from perfharness.render.blocks import Table
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from perfharness.render.blocks import cell_text
 from perfharness.render.comparison.texts import amount
-from perfharness.render.report.document import cell_text
 from perfharness.render.terminal.console import Column, Console, ms_text, print_table, say
 from perfharness.render.text import safe
 

@@ -16,9 +16,9 @@ from perfharness.analysis.suites.cost import Prices
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
-from perfharness.render.report.document import Cell, Table
-from perfharness.render.report.html import html_page
-from perfharness.render.report.markdown import markdown
+from perfharness.render.blocks import Cell, Table
+from perfharness.render.html import html_page
+from perfharness.render.markdown import markdown
 from perfharness.render.report.notebook import result_html
 from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
@@ -106,6 +106,14 @@ def test_nothing_is_written_into_the_run(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     report_of(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_pdf_has_its_charts_and_survives_hostile_names(tmp_path: Path) -> None:
+    """Its first page is the summary."""
+    assert run(["report", str(hostile_trace(tmp_path / "run")), "-o", str(tmp_path / "r.pdf")]) == 0
+    made = (tmp_path / "r.pdf").read_bytes()
+    assert made.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type\s*/Page\b", made)) >= 3
 
 
 def test_a_process_of_a_run_is_reported_alone(tmp_path: Path) -> None:

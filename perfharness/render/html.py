@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from perfharness.files import replacing
-from perfharness.render.report.document import (
+from perfharness.render.blocks import (
     Block,
     Cell,
     Chart,
     Column,
-    Details,
     Document,
-    Figures,
-    Items,
-    Paragraph,
-    Section,
-    Table,
     cell_text,
+    plain,
+    spans,
+    walk,
 )
 from perfharness.render.text import safe, safe_line
 
@@ -42,7 +39,7 @@ def write_html(document: Document, path: Path) -> Path:
 def html_page(document: Document) -> str:
     """The whole page."""
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
-    has_charts = any(isinstance(block, Chart) for block in _all_blocks(document))
+    has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
@@ -87,8 +84,15 @@ def _environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {"shown": cell_text, "line": safe_line, "visible": safe, "indent_of": _indent, "percent": _percent}
-    made.tests |= {"kind": _is_kind}
+    made.filters |= {
+        "shown": cell_text,
+        "line": safe_line,
+        "lines": lambda entry: entry if isinstance(entry, list) else [entry],
+        "markup": _markup,
+        "indent_of": _indent,
+        "percent": _percent,
+        "kind": _kind,
+    }
     return made
 
 
@@ -99,18 +103,10 @@ def _trusted(text: str) -> Any:
     return markupsafe.Markup(text)
 
 
-KINDS: dict[str, type] = {
-    "table": Table, "paragraph": Paragraph, "items": Items, "figures": Figures, "chart": Chart, "details": Details,
-}  # fmt: skip
-
-
-def _is_kind(block: Block, name: str) -> bool:
-    return isinstance(block, KINDS[name])
-
-
 def _indent(cell: Cell) -> int:
     """Depth of a text that begins with blanks."""
-    return (len(cell) - len(cell.lstrip(" "))) // 2 if isinstance(cell, str) else 0
+    text = plain(cell) if isinstance(cell, str | tuple) else ""
+    return (len(text) - len(text.lstrip(" "))) // 2
 
 
 def _percent(cell: Cell, column: Column) -> str:
@@ -120,13 +116,18 @@ def _percent(cell: Cell, column: Column) -> str:
     return f"{100 * min(max(cell, 0.0), 1.0):.2f}"
 
 
-def _all_blocks(document: Document) -> Iterator[Block]:
-    stack: list[Section | Block] = [*document.summary, *document.sections]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, Section):
-            stack += [*one.blocks, *one.sections]
-            continue
-        if isinstance(one, Details):
-            stack += one.blocks
-        yield one
+def _markup(line: Any) -> Any:
+    """A line or a cell's text with its styles."""
+    import markupsafe
+
+    parts = [
+        markupsafe.Markup('<span class="{}">{}</span>').format(one.style, safe(one.text))
+        if one.style
+        else safe(one.text)
+        for one in spans(line)
+    ]
+    return markupsafe.Markup("").join(parts)
+
+
+def _kind(block: Block) -> str:
+    return type(block).__name__.lower()

@@ -3,7 +3,7 @@
   const NARROW = 640; // px
   const options = { mode: "vega-lite", renderer: "svg", ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false } };
 
-  // Draw a chart at the width of its place. Charts below each other have no container width: leave room for axes and legends.
+  // Draw a chart at the width of its place. Charts below each other have no container: leave room for axes and legends.
   const draw = async (place, text, drawn) => {
     const width = place.clientWidth, narrow = width < NARROW;
     if (!width || place.dataset.width === String(width)) return drawn;
@@ -13,6 +13,7 @@
       Object.assign(legend, { orient: "bottom", columns: 2, labelLimit: 130 });
       axis.labelLimit = 160;
     }
+    if (chart.width) chart.width = "container";
     for (const part of chart.vconcat ?? []) part.width = width - (narrow ? 90 : 250);
     drawn?.finalize();
     place.dataset.width = width;

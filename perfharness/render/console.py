@@ -1,0 +1,161 @@
+"""The terminal: text without control sequences, and blocks in which no digit is cut.
+
+Names come from scripts, traces and files of others. `Console` escapes its whole output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+import rich.console
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.table import Table as Grid
+from rich.text import Text
+
+from perfharness.render.blocks import (
+    Block,
+    Figures,
+    Items,
+    Line,
+    Paragraph,
+    Section,
+    Span,
+    Style,
+    Table,
+    cell_text,
+    spans,
+)
+from perfharness.render.markdown import blocks_as_markdown
+from perfharness.render.text import safe, safe_line
+
+LEAST_TEXT_WIDTH = 12
+"""A text column that is narrower is wrapped no further."""
+
+ANY_WIDTH = 100_000
+"""Of what is no terminal: tables are printed whole."""
+
+STYLES: dict[Style, str] = {"good": "green", "warning": "yellow", "error": "bold red"}
+"""Terminal styles that have another name."""
+
+PARAGRAPHS: dict[str, str] = {"plain": "", "note": "dim", "warning": "yellow", "error": "bold red"}
+
+
+class Console(rich.console.Console):
+    """A console that prints text as it is: no markup, no automatic colours; control characters escaped.
+
+    Args:
+        stderr: for progress and messages; results go to stdout.
+        markdown: print blocks as Markdown.
+    """
+
+    def __init__(
+        self, *, stderr: bool = False, file: IO[str] | None = None, width: int | None = None, markdown: bool = False
+    ) -> None:
+        super().__init__(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
+        self.markdown = markdown
+
+    def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments, their text escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(safe(segment.text), segment.style)
+
+
+def say(console: rich.console.Console, *parts: str | Span | Text) -> None:
+    """Print a line."""
+    line = Text.assemble(*(part if isinstance(part, Text) else _text(part) for part in parts))
+    console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_blocks(console: rich.console.Console, blocks: Iterable[Block]) -> None:
+    """Print what a terminal can show: all but charts and folded details."""
+    shown = list(blocks)
+    if getattr(console, "markdown", False):
+        say(console, blocks_as_markdown(shown))
+        return
+    for block in shown:
+        if isinstance(block, Table):
+            _print_table(console, block)
+        elif isinstance(block, Paragraph):
+            say(console, Text(style=PARAGRAPHS[block.style]) + _text(block.text))
+        elif isinstance(block, Items):
+            _print_items(console, block)
+        elif isinstance(block, Figures):
+            for one in block.figures:
+                say(console, f"{one.label}: {one.value}{f' ({one.note})' if one.note else ''}")
+        elif isinstance(block, Section):
+            say(console, Span(block.title, "bold"))
+            print_blocks(console, [*block.blocks, *block.sections])
+
+
+def _text(line: Line) -> Text:
+    return Text.assemble(*((safe(span.text), STYLES.get(span.style, span.style)) for span in spans(line)))
+
+
+def _print_items(console: rich.console.Console, items: Items) -> None:
+    """Entries of several lines are indented; a terminal wraps them."""
+    for number, entry in enumerate(items.entries, 1):
+        mark = f"{number}." if items.numbered else "-"
+        lines = [_text(line) for line in (entry if isinstance(entry, list) else [entry])]
+        if console.is_terminal:
+            grid = Grid.grid(padding=(0, 1))
+            for place, line in enumerate(lines):
+                grid.add_row("" if place else f" {mark}", line)
+            console.print(grid)
+        else:
+            for place, line in enumerate(lines):
+                say(console, f" {' ' * len(mark) if place else mark} ", line)
+
+
+def _print_table(console: rich.console.Console, table: Table) -> None:
+    """On a terminal that is too narrow, columns are omitted and named below; elsewhere all are printed."""
+    if table.note:
+        say(console, table.note)
+    cells = [
+        [cell_text(cell, column.kind) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows
+    ]
+    widths = [
+        max([cell_len(safe_line(column.heading)), *(cell_len(row[place]) for row in cells)])
+        for place, column in enumerate(table.columns)
+    ]
+    room = console.width if console.is_terminal else ANY_WIDTH
+    shown = _fitting(table, widths, room)
+    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for place in shown:
+        column, is_text = table.columns[place], table.columns[place].kind == "text"
+        grid.add_column(
+            Text(safe_line(column.heading)),
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
+            min_width=min(widths[place], LEAST_TEXT_WIDTH) if is_text else widths[place],
+        )
+    for row, texts in zip(table.rows, cells, strict=True):
+        grid.add_row(*(_styled_cell(row[place], texts[place]) for place in shown))
+    for line in console.render_lines(grid, console.options.update(max_width=room), pad=False):
+        text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+        text.rstrip()
+        say(console, " ", text)
+    left_out = [column.heading for place, column in enumerate(table.columns) if place not in shown]
+    if left_out:
+        say(console, f" too narrow for: {', '.join(left_out)} (pipe into less -S for all)")
+
+
+def _styled_cell(cell: object, text: str) -> Text:
+    return _text(cell) if isinstance(cell, Span | tuple) else Text(text)
+
+
+def _fitting(table: Table, widths: Sequence[int], room: int) -> list[int]:
+    """Places of the columns that fit; text columns count with their minimum width."""
+    least = [
+        min(width, LEAST_TEXT_WIDTH) if column.kind == "text" else width
+        for column, width in zip(table.columns, widths, strict=True)
+    ]
+    shown = list(range(len(least)))
+    droppable = [place for place in shown if table.columns[place].drop]
+    for place in sorted(droppable, key=lambda place: -table.columns[place].drop):
+        if sum(least[kept] + 2 for kept in shown) <= room:
+            break
+        shown.remove(place)
+    return shown

@@ -1,0 +1,84 @@
+"""Blocks as GitHub's Markdown, without charts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from perfharness.render.blocks import (
+    Block,
+    Details,
+    Document,
+    Figures,
+    Items,
+    Line,
+    Paragraph,
+    Section,
+    Table,
+    cell_text,
+    plain,
+)
+from perfharness.render.text import safe_line
+
+SPECIAL = re.compile(r"[\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w)")
+"""Characters with a meaning in Markdown or in HTML; an underscore inside of a word has none."""
+
+
+def markdown(document: Document) -> str:
+    """A whole report."""
+    title = [f"# {escaped(document.title)}", "", escaped(document.subtitle), ""]
+    return _joined([*title, *_lines([*document.summary, *document.sections], 2)])
+
+
+def blocks_as_markdown(blocks: Sequence[Block], level: int = 3) -> str:
+    """Blocks; sections among them have headings of that level."""
+    return _joined(list(_lines(blocks, level)))
+
+
+def escaped(text: Line) -> str:
+    """The text for Markdown, in which it means nothing but itself."""
+    return SPECIAL.sub(lambda found: f"\\{found[0]}", safe_line(plain(text)))
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
+
+
+def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Table):
+            yield from _table(block)
+        elif isinstance(block, Paragraph):
+            yield from (("**Error:** " if block.style == "error" else "") + escaped(block.text), "")
+        elif isinstance(block, Items):
+            for place, entry in enumerate(block.entries, 1):
+                lines = entry if isinstance(entry, list) else [entry]
+                yield f"{f'{place}.' if block.numbered else '-'} {'  '.join(map(escaped, lines))}"
+            yield ""
+        elif isinstance(block, Figures):
+            for one in block.figures:
+                yield f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" * bool(one.note))
+            yield ""
+        elif isinstance(block, Details):
+            yield from (f"**{escaped(block.title)}**", "", *_lines(block.blocks, level))
+        elif isinstance(block, Section):
+            below = list(_lines([*block.blocks, *block.sections], level + 1))
+            if below:  # a section of charts only has nothing to say here
+                yield from (f"{'#' * min(level, 6)} {escaped(block.title)}", "", *below)
+
+
+def _table(table: Table) -> Iterator[str]:
+    if table.note:
+        yield from (escaped(table.note), "")
+    yield f"| {' | '.join(escaped(column.heading) for column in table.columns)} |"
+    yield f"| {' | '.join(':--' if column.kind == 'text' else '--:' for column in table.columns)} |"
+    for row in table.rows:
+        cells = [_indented(cell_text(cell, column.kind)) for cell, column in zip(row, table.columns, strict=True)]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _indented(text: str) -> str:
+    """Leading blanks show the depth of a stage; Markdown would drop them."""
+    depth = len(text) - len(text.lstrip(" "))
+    return "&nbsp;" * depth + escaped(text.strip(" "))

@@ -1,0 +1,62 @@
+"""Numbers as text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+NOT_MEASURED = "-"
+"""Stands for a number that was not measured."""
+
+Kind = Literal["text", "ms", "count", "share", "number"]
+
+
+def number(value: float | int | None, kind: Kind = "number") -> str:
+    """A number in the form of its kind."""
+    if value is None:
+        return NOT_MEASURED
+    if kind == "share":
+        return f"{100 * value:.1f} %"
+    if kind == "ms":
+        return ms(value)
+    if kind == "count" or isinstance(value, int):
+        return f"{value:,.0f}"
+    return significant(value)
+
+
+def ms(value: float) -> str:
+    """Milliseconds in a table: three decimals; a small time has three significant digits."""
+    size = abs(value)
+    return f"{value:,.3f}" if size >= 0.1 or not size else f"{value:.5f}" if size >= 1e-3 else f"{value:.3g}"
+
+
+def milliseconds(value: float) -> str:
+    """A time in a sentence, with its unit."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f} ms"
+
+
+def significant(value: float) -> str:
+    """Four significant digits; all digits of a large number."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}" if size >= 1e-4 or not size else f"{value:.3g}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share (0 to 1) in percent."""
+    return NOT_MEASURED if share is None else f"{100 * share:.{digits}f} %"
+
+
+def interval(low: float | None, high: float | None, kind: Kind = "ms") -> str | None:
+    """Both ends; None where one is missing."""
+    return None if low is None or high is None else f"{number(low, kind)} to {number(high, kind)}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in the largest binary unit that gives 1 or more."""
+    if count is None:
+        return NOT_MEASURED
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.4g} {unit}"
