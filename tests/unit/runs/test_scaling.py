@@ -30,7 +30,7 @@ from perfharness.runs.series.sweep import sweep_options
 from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
-from tests.unit.charts import marks
+from tests.unit.charts import drawn
 
 
 def rows(rates: dict[int, float | None], **more: Any) -> list[ScalingRow]:
@@ -112,12 +112,12 @@ def scaling_of(rates: dict[int, float | None], **more: Any) -> Scaling:
 
 
 def lines(picture: Picture) -> dict[str, dict[str, list[float | None]]]:
-    """Of every panel, by its axis and the names of its lines."""
+    """Of every panel, by its label and the names of its lines."""
     found: dict[str, dict[str, list[float | None]]] = {}
-    for encoding, points in marks(picture, "line"):
-        for row in points:
-            own = found.setdefault(encoding["y"]["title"], {}).setdefault(row["line"], [])
-            own.append(row["value"])
+    for label, rows in picture.rows.items():
+        for row in rows:
+            if "line" in row:
+                found.setdefault(label.removeprefix("scaling_"), {}).setdefault(row["line"], []).append(row["value"])
     return found
 
 
@@ -128,14 +128,14 @@ def test_the_picture_has_a_panel_a_quantity_that_was_measured() -> None:
     ]
     picture = scaling_picture(scaling_of({4: None, 1: 100.0, 2: 140.0}, gpus=gpus, latency_p50_ms=1.0))
     assert list(lines(picture).values()) == [
-        {"ideal": [100.0, 200.0, 400.0], "measured": [100.0, 140.0, None]},
-        {"p50": [1.0] * 3, "p99": [None] * 3},
+        {"measured": [100.0, 140.0, None], "ideal": [100.0, 200.0, 400.0]},
+        {"p50": [1.0] * 3},
         {"": [1.0, pytest.approx(0.7), None]},
         {"": [0.75] * 3},
         {"": [500.0] * 3},
     ]
-    assert picture.rows["scaling_knee_1"][0]["processes"] == 1
-    assert picture.rows["scaling_failed_4"][0]["processes"] == 4
+    assert [(row["processes"], row["text"]) for row in picture.rows["scaling_marks"]] == [(4, "failed"), (1, "knee")]
+    assert "knee" in drawn(picture)
     assert lines(scaling_picture(scaling_of({1: None, 2: None}))) == {}
 
 
