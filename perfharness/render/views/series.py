@@ -11,6 +11,7 @@ from perfharness.render.numbers import ms, number
 from perfharness.render.terminal.results import row_names
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
+from perfharness.runs.series.overhead import percent
 
 MAX_STAGES = 40
 
@@ -130,6 +131,8 @@ def _means(series: Series, label: str) -> Iterator[Block]:
 def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
     """A table with a row for each stage."""
     shown = list(cells)[:MAX_STAGES]
+    if not shown:
+        return
     names = row_names([path_of(path) for path in shown])
     rows = [[name, *cells[path]] for name, path in zip(names, shown, strict=True)]
     yield Table(name, [Column("stage"), *columns], rows, note)
@@ -140,12 +143,12 @@ def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[C
 def _processes(series: Series) -> Iterator[Block]:
     figures = [row.figures.get(WHOLE, {}) for row in series.rows]
     columns = {name: column for name, column in SCALED.items() if any(found.get(name) for found in figures)}
-    remarks = ["; ".join(filter(None, (row.reason, *row.findings))) for row in series.rows]
-    rows: list[list[Cell]] = [
-        [row.num_processes, *(found.get(name) for name in columns), remark]
-        for row, found, remark in zip(series.rows, figures, remarks, strict=True)
-    ]
-    yield Table("scaling", [Column("-np", "count"), *columns.values(), Column("remark")], rows)
+    rows: list[list[Cell]] = []
+    for row, found in zip(series.rows, figures, strict=True):
+        remarks = [row.reason if row.status == "ok" else row.status.replace("_", " "), *row.findings]
+        rows.append([row.num_processes, *map(found.get, columns), "; ".join(filter(None, remarks))])
+    if columns:
+        yield Table("scaling", [Column("-np", "count"), *columns.values(), Column("remark")], rows)
 
 
 def _cold(series: Series) -> Iterator[Block]:
@@ -172,17 +175,15 @@ def _overhead(series: Series) -> Iterator[Block]:
     added = [Column("untraced", "ms"), Column("traced", "ms", drop=1), Column("overhead", "share")]
     columns = [*added, Column("95 %", "share", drop=2)]
     cells = {
-        path: [
-            *(mean_text(side.get(path, {}).get("cpu_time")) for side in sides),
-            *_added(found.get("cpu_time")),
-        ]
+        path: [*(mean_text(side.get(path, {}).get("cpu_time")) for side in sides), *_added(found.get("cpu_time"))]
         for path, found in series.overhead.items()
         if path != WHOLE
     }
     yield from _stages("overhead", columns, cells, "ms per batch, without warm-up: mean ± half of its 95 % interval")
     for path in series.loops:
         times = sides[0].get(path, {})
-        texts = [f"{name} {mean_text(one)}" for name in QUANTILES if (one := times.get(f"cpu_time_{name}"))]
+        shown = {name: mean_text(times.get(f"cpu_time_{name}")) for name in QUANTILES}
+        texts = [f"{name} {text}" for name, text in shown.items() if text is not None]
         if texts:
             yield Paragraph(f"Untraced latency of {path}, ms: {', '.join(texts)}")
     whole = series.overhead.get(WHOLE, {})
@@ -191,13 +192,13 @@ def _overhead(series: Series) -> Iterator[Block]:
         for name, title in OF_LAUNCHES.items()
         if name in whole
     ]
-    yield Table("overhead of launches", [Column("per launch"), *columns], rows)
+    if rows:
+        yield Table("overhead of launches", [Column("per launch"), *columns], rows)
 
 
 def _added(one: Overhead | None) -> list[Cell]:
     """An overhead and its interval."""
     if one is None or one.overhead is None:
         return [None, None]
-    if one.low is None or one.high is None:
-        return [f"{one.overhead:+.1%}", None]
-    return [f"{one.overhead:+.1%}", f"{one.low:+.1%} to {one.high:+.1%}"]
+    interval = None if one.low is None else f"{percent(one.low)} to {percent(one.high)}"
+    return [percent(one.overhead), interval]

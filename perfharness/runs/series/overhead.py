@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 from perfharness.analysis.comparison.compare import Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.statistics import ALPHA
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import Float64
 from perfharness.model.rounding import figure
-from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, SeriesRow, Summary
+from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
 
 MUCH, VERY_MUCH = 0.10, 0.20
 """Parts of the untraced time."""
@@ -43,17 +41,16 @@ def overhead_of(series: Series) -> dict[str, Any]:
 
 
 def _overhead(series: Series, path: str, name: str) -> Overhead:
+    sides = []
     for label in (UNTRACED, TRACED):
         found: Summary | None = series.summary.get(label, {}).get(path, {}).get(name)
         if found is None or found.mean is None:
             return Overhead(reason=(found and found.reason) or f"no {label} launch has it")
-    rows = {label: series.measured(label) for label in (UNTRACED, TRACED)}
-    pair = Pair(
-        _values(rows[UNTRACED], path, name),
-        _values(rows[TRACED], path, name),
-        base_at=np.array([row.place for row in rows[UNTRACED]], dtype=np.int64),
-        new_at=np.array([row.place for row in rows[TRACED]], dtype=np.int64),
-    )
+        rows = series.measured(label)
+        values = np.array([row.figures[path][name] for row in rows], dtype=np.float64)
+        sides.append((values, np.array([row.place for row in rows], dtype=np.int64)))
+    (untraced, untraced_at), (traced, traced_at) = sides
+    pair = Pair(untraced, traced, untraced_at, traced_at)
     (judged,) = compare([pair], Rule(min_effect=MUCH))
     if judged.ratio is None:
         return Overhead(reason="a launch has no value, or 0")
@@ -64,15 +61,10 @@ def _overhead(series: Series, path: str, name: str) -> Overhead:
         reason = "one launch of each kind does not show how launches differ; measure more (--repeat)"
     else:
         reason = "the launches differ too much for an interval"
-    found_overhead = Overhead(overhead=figure(judged.ratio - 1), low=low, high=high, reason=reason)
-    if name in COMPARED and is_undecided(found_overhead):
-        return found_overhead.model_copy(update={"launches_needed": _launches_needed(pair, judged)})
-    return found_overhead
-
-
-def _values(rows: Sequence[SeriesRow], path: str, name: str) -> Float64:
-    values = [row.figures.get(path, {}).get(name) for row in rows]
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    added = Overhead(overhead=figure(judged.ratio - 1), low=low, high=high, reason=reason)
+    if name in COMPARED and is_undecided(added):
+        return added.model_copy(update={"launches_needed": _launches_needed(pair, judged)})
+    return added
 
 
 def is_undecided(one: Overhead) -> bool:
@@ -96,18 +88,26 @@ def _conclusion(times: dict[str, Overhead]) -> str:
     """One percentage, of the batch that tracing slows down most."""
     known = {path: one for path, one in times.items() if one.overhead is not None}
     if not known:
-        reasons = list(dict.fromkeys(one.reason for one in times.values() if one.reason))
-        return f"Overhead of tracing not known: {reasons[0] if reasons else 'no batch was measured'}."
-    path = max(known, key=lambda name: (known[name].low or -1.0, known[name].overhead or 0.0))
+        reason = next((one.reason for one in times.values() if one.reason), "no batch was measured")
+        return f"Overhead of tracing not known: {reason}."
+    path = max(known, key=lambda name: (known[name].low is not None, known[name].low, known[name].overhead))
     one = known[path]
     of = f"the time per batch of {path}" if len(times) > 1 else "the time per batch"
-    if one.low is None or one.high is None:
-        return f"Tracing changes {of} by {one.overhead:+.1%}, without an interval: {one.reason}."
-    text = f"Tracing changes {of} by {one.overhead:+.1%} (95 %: {one.low:+.1%} to {one.high:+.1%})."
+    text = f"Tracing changes {of} by {percent(one.overhead)}"
+    if one.low is None:
+        return f"{text}, without an interval: {one.reason}."
+    text += f" (95 %: {percent(one.low)} to {percent(one.high)})."
     if not is_undecided(one):
         return text
+    is_faster = (one.overhead or 0) < -MUCH
+    why = "traced launches were faster, so launches differ by other things" if is_faster else "it may be above 10 %"
     hint = f" Try --repeat {one.launches_needed}." if one.launches_needed else ""
-    return f"{text} Undecided: the launches differ by more than that.{hint}"
+    return f"{text} Undecided: {why}.{hint}"
+
+
+def percent(share: float | None) -> str:
+    """A change in percent, with its sign."""
+    return "unknown" if share is None else f"{100 * share:+.1f} %"
 
 
 def _findings(times: dict[str, Overhead]) -> list[Finding]:
@@ -122,7 +122,7 @@ def _findings(times: dict[str, Overhead]) -> list[Finding]:
         Finding(
             "tracing-costs-much",
             Severity.ERROR if is_error else Severity.WARNING,
-            f"Traced, {who} took up to {worst:.0%} longer.",
+            f"Traced, {who} took up to {100 * worst:.0f} % longer.",
             "Quote the untraced times: what limits a stage may be the tracer; fewer ranges cost less.",
         )
     ]

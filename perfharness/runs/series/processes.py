@@ -97,10 +97,10 @@ def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
         before, after = here.num_processes, further.num_processes
         gain = (rate_of(further) - rate_of(here)) / (after - before) / per_process
         if gain < 0:
-            lost = 1 - rate_of(further) / rate_of(here)
+            lost = 100 * (1 - rate_of(further) / rate_of(here))
             return (
                 before,
-                f"{after} processes are slower than {before}: throughput falls by {lost:.0%}. Use -np {before}.",
+                f"{after} processes are slower than {before}: throughput falls by {lost:.0f} %. Use -np {before}.",
             )
         if gain < WORTH_IT:
             brings = f"each further one brings {gain:.2f} of what the first brought"

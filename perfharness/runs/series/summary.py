@@ -24,14 +24,7 @@ from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, 
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.series.machine import LaunchConditions, conditions_of, machine_changes, unsteady_findings
-from perfharness.runs.series.model import (
-    WHOLE,
-    Kind,
-    Series,
-    SeriesRow,
-    Summary,
-    read_series,
-)
+from perfharness.runs.series.model import WHOLE, Kind, Series, SeriesRow, Summary, read_series
 from perfharness.runs.series.overhead import overhead_of
 from perfharness.runs.series.processes import process_figures, scaling_of
 
@@ -151,7 +144,8 @@ def summarise(series: Series, facts: Mapping[str, LaunchFacts]) -> Series:
     series = series.model_copy(update=update)
     if series.kind == "overhead":
         series = series.model_copy(update=overhead_of(series))
-    findings = [*series.findings, *(one for label in labels for one in _findings(series, label)), *_began_warm(series)]
+    unlike = [finding for label in labels for finding in _unlike(series, label)]
+    findings = [*series.findings, *_unsteady(series), *unlike, *_began_warm(series)]
     return series.model_copy(update={"findings": findings})
 
 
@@ -179,16 +173,15 @@ def update_series(folder: Path, summaries: Sequence[RunSummary]) -> Series | Non
 
 
 def _summaries(rows: Sequence[SeriesRow]) -> dict[str, dict[str, Summary]]:
-    """Over the launches of one label."""
-    values: dict[str, dict[str, list[float | None]]] = {}
-    for path, name in dict.fromkeys(
-        (path, name) for row in rows for path, found in row.figures.items() for name in found
-    ):
-        of_launches = [row.figures.get(path, {}).get(name) for row in rows]
-        is_idle_gpu = name.startswith(GPU_TIMES) and not any(of_launches)
-        if not is_idle_gpu or (name in ALWAYS and None in of_launches):
-            values.setdefault(path, {})[name] = of_launches
-    return {path: {name: summary_of(found) for name, found in metrics.items()} for path, metrics in values.items()}
+    """Over the launches of one label. Times of a GPU that did nothing are left out."""
+    found: dict[str, dict[str, Summary]] = {}
+    names = dict.fromkeys((path, name) for row in rows for path, metrics in row.figures.items() for name in metrics)
+    for path, name in names:
+        values = [row.figures.get(path, {}).get(name) for row in rows]
+        is_idle = name.startswith(GPU_TIMES) and not any(values)
+        if not is_idle or (name in ALWAYS and None in values):
+            found.setdefault(path, {})[name] = summary_of(values)
+    return found
 
 
 def summary_of(values: Sequence[float | None]) -> Summary:
@@ -208,13 +201,13 @@ def summary_of(values: Sequence[float | None]) -> Summary:
     )
 
 
-def _findings(series: Series, label: str) -> Iterator[Finding]:
-    """What a reader of the means of a label must know."""
-    process = label if series.kind == "overhead" else None
+def _unsteady(series: Series) -> Iterator[Finding]:
+    """Where the machine changed by more than the narrowest interval of a batch's time."""
     widths = [
         (one.high - one.low) / 2 / one.mean
+        for summary in series.summary.values()
         for path in series.loops
-        if (one := series.summary[label].get(path, {}).get(TIME)) is not None
+        if (one := summary.get(path, {}).get(TIME)) is not None
         and one.mean
         and one.low is not None
         and one.high is not None
@@ -222,6 +215,11 @@ def _findings(series: Series, label: str) -> Iterator[Finding]:
     if widths:
         claim = f"the interval of a batch's time (±{min(widths):.2%})"
         yield from unsteady_findings(series.machine, min(widths), claim)
+
+
+def _unlike(series: Series, label: str) -> Iterator[Finding]:
+    """Loops whose launches drift, or whose first launch differs; corrected for how many loops there are."""
+    process = label if len(series.summary) > 1 else None
     times = {path: _launch_times(series.measured(label), path) for path in series.loops}
     for path, values in times.items():
         drift = trend(values, ALPHA / len(times))
@@ -235,7 +233,7 @@ def _findings(series: Series, label: str) -> Iterator[Finding]:
                 process,
             )
     if next(row for row in series.rows if row.label == label).status != "ok":
-        return
+        return  # the first that was measured is not the first launch
     chances = {path: p_value for path, values in times.items() if (p_value := first_launch_p_value(values)) is not None}
     for path, p_value in zip(chances, holm(list(chances.values())), strict=True):
         if p_value < FIRST_LAUNCH_ERROR:

@@ -18,6 +18,8 @@ from perfharness.errors import ResultError
 from perfharness.model.conditions import GpuWait, LoopTime, MachineLoad
 from perfharness.model.result import path_of, path_text
 from perfharness.render.charts.scaling import scaling_picture
+from perfharness.render.markdown import blocks_as_markdown
+from perfharness.render.views.series import series_view
 from perfharness.runs.analyze import AnalyzedRuns, analyze
 from perfharness.runs.series.launching import SeriesRun, series_in_turns, series_of
 from perfharness.runs.series.machine import LaunchConditions
@@ -207,7 +209,7 @@ def test_what_tracing_costs(factors: tuple[float, ...], is_decided: bool, severi
     series = overhead_of(BASE, [base * factor for base, factor in zip(BASE, factors, strict=True)])
     batch = series.overhead[BATCH]["cpu_time"]
     assert ("Undecided" not in str(series.conclusion)) == is_decided
-    assert f"{batch.overhead:+.1%}" in str(series.conclusion)
+    assert f"{100 * (batch.overhead or 0):+.1f} %" in str(series.conclusion)
     costs = [finding.severity.value for finding in series.findings if finding.code == "tracing-costs-much"]
     assert costs == severities
     assert batch.launches_needed is None or not is_decided
@@ -248,6 +250,40 @@ def test_the_interval_is_that_of_scipy(pairs: list[tuple[float, float]]) -> None
     if found.low is not None and found.high is not None:
         assert found.low == pytest.approx(np.exp(expected.low) - 1, rel=1e-3, abs=2e-6)
         assert found.high == pytest.approx(np.exp(expected.high) - 1, rel=1e-3, abs=2e-6)
+
+
+# ---- how it is shown ----
+
+
+def failed(series: Series) -> Series:
+    """The same with one more launch, which failed."""
+    row = SeriesRow(label="launch", folder="launch_9", place=9, status="failed", reason="it broke")
+    return new_series(series.kind, [*series.rows, row], [], "x.py")
+
+
+COLD = [
+    SeriesRow(label=label, folder=f"{label}_{place}", place=place, figures={"": {"model_load_ms": time}})
+    for place, (label, time) in enumerate(
+        (("cold", 300.0), ("warm", 3.0), ("warm", 1.0), ("warm", 8.0), ("warm", None))
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("series", "lines"),
+    [
+        (failed(repeat_of((9.0, 10.0, 11.0))), ["| pipeline/batch | 10.000 ±2.484 |", "- launch_9: it broke"]),
+        (repeat_of((9.0, None)), ["| pipeline/batch | - |", "Throughput not measured"]),
+        (sweep_of({1: 10.0, 2: 7.4}), ["falls by 26 %", "| 2 | 7.4 | 0.74 | 37.0 % |"]),
+        (failed(sweep_of({1: None})), ["Scaling not known", "- launch_9: it broke"]),
+        (overhead_of(BASE, [12.0, 12.1, 11.9, 12.05]), ["by +20.0 % (95 %:", "| pipeline/batch | 10.012 ±0.136 |"]),
+        (failed(new_series("overhead", [], [], "x.py")), ["not known: no batch", "- launch_9: it broke"]),
+        (new_series("cold", COLD, [], "x.py"), ["| 300.0 (300.0 to 300.0) | 3.0 (1.0 to 8.0) |"]),
+    ],
+)
+def test_what_a_reader_sees(series: Series, lines: list[str]) -> None:
+    text = blocks_as_markdown(series_view(series))
+    assert [line for line in lines if line not in text] == [], text
 
 
 # ---- what is launched ----
