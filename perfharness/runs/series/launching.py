@@ -7,6 +7,7 @@ import random
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,12 +92,16 @@ class SeriesRun:
             self.kind, self.rows, command, options.script, options.script_arguments, self.seed, self.facts
         )
 
-    def plan(self) -> None:
-        """Plan the launches of each label, on what the machine offers now. Raises as `plan_launches`."""
-        options: dict[str, list[LaunchOptions]] = {}
-        for one in self.launches:
-            options.setdefault(one.label, []).append(one.options)
-        plans = {label: iter(plan_launches(found)) for label, found in options.items()}
+    def plan(self, place: Callable[[str], AbstractContextManager[object]] = lambda label: nullcontext()) -> None:
+        """Plan the launches of each label, on what the machine offers now. Raises as `plan_launches`.
+
+        Args:
+            place: opens where the launches of a label are planned, such as another folder.
+        """
+        plans: dict[str, Iterator[LaunchPlan]] = {}
+        for label in dict.fromkeys(one.label for one in self.launches):
+            with place(label):
+                plans[label] = iter(plan_launches([one.options for one in self.launches if one.label == label]))
         self.plans = [next(plans[one.label]) for one in self.launches]
 
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
