@@ -15,7 +15,7 @@ from perfharness.analysis.diagnosis.gpu.stage import GpuTime
 from perfharness.analysis.diagnosis.host import WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.model.activity import Activity
-from perfharness.model.diagnosis import Cause, Code, GpuLimit, Place
+from perfharness.model.diagnosis import Cause, Code, GpuLimit, KernelKind, Place
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def compilation(e: Evidence) -> Cause | None:
         new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
         captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
         share, by, step = max((share, by, step), new, captures)
-        if step == "capture":  # the line of a `with` block: inside it the host does all sorts of things
-            place = max(e.host.places.values(), key=lambda one: one.line_share, default=None)
+        if step == "capture":
+            place = e.host.capturing
         share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
     return _cause(e, Code.COMPILATION, share, what, step, place)
@@ -170,8 +170,9 @@ def gpu_bound(e: Evidence) -> Cause | None:
     share = gpu.busy / max(gpu.busy, 1.0)
     limit = "unknown" if gpu.limits.limit is GpuLimit.CANNOT_TELL else gpu.limits.limit.value
     what = " ".join([f"The GPU works on it {_percent(share)} of the time.", *gpu.limits.evidence])
-    place = e.host.places.get(Activity.LAUNCH)
-    cause = _cause(e, Code.GPU_BOUND, share, what, f"gpu {limit}", place, limit)
+    fp32 = gpu.limits.by_name_ms.get(KernelKind.FP32.value, 0.0) >= gpu.limits.work_ms / 2
+    step = "gpu compute, fp32" if fp32 and limit == "compute" else f"gpu {limit}"
+    cause = _cause(e, Code.GPU_BOUND, share, what, step, e.host.places.get(Activity.LAUNCH), limit)
     return replace(cause, saves_ms=None if gpu.headroom is None else gpu.headroom * gpu.busy * e.wall_ms)
 
 

@@ -51,8 +51,8 @@ class OtherThreads:
 @dataclass(frozen=True)
 class HostTime:
     """Where the time of a stage goes, as shares of it. `activities` add up to 1; `places` take most of each. `loading`:
-    waits in a data loader. `other_calls`: of `other`, CUDA calls; the rest is blocked. `own_contention`: of `no-cpu`,
-    the part that is due to the process's own threads.
+    waits in a data loader. `capturing`: where CUDA graphs are captured. `other_calls`: of `other`, CUDA calls; the rest
+    is blocked. `own_contention`: of `no-cpu`, the part that is due to the process's own threads.
     """
 
     activities: Mapping[Activity, float]
@@ -62,6 +62,7 @@ class HostTime:
     compiler: Compiler | None = None
     loading: float = 0.0
     loader: Place | None = None
+    capturing: Place | None = None
     lock_holder: Place | None = None
     other_calls: float = 0.0
     others: OtherThreads = OtherThreads()
@@ -157,6 +158,7 @@ class HostTimes:
         }
         loads = np.isin(mine.activity, [CODES[one] for one in WAITS]) & stacks.in_loader[samples.stack[mine.sample]]
         loading = float(mine.ns[loads].sum() / mine.ns.sum())
+        captures = stacks.in_capture[samples.stack[mine.sample]]
         no_cpu, gil, compute = (CODES[one] for one in (Activity.NO_CPU, Activity.GIL, Activity.COMPUTE))
         return HostTime(
             activities=_by_activity(shares),
@@ -165,6 +167,7 @@ class HostTimes:
             compiler=stacks.compiler(mine),
             loading=loading,
             loader=stacks.place(mine, loads, loading),
+            capturing=stacks.place(mine, captures, float(mine.ns[captures].sum() / mine.ns.sum())),
             lock_holder=stacks.lock_holder(mine, in_activity[gil], float(shares[gil])),
             others=self._others(path, mine),
             own_contention=own_contention(self._probe.events, samples, mine.sample[in_activity[no_cpu]]),

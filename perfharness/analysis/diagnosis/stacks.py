@@ -27,6 +27,8 @@ DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/pytho
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
 """The same that wait for work which was handed to a pool of threads or processes."""
+CAPTURES: Names = {"torch/cuda/graphs.py": None}
+"""The same that capture CUDA graphs."""
 MOST_FUNCTIONS = 20
 KNOWN_SHARE = 0.5
 """Of the time of samples: with stacks of less of it, no function and line is named."""
@@ -46,7 +48,8 @@ class Library:
 class Stacks:
     """Sampled stacks; columns have a last entry for samples without one. `own`: the innermost frame outside of
     libraries, else the innermost; None while perfharness was at work. `user`: the innermost outside of libraries.
-    `in_loader`, `in_pool`: a data loader, or a pool of threads or processes, is on the stack.
+    `in_loader`, `in_pool`, `in_capture`: a data loader, a pool of threads or processes, or what captures CUDA graphs is
+    on the stack.
     """
 
     def __init__(self, samples: HostSamples) -> None:
@@ -58,8 +61,8 @@ class Stacks:
             next((one for one in frames if not (is_library(one.file) or is_instrument(one.file))), None)
             for frames in self.frames
         ]
-        numbers = (set(frames_named(samples.frames, names)) for names in (DATA_LOADERS, POOLS))
-        self.in_loader, self.in_pool = (
+        numbers = (set(frames_named(samples.frames, names)) for names in (DATA_LOADERS, POOLS, CAPTURES))
+        self.in_loader, self.in_pool, self.in_capture = (
             np.asarray([*(not some.isdisjoint(stack) for stack in samples.stacks), False]) for some in numbers
         )
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)

@@ -59,6 +59,7 @@ KIND_PATTERNS = (
     (KernelKind.COMMUNICATION, r"nccl|nvshmem"),
     # Next to or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
     (KernelKind.MEMORY, r"gemv|split_?k_?reduce|im2col|col2im|nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFoldedNhwc"),
+    (KernelKind.FP32, r"ffma|sgemm"),
     # nvjet: cuBLAS 12.8 and newer; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
     (KernelKind.TENSOR_CORE, r"nvjet|xmma|wgmma|[hi]mma|tensor_?op|[shi](8816|1688|16816|16832|884)(?!\d)|tcgen05"),
     (KernelKind.TENSOR_CORE, r"(bf16bf16|f16f16|f8f8|e4m3|e5m2|tf32).*(gemm|fprop)|flash_(fwd|bwd)|flash_attn|fmha"),

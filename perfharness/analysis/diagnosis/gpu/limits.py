@@ -58,7 +58,7 @@ class _Parts:
 
     @property
     def products(self) -> float:
-        return self.by_name[KernelKind.TENSOR_CORE] + self.by_name[KernelKind.MATRIX]
+        return sum(self.by_name[kind] for kind in (KernelKind.TENSOR_CORE, KernelKind.FP32, KernelKind.MATRIX))
 
 
 def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
@@ -176,6 +176,7 @@ def _evidence(parts: _Parts, shares: Mapping[str, float], moved_gb_per_s: float,
         (by_name[KernelKind.MEMORY], "are kernels that, by their names, move data more than they compute"),
         (products, "are kernels that, by their names, multiply matrices or convolve"),
         (by_name[KernelKind.TENSOR_CORE], "are kernels that, by their names, use tensor cores"),
+        (by_name[KernelKind.FP32], "are FP32 products that, by their names, do not use tensor cores"),
         (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
         (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
     )
