@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfharness.notebook import show_with
 
-if TYPE_CHECKING:
-    from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
-    from perfharness.runs.analyze import analyze
-    from perfharness.runs.comparison.compare import compare_runs
-    from perfharness.runs.comparison.compare import compare_runs as compare
-    from perfharness.runs.launch import launch
-    from perfharness.runs.run import open_run
-    from perfharness.runs.series.launching import launch_in_turns, launch_series
-    from perfharness.runs.series.machine import changes_between as machine_changes
-    from perfharness_launcher.clocks import maximize_clocks
+RECORDER = ("PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range")
 
-__all__ = [
-    "PerfRecorder",
-    "analyze",
-    "compare",
-    "compare_runs",
-    "get_default_arg_parser",
-    "launch",
-    "launch_in_turns",
-    "launch_series",
-    "machine_changes",
-    "maximize_clocks",
-    "mlperf",
-    "open_run",
-    "parse_validate_default_args",
-    "report",
-    "startup_range",
-    "stress",
-]
-
-# The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
-# this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
-    "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
     "launch_in_turns": "perfharness.runs.series.launching",
     "launch_series": "perfharness.runs.series.launching",
+    "load_suite": "perfharness.bench.suite.check",
     "machine_changes": "perfharness.runs.series.machine:changes_between",
     "maximize_clocks": "perfharness_launcher.clocks",
-    "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",
     "report": "perfharness.render.report.files",
+    "run_mlperf": "perfharness.load.mlperf.run:mlperf",
+    "run_suite": "perfharness.bench.suite.run",
     "stress": "perfharness.load.stress",
 }
+"""The module of each, and its name there where that is another one; their types are in `__init__.pyi`."""
+
+__all__ = [*RECORDER, *USE_CASES]
 
 
 def __getattr__(name: str) -> Any:
@@ -61,7 +35,11 @@ def __getattr__(name: str) -> Any:
 
         module, _, own_name = USE_CASES[name].partition(":")
         return getattr(import_module(module), own_name or name)
-    if name in __all__:
+    if name == "__version__":
+        from perfharness.distribution import VERSION
+
+        return VERSION
+    if name in RECORDER:
         import perfharness.recorder
 
         return getattr(perfharness.recorder, name)

@@ -124,8 +124,9 @@ def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_pat
 def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="gone"):
         perfharness.launch("gone.py")
+    wrong: dict[str, Any] = {"num_proceses": 2}
     with pytest.raises(UsageError, match="num_proceses"):
-        perfharness.launch(script, num_proceses=2)
+        perfharness.launch(script, **wrong)
     program = tmp_path / "broken"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)

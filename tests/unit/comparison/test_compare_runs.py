@@ -297,7 +297,7 @@ def test_names_with_dots_and_quotes() -> None:
 def test_from_python(tmp_path: Path) -> None:
     base = write_side(tmp_path / "a", BASE)
     new = write_side(tmp_path / "b", [time * 1.1 for time in BASE], turn=1)
-    found = perfharness.compare_runs(base, new, min_effect=0.2, stages=["decode"], limits=["decode.cpu > 1ms"])
+    found = perfharness.compare(base, new, min_effect=0.2, stages=["decode"], limits=["decode.cpu > 1ms"])
     assert [one.verdict for one in found.versions[0].rows] == ["same"]
     assert found.limits[0].failed
 
