@@ -37,7 +37,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("mode", ["eager", "cudagraph"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_scenario_is_valid(tmp_path: Path, scenario: str, mode: str) -> None:
-    done = api.mlperf(
+    done = api.run_mlperf(
         MODEL, backend=f"torch/{mode}", scenario=scenario, min_duration_s=5, seed=3, output_dir=tmp_path / "out",
         history=False, **SCENARIOS[scenario],
     )  # fmt: skip
