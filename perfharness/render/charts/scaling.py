@@ -21,7 +21,7 @@ from perfharness.render.charts.drawing import (
     message,
     numbers,
 )
-from perfharness.runs.series.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
+from perfharness.runs.series.model import WHOLE, Series
 
 SCALING_PAGE = "scaling"
 WIDTH, HEIGHT = 560, 150
@@ -30,28 +30,32 @@ IDEAL = "ideal"
 Lines = Mapping[str, Sequence[float | None]]
 
 
-def scaling_picture(scaling: Scaling) -> Picture:
+def scaling_picture(series: Series) -> Picture:
     """`scaling`: one panel per quantity, over the number of processes."""
     import altair as alt
 
     sheet = Sheet("scaling")
-    points = sorted(scaling.points, key=lambda point: point.row.num_processes)
-    has_gpus = any(point.row.gpus for point in points)
+    rows = sorted(series.rows, key=lambda row: row.num_processes)
+    figures = [row.figures.get(WHOLE, {}) for row in rows]
+    processes = [row.num_processes for row in rows]
+
+    def values(name: str) -> list[float | None]:
+        return [found.get(name) for found in figures]
+
+    rates = values("items_per_second")
+    first = next((rate / number for rate, number in zip(rates, processes, strict=True) if rate), None)
+    has_gpus = any("gpu_busy_share" in found for found in figures)
     quantities: dict[str, Lines] = {
         "throughput (items/s)": {
-            "measured": [point.row.items_per_second for point in points],
-            IDEAL: ideal_items_per_second(scaling),
+            "measured": rates,
+            IDEAL: [None if first is None else first * number for number in processes],
         },
-        "latency of a batch (ms)": {
-            "p50": [point.row.latency_p50_ms for point in points],
-            "p99": [point.row.latency_p99_ms for point in points],
-        },
-        "efficiency (throughput per process)": {"": [point.efficiency for point in points]},
-        "GPU busy (share of the time)": {"": [busy_share(point.row) for point in points]},
-        "power of all GPUs (W)": {"": [total_power_w(point.row) for point in points]},
+        "latency of a batch (ms)": {"p50": values("latency_p50_ms"), "p99": values("latency_p99_ms")},
+        "efficiency (throughput per process)": {"": values("efficiency")},
+        "GPU busy (share of the time)": {"": values("gpu_busy_share")},
+        "power of all GPUs (W)": {"": values("gpu_power_w")},
     }
-    processes = [point.row.num_processes for point in points]
-    axis = alt.X("processes:Q").title("processes per GPU" if has_gpus or scaling.num_gpus > 1 else "processes")
+    axis = alt.X("processes:Q").title("processes per GPU" if has_gpus else "processes")
     axis = axis.axis(values=processes, labelOverlap="greedy", format="d")
     x = axis.scale(zero=False, nice=False, padding=14, domain=[min(processes), max(processes)])
     sheet.notes.append("no intervals: each point is one launch")
@@ -59,20 +63,12 @@ def scaling_picture(scaling: Scaling) -> Picture:
     for label, lines in quantities.items():
         known = {name: values for name, values in lines.items() if any(value is not None for value in values)}
         if known:
-            marks = [] if panels else _marks(sheet, scaling, x)
-            panels.append(_panel(sheet, label, processes, known, x, marks))
+            panels.append(_panel(sheet, label, processes, known, x, [] if panels else _marks(sheet, series, x)))
         else:
             sheet.notes.append(f"{label}: not measured")
-    if not has_gpus:
-        sheet.notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
-    sheet.notes += [
-        f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
-        for point in points
-        if point.row.status != "ok"
-    ]
-    gpus = f", {scaling.num_gpus} GPU{'s' if scaling.num_gpus > 1 else ''}" if has_gpus else ""
+    sheet.notes += [f"{row.num_processes} processes: {row.reason}" for row in rows if row.status != "ok"]
     content = panels or [message("nothing was measured", WIDTH, HEIGHT)]
-    return sheet.made(alt.vconcat(*content).resolve_scale(**OWN), f"{Path(scaling.script).name}{gpus}")
+    return sheet.made(alt.vconcat(*content).resolve_scale(**OWN), Path(series.script).name)
 
 
 def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: Any, marks: Sequence[Any]) -> Any:
@@ -101,17 +97,17 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
     return alt.layer(*marks, chart).properties(width=WIDTH, height=HEIGHT)
 
 
-def _marks(sheet: Sheet, scaling: Scaling, x: Any) -> list[Any]:
+def _marks(sheet: Sheet, series: Series, x: Any) -> list[Any]:
     """Labelled vertical lines: the knee, and failed launches."""
     import altair as alt
 
     rows: list[Row] = [
-        {"processes": point.row.num_processes, "text": "failed", "color": PALETTE[5]}
-        for point in scaling.points
-        if point.row.status == "failed"
+        {"processes": row.num_processes, "text": "failed", "color": PALETTE[5]}
+        for row in series.rows
+        if row.status == "failed"
     ]
-    if scaling.knee.num_processes is not None:
-        rows.append({"processes": scaling.knee.num_processes, "text": "knee", "color": LIMIT})
+    if series.knee is not None:
+        rows.append({"processes": series.knee, "text": "knee", "color": LIMIT})
     if not rows:
         return []
     chart = sheet.chart("marks", rows).encode(x=x, color=alt.Color("color:N").scale(None))
