@@ -277,14 +277,14 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         x_axis = _batch_sizes(sorted({result.case.batch_size for result in suite.cases}))
     else:
         x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
-        sheet.notes.append("numbers: the largest batch size")
+        sheet.notes.append("numbers: the largest batch size; a bar is the widest range that two 95 % intervals allow")
     for field, axis in (("x", x_axis), ("y", y_axis)):
         if axis["scale"].get("type") == "log":  # intervals that reach 0 end at the smallest value
             least = min(row[field] for row in rows if row[field] is not None)
             for row in rows:
                 row[f"{field}_low"] = row[f"{field}_low"] and max(row[f"{field}_low"], least)
-    if any(row["y_low"] or row["x_low"] for row in rows):
-        sheet.notes.append("bars: 95 % intervals; of a speed-up, the widest range that its two intervals allow")
+    if any(row["y_low"] for row in rows):
+        sheet.notes.append("bars: 95 % intervals")
     sheet.notes += _missing_notes(names, missing)
     if len(sheet.notes) > MAX_NOTES:
         sheet.notes[MAX_NOTES - 1 :] = [f"and {len(sheet.notes) - MAX_NOTES + 1} more; bench.json has all"]
