@@ -9,7 +9,6 @@ from perfharness.notebook import show_with
 if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
     from perfharness.runs.analyze import analyze
-    from perfharness.runs.comparison.compare import compare_runs
     from perfharness.runs.comparison.compare import compare_runs as compare
     from perfharness.runs.launch import launch
     from perfharness.runs.run import open_run
@@ -25,7 +24,6 @@ __all__ = [
     "analyze",
     "cold_start",
     "compare",
-    "compare_runs",
     "get_default_arg_parser",
     "launch",
     "maximize_clocks",
@@ -48,7 +46,6 @@ USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.series.cold_start",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
-    "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
     "maximize_clocks": "perfharness_launcher.clocks",
     "measure_overhead": "perfharness.runs.series.overhead",

@@ -1,4 +1,4 @@
-"""Several launches as sections of a report: repeats, sweeps over processes, cold starts, and versions compared."""
+"""Several launches as sections of a report: repeats, sweeps over processes, cold starts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from collections.abc import Iterator
 
 from perfharness.model.result import path_of
 from perfharness.render.blocks import Block, Cell, Chart, Column, Items, Paragraph, Section, Table
-from perfharness.render.charts.report import comparison_picture
 from perfharness.render.charts.scaling import scaling_picture
-from perfharness.render.comparison.terminal import rule_text, stage_text
-from perfharness.render.comparison.texts import (
-    ORDER,
-    change,
-    counts,
-    figure_text,
-    headline,
-    interval,
-    limit_text,
-    notes,
-    side_amount,
-    verdict_text,
-)
 from perfharness.render.terminal.results import row_names
 from perfharness.render.terminal.series import COLD_START_LABELS
-from perfharness.runs.comparison.result import ComparedVersion, Comparison
 from perfharness.runs.report.model import SeriesReport
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
 from perfharness.runs.series.scaling import Scaling, busy_share, total_power_w
@@ -107,35 +92,3 @@ def _scaling(scaling: Scaling, number: int) -> Section:
         "Scaling over processes",
         [Table(f"scaling {number}", columns, rows), Paragraph(f"{where}: {knee.reason}."), Chart(picture)],
     )
-
-
-def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Every version against the base: verdicts, the rows that changed, the rest, remarks."""
-    for number, version in enumerate(comparison.versions):
-        yield Paragraph(f"{headline(comparison.base, version)}: {counts(version.rows)}; {rule_text(comparison)}.")
-        yield from _version(version, number)
-    if comparison.limits:
-        yield Items([limit_text(limit) for limit in comparison.limits])
-
-
-def _version(version: ComparedVersion, number: int) -> Iterator[Block]:
-    picture = comparison_picture(f"comparison_{number}", version, [stage_text(row) for row in version.rows])
-    if picture is not None:
-        yield Chart(picture)
-    columns = [
-        Column("stage"), Column("figure"), Column("base"), Column("new"), Column("change"),
-        Column("interval", meaning="the one that the verdict rests on, corrected for the number of rows"),
-        Column("verdict"),
-    ]  # fmt: skip
-    ordered = sorted(version.rows, key=lambda row: ORDER.index(row.verdict))
-    rows: list[list[Cell]] = [
-        [
-            stage_text(row), figure_text(row), side_amount(row, is_new=False), side_amount(row, is_new=True),
-            change(row.ratio), interval(row.judged_by), verdict_text(row),
-        ]
-        for row in ordered
-    ]  # fmt: skip
-    if rows:
-        yield Table(f"comparison with {version.side.name}", columns, rows, "± is the spread between launches.")
-    if remarks := notes(version):
-        yield Items(remarks)

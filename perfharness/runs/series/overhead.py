@@ -21,7 +21,7 @@ from perfharness.model.base import Record
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerRecord
 from perfharness.model.rounding import figure
-from perfharness.runs.comparison.launch_figures import QUANTILES
+from perfharness.runs.figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
 from perfharness.runs.series.file import OVERHEAD_NAME, TRACED, UNTRACED

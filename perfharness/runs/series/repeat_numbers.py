@@ -17,7 +17,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.model.rounding import figure
-from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
+from perfharness.runs.figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary
 from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat

@@ -29,7 +29,7 @@ from tests.support.documents import tables_of
 from tests.support.load_lines import MS, S, hdr
 from tests.support.sample_builder import SampleBuilder
 from tests.unit.export_runs import process_record, run_folder
-from tests.unit.load.test_load_test import INVALID, loadgen
+from tests.unit.load.test_load_compare import INVALID, loadgen
 from tests.unit.recorded_traces import Recorded
 from tests.unit.render.test_report import HOSTILE
 

@@ -369,4 +369,3 @@ def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
         perfharness.report()
     with pytest.raises(UsageError):
         perfharness.report(path, output=tmp_path / "report.docx")
-    assert perfharness.compare is perfharness.compare_runs

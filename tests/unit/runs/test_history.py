@@ -99,7 +99,7 @@ def test_a_suite(tmp_path: Path, place: Path) -> None:
     assert found == ["bench", "net", "torch, onnxruntime, jax", "fp32", 1]
     mean = suite.cases[0].latency
     assert mean is not None
-    (one,) = (row for row in entry.figures if row["stage"].startswith("net/torch") and row["metric"] == "latency_mean")
+    (one,) = (row for row in entry.figures if row["stage"].startswith("net/torch") and row["metric"] == "mean")
     assert (one["value"], one["low"], one["count"]) == (mean.mean.value, mean.mean.low, mean.iterations)
     assert not any("jax" in row["stage"] for row in entry.figures)
     (tmp_path / BENCH_NAME).write_text(suite.model_dump_json())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.errors import UsageError
-from perfharness.runs.comparison.launch_figures import Figures
+from perfharness.runs.figures import Figures
 from perfharness.runs.series.overhead import Overhead, overhead_cases, overhead_options, summarize_overhead
 from perfharness.runs.series.repeat import RepeatCase, repeat_request
 from perfharness.runs.series.repeat_file import RepeatRow

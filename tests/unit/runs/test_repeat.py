@@ -18,7 +18,7 @@ from perfharness.model.conditions import GpuWait, LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BatchValues, ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze
-from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.series.folders import repeated_launches
 from perfharness.runs.series.launch_conditions import LaunchConditions
 from perfharness.runs.series.repeat import (

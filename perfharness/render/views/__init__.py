@@ -1,0 +1,1 @@
+"""A result as blocks: one view per result."""
