@@ -115,7 +115,7 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
     details = {of: LoadValue(value, count=counts.get(of.path)) for of, value in launch.figures.items()}
     target: dict[str, str] = {}
     if test is not None:
-        details |= test.all_figures
+        details |= test.figures
         target = dict(part.split("=", 1) for part in test.arguments if "=" in part)
     script = launch.environment["script"]
     facts = {

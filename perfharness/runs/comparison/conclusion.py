@@ -21,16 +21,24 @@ FACTOR = 10
 WIDE = 3
 """An interval whose ends differ by more than this factor proves nothing."""
 
-OWN_OPTIONS = ("--repeat", "-o", "--output-dir")
-"""Options of a launch that `compare --run` gives itself."""
+NAMED = 2
+"""Figures that the sentence names."""
+
+MUCH = 0.1
+"""Who misses differences of this size should measure in turns."""
+
+OWN_OPTIONS = ("--repeat", "-o", "--output-dir", "--format")
+OWN_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--explain", "--no-explain")
+"""Options of a launch that `compare --run` does not take."""
 
 
 def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: float | None, rule: Rule) -> str:
     """One sentence, and where nothing is proven what to do next."""
     name = matched.new.short_name
     if matched.deciding:
-        names = ", ".join(one.name for one in matched.deciding)
-        return f"Cannot compare: {names} differ. If that is what you compare, add --allow {names.replace(', ', ',')}."
+        why = "; ".join(one.reason or one.name for one in matched.deciding)
+        names = ",".join(one.name for one in matched.deciding)
+        return f"Cannot compare: {why}. If that is what you compare, add --allow {names}."
     judged = [row for row in rows if row.verdict != "not-comparable" and row.ratio is not None]
     if not judged:
         return "Cannot compare: the sides have no figure in common that both measured."
@@ -41,24 +49,26 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
             "Stop what else runs, and repeat." if matched.order == "in-turns" else _measure_in_turns(matched)
         )
     if proven:
-        return _proven(name, lead, proven, len(judged))
+        return _proven(name, lead, proven, judged)
     if all(row.verdict == "same" for row in judged):
-        figures = f"all {len(judged)} figures are" if len(judged) > 1 else f"{figure_name(lead)} is"
+        figures = f"all {len(judged)} figures are" if len(judged) > 1 else f"{figure_name(lead, judged)} is"
         return f"No difference: {figures} the same within {100 * rule.min_effect:g} %."
     seen = _least_seen(lead)
+    is_in_turns = matched.order == "in-turns"
     if seen is None:
         return f"Cannot tell: one launch per side is not enough. {_measure_in_turns(matched)}"
     if seen > WIDE - 1:
-        return f"Cannot tell: the launches of each side differ too much in {figure_name(lead)}. " + (
-            _more_launches(lead) if matched.order == "in-turns" else _measure_in_turns(matched)
-        )
-    return f"No difference found in {figure_name(lead)}; a difference above {100 * seen:.2g} % would have been seen."
+        why = f"Cannot tell: the launches of each side differ too much in {figure_name(lead, judged)}."
+        return f"{why} {_more_launches(lead) if is_in_turns else _measure_in_turns(matched)}"
+    found = f"No difference found in {figure_name(lead, judged)}; a difference above {100 * seen:.2g} % would have been seen."
+    return found if is_in_turns or seen < MUCH else f"{found} {_measure_in_turns(matched)}"
 
 
-def figure_name(row: ComparedRow) -> str:
-    """`throughput`, or `decode CPU/item`."""
-    stage = row.stage.rpartition("/")[2]
-    return f"{stage} {METRICS[row.metric].label}".strip()
+def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
+    """`throughput`, or `decode CPU/item`; with the stage's path where others of these have its last name."""
+    last = row.stage.rpartition("/")[2]
+    is_only = all(other.stage == row.stage or other.stage.rpartition("/")[2] != last for other in rows)
+    return f"{last if is_only else row.stage} {METRICS[row.metric].label}".strip()
 
 
 def _is_beyond_the_machine(proven: Sequence[ComparedRow], machine_ratio: float, rule: Rule) -> bool:
@@ -67,26 +77,23 @@ def _is_beyond_the_machine(proven: Sequence[ComparedRow], machine_ratio: float, 
     return change <= log1p(rule.min_effect) or any(abs(log(row.ratio)) >= 2 * change for row in proven if row.ratio)
 
 
-def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: int) -> str:
+def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: Sequence[ComparedRow]) -> str:
+    """What is said of the rate, or else of the largest change, and which figures say the opposite."""
     most = lead if lead in proven else max(proven, key=lambda row: abs(log(row.ratio or 1)))
+    figure, ratio = figure_name(most, judged), most.ratio or 1.0
     is_rate = METRICS[most.metric].more_is_better
     if is_rate:
-        ratio = _change(most.ratio or 1, "faster", "slower")
-        sentence = f"{name} is {ratio}{_interval(most)} in {figure_name(most)}"
+        sentence = f"{name} is {_change(ratio, 'faster', 'slower')}{_interval(most)} in {figure}"
     else:
-        words = {"faster": "faster", "slower": "slower"}
-        if most.unit != "ms":
-            words = {"faster": "better", "slower": "worse"}
-        change = _change(most.ratio or 1, "higher", "lower")
-        sentence = f"{name} is {words[most.verdict]}: {figure_name(most)} is {change}{_interval(most)}"
-    rest = [row for row in proven if row is not most]
-    against = [row for row in rest if row.verdict != most.verdict]
+        word = most.verdict if most.unit == "ms" else "better" if most.verdict == "faster" else "worse"
+        sentence = f"{name} is {word}: {figure} is {_change(ratio, 'higher', 'lower')}{_interval(most)}"
+    against = [figure_name(row, judged) for row in proven if row.verdict != most.verdict]
     if against:
-        names = ", ".join(figure_name(row) for row in against[:2])
-        more = f" and {len(against) - 2} more" if len(against) > 2 else ""
-        return f"{sentence}; {names}{more} became {against[0].verdict}."
-    if not is_rate and rest:
-        return f"{sentence}; {len(proven)} of {judged} figures are {most.verdict}."
+        more = f" and {len(against) - NAMED} more" if len(against) > NAMED else ""
+        other = "slower" if most.verdict == "faster" else "faster"
+        return f"{sentence}; {', '.join(against[:NAMED])}{more} became {other}."
+    if not is_rate and len(proven) > 1:
+        return f"{sentence}; {len(proven)} of {len(judged)} figures are {most.verdict}."
     return f"{sentence}."
 
 
@@ -148,10 +155,10 @@ def in_turns(base: LaunchFigures, new: LaunchFigures) -> str:
 
 
 def _words(command: Sequence[str]) -> list[str]:
-    """What stands behind `perfharness launch`, without what `compare --run` gives itself."""
+    """What stands behind `perfharness launch`, without what `compare --run` does not take."""
     words = list(command[2:]) if list(command[:2]) == ["perfharness", "launch"] else []
     for option in OWN_OPTIONS:
         if option in words:
             place = words.index(option)
             del words[place : place + 2]
-    return words
+    return [word for word in words if word not in OWN_FLAGS]

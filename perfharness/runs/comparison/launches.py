@@ -17,7 +17,7 @@ from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.load_tests import read_load_test
-from perfharness.runs.figures import METRICS, Figure, figures_of_stages, stage_entries, value_at
+from perfharness.runs.figures import LATENCY, METRICS, Figure, figures_of_stages, stage_entries, value_at
 from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import json_bytes, read_results
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
@@ -124,10 +124,10 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     problem = f"{bad.folder} ended: {bad.ended}" if bad else None
     test = read_load_test(folder) if process is None else None
     if test is not None:
-        for figure, one in test.all_figures.items():
+        for figure, one in test.figures.items():
             found.add(figure, one.value, one.reason)
         environment |= test.environment
-        batches |= test.batches
+        batches[LATENCY] = None
         errors -= test.of_no_concern
         errors |= {one.code for one in test.findings if one.severity is Severity.ERROR}
         problem = problem or test.problem

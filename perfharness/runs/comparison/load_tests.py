@@ -12,7 +12,6 @@ import orjson
 
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
-from perfharness.model.result import Path as StagePath
 from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure
 from perfharness.runs.files.json_files import read_model
 from perfharness.secrets import mask_text
@@ -110,22 +109,12 @@ class LoadTest:
 
     @property
     def figures(self) -> dict[Figure, LoadValue]:
-        """Of the test as a whole: latencies are those of a stage."""
+        """Of the test as a whole, whose latencies are those of a stage, and of each phase."""
         found = {Figure(LATENCY if Figure((), name).is_latency else (), name): one for name, one in self.values.items()}
-        return found | {Figure((ERRORS, kind), "error_share"): one for kind, one in self.errors.items()}
-
-    @property
-    def all_figures(self) -> dict[Figure, LoadValue]:
-        """The same, and those of each phase."""
-        of_phases = {
-            Figure((PHASES, phase), name): one for phase, values in self.phases.items() for name, one in values.items()
-        }
-        return self.figures | of_phases
-
-    @property
-    def batches(self) -> dict[StagePath, float | None]:
-        """Latencies that are judged; how many items a request has is not known."""
-        return {LATENCY: None}
+        found |= {Figure((ERRORS, kind), "error_share"): one for kind, one in self.errors.items()}
+        for phase, values in self.phases.items():
+            found |= {Figure((PHASES, phase), name): one for name, one in values.items()}
+        return found
 
     @property
     def short_target(self) -> str:
@@ -135,8 +124,11 @@ class LoadTest:
     @property
     def environment(self) -> dict[str, str | None]:
         """What was under which load; what was launched for that is perfharness's own worker."""
-        found: dict[str, str | None] = {"load": self.load, "script": self.short_target}
-        found["arguments"] = " ".join(self.arguments) or "none"
+        found: dict[str, str | None] = {
+            "load": self.load,
+            "script": self.short_target,
+            "arguments": " ".join(self.arguments) or "none",
+        }
         if self.kind == "mlperf":
             found["validity"] = self.verdict + (f" ({self.verdict_reason})" if self.verdict_reason else "")
         return found

@@ -131,10 +131,11 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
             continue
         values = [launch.figures.get(figure) for launch in base.used]
         new_values = [launch.figures.get(there) for launch in new.used]
-        if reason := _missing(base, new, figure, there, values, new_values):
+        (known, at), (new_known, new_known_at) = _known(values, base_at), _known(new_values, new_at)
+        if not len(known) or not len(new_known):
+            reason = _why_missing((base, figure, known), (new, there, new_known))
             matched.not_compared.append(NotCompared(stage=figure.stage, metric=figure.metric, reason=reason))
-        elif any(value != 0 for value in (*values, *new_values)):  # else the stage does nothing on the GPU
-            (known, at), (new_known, new_known_at) = _known(values, base_at), _known(new_values, new_at)
+        elif known.any() or new_known.any():  # else the stage does nothing on the GPU
             pair = Pair(known, new_known, at, new_known_at)
             matched.pairs.append(MatchedPair(figure, there, values, new_values, pair))
     return matched
@@ -171,26 +172,13 @@ def _is_of_other_time(figure: Figure, there: Figure, base: SideInput, new: SideI
     return time in TIMES and counted != figure.metric.endswith(PER_ITEM)
 
 
-def _missing(
-    base: SideInput,
-    new: SideInput,
-    figure: Figure,
-    there: Figure,
-    values: Sequence[float | None],
-    new_values: Sequence[float | None],
-) -> str | None:
-    """Why a figure cannot be compared; None: both sides have it."""
-    lacking = [
-        (side, key)
-        for side, key, own in ((base, figure, values), (new, there, new_values))
-        if all(value is None for value in own)
-    ]
-    if not lacking:
-        return None
-    side, key = lacking[0]
-    known = next((launch.reasons[key] for launch in side.used if key in launch.reasons), None)
+def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
+    """Which side did not measure a figure, and why."""
+    lacking = [(side, figure) for side, figure, known in sides if not len(known)]
+    side, figure = lacking[0]
+    reason = next((launch.reasons[figure] for launch in side.used if figure in launch.reasons), None)
     where = "on neither side" if len(lacking) == 2 else f"not of {side.name}"
-    return f"measured {where}" + (f": {known}" if known else "")
+    return f"measured {where}" + (f": {reason}" if reason else "")
 
 
 def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:

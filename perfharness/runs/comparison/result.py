@@ -217,11 +217,6 @@ class Comparison(_Model):
     limits: list[LimitResult] = Field(default_factory=list)
 
     @property
-    def sides(self) -> list[ComparedSide]:
-        """The base, and each version."""
-        return [self.base, *(version.side for version in self.versions)]
-
-    @property
     def has_nothing(self) -> bool:
         """Whether no row of any version could be compared."""
         return self.verdicts() <= {"not-comparable"}
