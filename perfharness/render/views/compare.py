@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfharness.analysis.comparison.compare import Interval
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
 from perfharness.render.numbers import NOT_MEASURED, milliseconds, percent, significant
+from perfharness.runs.comparison.conclusion import FACTOR, WIDE, may_be_the_machine
 from perfharness.runs.comparison.limits import PERCENT, LimitResult
 from perfharness.runs.comparison.result import (
     ComparedRow,
@@ -31,9 +31,6 @@ STYLES: dict[str, Style] = {"slower": "error", "faster": "good", "undecided": "w
 RATES_AND_TIMES = ("ms", "items/s", "requests/s")
 MORE_OR_LESS = {"slower": "more", "faster": "less"}
 """What a verdict is called where the figure is no time and no rate."""
-
-FACTOR, WIDE = 10, 3
-"""Changes beyond this are factors; intervals whose ends differ by more than that are not shown."""
 
 COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}\b")
 
@@ -91,14 +88,14 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
     yield Paragraph(Span(version.conclusion, "bold"))
     name = f"comparison with {version.side.name}"
     if fold:
-        changed = [row for row in version.rows if row.verdict in ("slower", "faster")]
+        changed = [row for row in version.rows if row.is_proven]
         rest = [row for row in version.rows if row not in changed]
         if changed:
-            yield Table(name, COLUMNS, _rows(sorted(changed, key=lambda row: ORDER.index(row.verdict))))
+            yield Table(name, COLUMNS, _rows(version, sorted(changed, key=lambda row: ORDER.index(row.verdict))))
         if rest:
-            yield Details(_counts(rest), [Table(name, COLUMNS, _rows(rest))])
+            yield Details(_counts(rest), [Table(name, COLUMNS, _rows(version, rest))])
     elif version.rows:
-        yield Table(name, COLUMNS, _rows(version.rows, once=True))
+        yield Table(name, COLUMNS, _rows(version, version.rows, once=True))
     sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, comparison.base))
     rule = f"differences from {percent(comparison.rule.min_effect)} on count"
     if comparison.rows_tested:
@@ -110,7 +107,7 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
         yield Items(notes)
 
 
-def _rows(rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str | Span]]:
+def _rows(version: ComparedVersion, rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str | Span]]:
     """A row per figure; `once`: consecutive rows of a stage name it once."""
     found: list[list[str | Span]] = []
     before = None
@@ -123,8 +120,8 @@ def _rows(rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str |
                 _amount(row.base.mean, row.unit) + _spread(row.base.spread),
                 _amount(row.new.mean, row.unit) + _spread(row.new.spread),
                 _change(row.ratio),
-                _interval(row.judged_by, row.verdict),
-                Span(_verdict(row), STYLES.get(row.verdict, "")),
+                _interval(row),
+                Span(_verdict(row, version.machine_ratio), STYLES.get(row.verdict, "")),
             ]
         )
         before = row.stage
@@ -147,22 +144,24 @@ def _change(ratio: float | None) -> str:
     return f"x{ratio:.3g}" if not 1 / FACTOR <= ratio <= FACTOR else f"{100 * (ratio - 1):+.1f} %"
 
 
-def _interval(found: Interval | None, verdict: Verdict) -> str:
+def _interval(row: ComparedRow) -> str:
     """`+8.1 to +12.0 %`; of a wide one the end that is proven, or nothing."""
-    if found is None:
+    found = row.judged_by
+    if found is None or (found.high > WIDE * found.low and not row.is_proven):
         return NOT_MEASURED
     if found.high > WIDE * found.low:
-        proven = found.low if found.low > 1 else found.high
-        return f"beyond {_change(proven)}" if verdict in ("slower", "faster") else NOT_MEASURED
+        return f"beyond {_change(found.low if found.low > 1 else found.high)}"
     if found.high > FACTOR or found.low < 1 / FACTOR:
         return f"x{found.low:.3g} to x{found.high:.3g}"
     return f"{100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f} %"
 
 
-def _verdict(row: ComparedRow) -> str:
+def _verdict(row: ComparedRow, machine_ratio: float | None) -> str:
     text = WORDS.get(row.verdict, row.verdict)
     if row.unit not in RATES_AND_TIMES:
         text = MORE_OR_LESS.get(text, text)
+    elif may_be_the_machine(row, machine_ratio):
+        return f"{text}, as the machine"
     is_open = row.verdict == "undecided" and row.launches_needed is not None
     return f"{text} (try {row.launches_needed} launches per side)" if is_open else text
 

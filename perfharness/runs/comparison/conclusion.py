@@ -43,24 +43,25 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
     if not judged:
         return "Cannot compare: the sides have no figure in common that both measured."
     lead = next((row for metric in LEADING for row in judged if row.metric == metric and not row.stage), judged[0])
-    proven = [row for row in judged if row.verdict in ("faster", "slower")]
-    if machine_ratio is not None and not _is_beyond_the_machine(proven, machine_ratio, rule):
+    lead_name = figure_name(lead, judged)
+    proven = [row for row in judged if row.is_proven and not may_be_the_machine(row, machine_ratio)]
+    if machine_ratio is not None and not proven:
         return f"Cannot tell: the machine was {_change(machine_ratio, 'slower', 'faster')} during {name}. " + (
             "Stop what else runs, and repeat." if matched.order == "in-turns" else _measure_in_turns(matched)
         )
     if proven:
         return _proven(name, lead, proven, judged)
     if all(row.verdict == "same" for row in judged):
-        figures = f"all {len(judged)} figures are" if len(judged) > 1 else f"{figure_name(lead, judged)} is"
+        figures = f"all {len(judged)} figures are" if len(judged) > 1 else f"{lead_name} is"
         return f"No difference: {figures} the same within {100 * rule.min_effect:g} %."
     seen = _least_seen(lead)
     is_in_turns = matched.order == "in-turns"
     if seen is None:
         return f"Cannot tell: one launch per side is not enough. {_measure_in_turns(matched)}"
     if seen > WIDE - 1:
-        why = f"Cannot tell: the launches of each side differ too much in {figure_name(lead, judged)}."
+        why = f"Cannot tell: the launches of each side differ too much in {lead_name}."
         return f"{why} {_more_launches(lead) if is_in_turns else _measure_in_turns(matched)}"
-    found = f"No difference found in {figure_name(lead, judged)}; a difference above {100 * seen:.2g} % would have been seen."
+    found = f"No difference found in {lead_name}; a difference above {100 * seen:.2g} % would have been seen."
     return found if is_in_turns or seen < MUCH else f"{found} {_measure_in_turns(matched)}"
 
 
@@ -71,10 +72,12 @@ def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
     return f"{last if is_only else row.stage} {METRICS[row.metric].label}".strip()
 
 
-def _is_beyond_the_machine(proven: Sequence[ComparedRow], machine_ratio: float, rule: Rule) -> bool:
-    """Whether what is proven is at least twice as large as the change of the machine, which may be its cause."""
-    change = abs(log(machine_ratio))
-    return change <= log1p(rule.min_effect) or any(abs(log(row.ratio)) >= 2 * change for row in proven if row.ratio)
+def may_be_the_machine(row: ComparedRow, machine_ratio: float | None) -> bool:
+    """Whether the machine changed in the same direction, by half as much or more."""
+    if machine_ratio is None or not row.is_proven or row.ratio is None:
+        return False
+    is_same = (row.verdict == "slower") == (machine_ratio > 1)
+    return is_same and abs(log(row.ratio)) < 2 * abs(log(machine_ratio))
 
 
 def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: Sequence[ComparedRow]) -> str:

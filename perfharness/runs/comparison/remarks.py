@@ -57,7 +57,7 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
             f"a reference loop, timed before and after each launch, took {machine.ratio - 1:+.1%} "
             f"({machine.interval.low - 1:+.1%} … {machine.interval.high - 1:+.1%})."
         )
-    claimed = [abs(row.ratio - 1) for row in rows if row.verdict in ("faster", "slower") and row.ratio is not None]
+    claimed = [abs(row.ratio - 1) for row in rows if row.is_proven and row.ratio is not None]
     conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
     if claimed and len(conditions) > 1:
         claim = f"a change of {min(claimed):.1%}"
@@ -140,7 +140,7 @@ def graded_advice(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list[Gr
     """The first advice for each stage by the base, and how much less time the stage takes in the new version."""
     promises = next(filter(None, (promises_of(launch.folder) for launch in matched.base.used)), [])
     first = {promise.path: promise for promise in reversed(promises)}
-    proven = {row.stage for row in rows if row.metric in STAGE_TIMES and row.verdict in ("faster", "slower")}
+    proven = {row.stage for row in rows if row.metric in STAGE_TIMES and row.is_proven}
     return list(_graded(matched, [one for one in promises if first[one.path] is one], proven))
 
 

@@ -128,6 +128,11 @@ class ComparedRow(_Model):
     launches_needed: int | None = None
     """launches a side that would probably decide it; null: it is decided, more than a thousand, or not known"""
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it changed, and not by chance."""
+        return self.verdict in ("faster", "slower")
+
 
 class NotCompared(_Model):
     """A figure that is in one version only, or in neither measured."""

@@ -288,6 +288,7 @@ def machine(wall_ms: float) -> dict[str, Any]:
         (1.1, 1, 1.62, "Cannot tell: the machine was 62 % slower during"),
         (1.1, 1000, 1.62, "perfharness compare --run toy.py --run …"),
         (40.0, 1, 1.3, "x14 slower"),
+        (0.5, 1, 1.3, "20 % faster"),
     ],
 )
 def test_the_conclusion(
@@ -300,7 +301,9 @@ def test_the_conclusion(
     assert version["machine_ratio"] == (None if wall_ms == 1.0 else pytest.approx(wall_ms))
     assert any("reference loop" in text for text in version["remarks"]) == (wall_ms != 1.0)
     assert run(["compare", base, new]) == 0
-    assert capsys.readouterr().out.startswith(version["conclusion"])
+    out = capsys.readouterr().out
+    assert out.startswith(version["conclusion"])
+    assert ("slower, as the machine" in out) == (wall_ms == 1.62)
 
 
 def test_advice_is_graded(tmp_path: Path, capsys: Captured) -> None:
