@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     stages = tree.get("stats_minus_warmup")
     if not isinstance(stages, dict):
         raise ResultError(f"{path} has no stages; write it again: perfharness analyze {folder}")
-    found = _Numbers(dict(figures_of_stages(stages)))
-    _add_figures_of_run(found, folder, records, tree, process)
+    measured = list(_figures_of_run(folder, records, tree, process))
     batches, environment = batches_of(stages), environment_of(manifest, records)
     errors = {
         one["code"] for one in tree.get("meta", {}).get("findings", []) if one.get("severity") == Severity.ERROR.value
@@ -124,22 +123,22 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     problem = f"{bad.folder} ended: {bad.ended}" if bad else None
     test = read_load_test(folder) if process is None else None
     if test is not None:
-        for figure, one in test.figures.items():
-            found.add(figure, one.value, one.reason)
+        measured += [(figure, one.value, one.reason) for figure, one in test.figures.items()]
         environment |= test.environment
         batches[LATENCY] = None
         errors -= test.of_no_concern
         errors |= {one.code for one in test.findings if one.severity is Severity.ERROR}
         problem = problem or test.problem
-    if problem is None and not any(value is not None for value in found.figures.values()):
+    figures = dict(figures_of_stages(stages)) | {figure: value for figure, value, _ in measured}
+    if problem is None and not any(value is not None for value in figures.values()):
         problem = "it has no numbers"
     return LaunchFigures(
         folder=folder,
         run_id=manifest.run_id,
         created=manifest.created,
         problem=problem,
-        figures=found.figures,
-        reasons=found.reasons,
+        figures=figures,
+        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
         environment=environment,
         start_unix_ns=min((one.start_unix_ns for one in records if one.start_unix_ns is not None), default=None),
         errors=tuple(sorted(errors)),
@@ -180,52 +179,44 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
 # ---- figures ----
 
 
-@dataclass
-class _Numbers:
-    """Figures, and why some were not measured."""
-
-    figures: dict[Figure, float | None]
-    reasons: dict[Figure, str] = field(default_factory=dict)
-
-    def add(self, figure: Figure, value: float | None, reason: str | None = None) -> None:
-        self.figures[figure] = value
-        if value is None and reason:
-            self.reasons[figure] = reason
-
-
 def batches_of(stages: Mapping[str, Any]) -> dict[StagePath, float | None]:
     """Mean number of items of a batch, by its path."""
     counts = {path: entry["total_items"] for path, entry in stage_entries(stages) if "total_items" in entry}
     return {path: count.get("mean") if isinstance(count, dict) else None for path, count in counts.items()}
 
 
-def _add_figures_of_run(
-    found: _Numbers, folder: Path, records: Sequence[ProcessRecord], tree: Mapping[str, Any], process: str | None
-) -> None:
+Measured = tuple[Figure, float | None, str | None]
+"""A figure, its value, and why it has none."""
+
+
+def _figures_of_run(
+    folder: Path, records: Sequence[ProcessRecord], tree: Mapping[str, Any], process: str | None
+) -> Iterator[Measured]:
     if throughput := tree.get("throughput"):
-        found.add(Figure((), "throughput"), value_at(tree, METRICS["throughput"]), throughput["reason"])
+        yield Figure((), "throughput"), value_at(tree, METRICS["throughput"]), throughput["reason"]
     startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
     times = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
     known = [float(time) for time in times if time is not None]
     start_up = sum(known) / len(known) if known and len(known) == len(times) else None
-    found.add(Figure((), "start_up"), start_up, "the time of the first batch is not known of every process")
+    yield Figure((), "start_up"), start_up, "the time of the first batch is not known of every process"
     metrics = tree.get("gpu_metrics") or {}
     every = [tree.get("process_metrics")] if process else list(metrics.get("processes", {}).values())
     processes: list[dict[str, Any]] = [one for one in every if one]
     if processes and len(processes) == len(every):
-        _add_memory(found, "host_memory", [one["resident_memory"] for one in processes])
+        yield _memory("host_memory", [one["resident_memory"] for one in processes])
         if any(one["gpu_uuid"] is not None or one.get("gpu_uuids") for one in processes):
-            _add_memory(found, "gpu_memory", [one["gpu_memory"] for one in processes])
+            yield _memory("gpu_memory", [one["gpu_memory"] for one in processes])
     energy = tree.get("energy")
     if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
-        found.add(Figure((), "energy_per_item"), value_at(tree, METRICS["energy_per_item"]), energy.get("reason"))
+        yield Figure((), "energy_per_item"), value_at(tree, METRICS["energy_per_item"]), energy.get("reason")
 
 
-def _add_memory(found: _Numbers, name: str, processes: Sequence[Mapping[str, Any]]) -> None:
+def _memory(name: str, processes: Sequence[Mapping[str, Any]]) -> Measured:
     """The peaks of all processes together."""
     unknown = next((one for one in processes if one["peak_bytes"] is None), None)
-    total = None if unknown is not None else float(sum(one["peak_bytes"] for one in processes))
-    found.add(Figure((), name), total, None if unknown is None else unknown["reason"])
+    if unknown is not None:
+        return Figure((), name), None, unknown["reason"]
+    return Figure((), name), float(sum(one["peak_bytes"] for one in processes)), None
 
 
 # ---- environment ----

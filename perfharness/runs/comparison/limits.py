@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,27 +32,15 @@ from perfharness.runs.figures import (
     find_stage,
 )
 
-UNITS: dict[str, tuple[Unit, float]] = {
-    "ns": ("ms", 1e-6),
-    "us": ("ms", 1e-3),
-    "µs": ("ms", 1e-3),
-    "ms": ("ms", 1.0),
-    "s": ("ms", 1e3),
-    "items/s": ("items/s", 1.0),
-    "requests/s": ("requests/s", 1.0),
-    "MB/s": ("MB/s", 1.0),
-    "B": ("bytes", 1.0),
-    "kB": ("bytes", 1e3),
-    "KB": ("bytes", 1e3),
-    "MB": ("bytes", 1e6),
-    "GB": ("bytes", 1e9),
-    "KiB": ("bytes", 2.0**10),
-    "MiB": ("bytes", 2.0**20),
-    "GiB": ("bytes", 2.0**30),
-    "mJ": ("J", 1e-3),
-    "J": ("J", 1.0),
+UNITS: dict[Unit, dict[str, float]] = {
+    "ms": {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3},
+    "items/s": {"items/s": 1.0},
+    "requests/s": {"requests/s": 1.0},
+    "MB/s": {"MB/s": 1.0},
+    "bytes": {"B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
+    "J": {"mJ": 1e-3, "J": 1.0},
 }
-"""What a unit measures, and how many of that one's own unit it is."""
+"""The units that a limit may have, by that of the figure, and their sizes in that one."""
 
 PERCENT = "%"
 
@@ -140,11 +128,11 @@ def _in_unit_of(limit: Limit, metric: Metric, unit: str, name: str) -> Limit:
         raise _wrong(limit.text, f"% would be the change of a share against BASE; give the share, as {share}")
     if unit in ("", PERCENT):
         return limit
-    kind, factor = UNITS.get(unit, (None, 1.0))
-    if kind != metric.unit:
-        fitting = ", ".join(known for known, (of, _) in UNITS.items() if of == metric.unit)
-        raise _wrong(limit.text, f"{name} has " + (f"one of the units {fitting}, or %" if fitting else "no unit"))
-    return Limit(**{**vars(limit), "value": limit.value * factor})
+    fitting = UNITS.get(metric.unit, {})
+    if unit not in fitting:
+        known = f"one of the units {', '.join(fitting)}, or %" if fitting else "no unit"
+        raise _wrong(limit.text, f"{name} has {known}")
+    return replace(limit, value=limit.value * fitting[unit])
 
 
 def _wrong(text: str, what: str) -> UsageError:

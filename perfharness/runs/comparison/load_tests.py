@@ -35,13 +35,10 @@ EXIT_CODES = {"ok": 0, "stopped-by-errors": 3}
 ESTIMATED = {"Server": (), "Offline": ("target_qps", "samples_per_query", "min_sample_count")}
 """Settings of LoadGen that are estimated in the warm-up, by scenario; of any other `target_qps`."""
 
-SHOWN = {
-    "min_duration_ms": "min ms",
-    "max_duration_ms": "max ms",
-    "min_query_count": "min queries",
-    "max_query_count": "max queries",
-    "qsl_rng_seed": "seed",
-}
+SHOWN = (
+    *("target_qps", "samples_per_query", "min_duration_ms", "max_duration_ms", "min_query_count", "max_query_count"),
+    "qsl_rng_seed",
+)
 """Settings of LoadGen that a text about the load names where they are not 0."""
 
 LOAD_SETTINGS = frozenset(
@@ -345,9 +342,6 @@ def loadgen_text(result: MlperfResult) -> str:
     estimated = ESTIMATED.get(result.scenario, ("target_qps",))
     settings = {name: value for name, value in result.settings.items() if name not in estimated}
     asked = {name: result.asked.get(name) for name in ("dataset", "samples", "benchmark")}
-    of_scenario = {"Server": ("target qps", "target_qps"), "MultiStream": ("samples a query", "samples_per_query")}
-    label, key = of_scenario.get(result.scenario, ("", ""))
-    shown = [(label, result.settings.get(key))] + [(SHOWN[name], result.settings.get(name) or None) for name in SHOWN]
-    texts = [f"{label} {value}" for label, value in shown if value is not None]
+    shown = [f"{name} {settings[name]}" for name in SHOWN if settings.get(name)]
     digest = _digest({"scenario": result.scenario, **settings, **asked})
-    return f"LoadGen {', '.join([result.scenario, *texts])} ({digest})"
+    return f"LoadGen {', '.join([result.scenario, *shown])} ({digest})"

@@ -235,28 +235,15 @@ def environment_differences(
 
     A test that is invalid by its own verdict is among them where both sides are.
     """
-    names = dict.fromkeys(name for launch in (*base, *new) for name in launch.environment)
     found = []
-    for name in names:
-        if not all(_records(name, side) for side in (base, new)):
-            continue
-        values, new_values = (
-            list(dict.fromkeys(launch.environment.get(name) for launch in side)) for side in (base, new)
-        )
-        every = set(values) | set(new_values)
+    for name in dict.fromkeys(name for launch in (*base, *new) for name in launch.environment):
+        was, now = (list(dict.fromkeys(launch.environment.get(name) for launch in side)) for side in (base, new))
         is_invalid = name == VALIDITY and any(launch.invalid for launch in (*base, *new))
-        if len(every) > 1 or is_invalid:
-            decides = is_invalid if name == VALIDITY else name in DECIDING and None not in every
-            found.append(
-                EnvironmentDifference(
-                    name=name,
-                    base=values,
-                    new=new_values,
-                    decides=decides,
-                    allowed=name in allowed,
-                    reason=DECIDING.get(name),
-                )
-            )
+        is_listed = is_invalid or len({*was, *now}) > 1
+        if is_listed and _records(name, base) and _records(name, new):
+            decides = is_invalid if name == VALIDITY else name in DECIDING and None not in (*was, *now)
+            one = EnvironmentDifference(name=name, base=was, new=now, decides=decides, reason=DECIDING.get(name))
+            found.append(one.model_copy(update={"allowed": name in allowed}))
     return sorted(found, key=lambda one: not one.decides)
 
 

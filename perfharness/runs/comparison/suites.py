@@ -10,7 +10,7 @@ from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.launches import LaunchFigures
+from perfharness.runs.comparison.launches import LaunchFigures, Measured
 from perfharness.runs.figures import ACCURACY, Figure
 from perfharness.runs.files.json_files import read_model
 
@@ -42,13 +42,8 @@ def read_suite(path: Path) -> LaunchFigures:
 
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
     """A suite as a launch."""
-    figures: dict[Figure, float | None] = {}
-    reasons: dict[Figure, str] = {}
-    for result in suite.cases:
-        for figure, value, reason in _figures(stage_of(result.case), result):
-            figures[figure] = value
-            if value is None and reason is not None:
-                reasons[figure] = reason
+    measured = [one for result in suite.cases for one in _figures(stage_of(result.case), result)]
+    figures = {figure: value for figure, value, _ in measured}
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
     return LaunchFigures(
         folder=folder,
@@ -56,7 +51,7 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
         created=suite.created,
         problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",
         figures=figures,
-        reasons=reasons,
+        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
@@ -70,8 +65,7 @@ def stage_of(case: BenchCase) -> StagePath:
     return (case.model, case.backend, case.mode, case.precision, case.device, *variant, f"batch {case.batch_size}")
 
 
-def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, float | None, str | None]]:
-    """Each figure, or why there is none."""
+def _figures(stage: StagePath, result: CaseResult) -> Iterator[Measured]:
     latency, executed, energy = result.latency, result.execute_latency, result.energy_per_item_j
     if result.status != "ok":
         yield Figure(stage, "mean"), None, f"{result.status}: {result.reason or 'no reason is recorded'}"
