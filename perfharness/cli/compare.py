@@ -97,12 +97,12 @@ class CompareSettings(BaseModel):
     min_effect: Annotated[
         float,
         BeforeValidator(percentage),
-        Option(("--min-effect",), DECIDING, "Smallest change that counts.", metavar="PERCENT", show_default="2%"),
+        Option(("--min-effect",), DECIDING, "Smallest change that counts. [default: 2%]", metavar="PERCENT"),
     ] = 0.02
     alpha: Annotated[
         float,
         BeforeValidator(percentage),
-        Option(("--alpha",), DECIDING, "False-alarm rate over all rows.", metavar="PERCENT", show_default="5%"),
+        Option(("--alpha",), DECIDING, "False-alarm rate over all rows. [default: 5%]", metavar="PERCENT"),
     ] = Field(default=0.05, gt=0, lt=0.5)
     spread: Annotated[
         float | None,
@@ -110,7 +110,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--spread",),
             DECIDING,
-            "Known standard deviation between launches. Without it one launch per side decides nothing.",
+            "Known standard deviation between launches. Without it one launch per side proves nothing.",
             metavar="PERCENT",
         ),
     ] = Field(default=None, gt=0)
