@@ -96,16 +96,17 @@ def compare_sides(
             problems = "; ".join(sorted({str(launch.problem) for launch in side.launches}))
             raise ResultError(f"{side.name} has no launch that can be compared: {problems}")
     matched = [match_sides(base, other, options) for other in others]
-    judged = [one for version in matched for one in version.pairs if not version.deciding]
-    judgements = compare([one.pair for one in judged], options.rule)
-    by_pair = {id(one): judgement for one, judgement in zip(judged, judgements, strict=True)}
+    judged = [one.pair for version in matched for one in version.pairs if not version.deciding]
+    judgements = compare(judged, options.rule)
+    remaining = iter(judgements)
+    of_versions = [[None if one.deciding else next(remaining) for _ in one.pairs] for one in matched]
     return Comparison(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
         rule=options.rule,
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
-        versions=[_version(version, by_pair, options) for version in matched],
+        versions=[_version(one, found, options.rule) for one, found in zip(matched, of_versions, strict=True)],
         limits=[_judged_limit(limit, version) for version in matched for limit in options.limits],
     )
 
@@ -130,14 +131,14 @@ def _side_record(side: SideInput) -> ComparedSide:
     return ComparedSide(name=side.name, launches=launches)
 
 
-def _version(matched: MatchedSides, judgements: Mapping[int, Judgement], options: CompareOptions) -> ComparedVersion:
-    rows = [_row(one, judgements.get(id(one)), matched) for one in matched.pairs]
-    allows_drift = any(one.allows_drift for pair in matched.pairs if (one := judgements.get(id(pair))))
+def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule: Rule) -> ComparedVersion:
+    rows = [_row(one, found, matched) for one, found in zip(matched.pairs, judgements, strict=True)]
+    allows_drift = any(found is not None and found.allows_drift for found in judgements)
     machine = judged_machine(matched)
     machine_ratio = machine.ratio if machine is not None and machine.direction in ("up", "down") else None
     return ComparedVersion(
         side=_side_record(matched.new),
-        conclusion=conclude(matched, rows, machine_ratio, options.rule),
+        conclusion=conclude(matched, rows, machine_ratio, rule),
         order=matched.order,
         allows_drift=allows_drift,
         differences=matched.differences,
