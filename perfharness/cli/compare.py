@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,30 +217,29 @@ def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output)
     """Launch the commands in turns; returns the folder of each."""
     if len(runs) < 2:
         raise UsageError("--run is given once; give it once for BASE and once for each NEW")
-    names = ["base", "new"] if len(runs) == 2 else ["base", *(f"new_{place}" for place in range(1, len(runs)))]
-    cases = []
-    for text, name in zip(runs, names, strict=True):
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            raise UsageError(f"--run '{text}': {error}") from error
-        cases.append(_launch_of(words, folder / name, f"--run '{text}'"))
-    return _measure(cases, count, output)
+    cases = [_launch_of(_words(text), f"--run '{text}'") for text in runs]
+    return _measure(cases, count, folder, output)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--run '{text}': {error}") from error
 
 
 def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
     """Launch the script of a commit and of the working tree in turns; returns the folder of each."""
     from perfharness.runs.comparison.revision import worktree_of
 
-    where = f"{REV} {revision}"
-    new = _launch_of(words, folder.absolute() / "new", where)
+    new = _launch_of(words, f"{REV} {revision}")
     with worktree_of(revision, new.script) as tree:
-        base = tree.options(new).model_copy(update={"output_dir": folder.absolute() / "base"})
-        _measure([base, new], count, output, tree)
-    return [str(folder / "base"), str(folder / "new")]
+        return _measure([tree.options(new), new], count, folder, output, tree)
 
 
-def _measure(cases: Sequence[LaunchOptions], count: int, output: Output, tree: Worktree | None = None) -> list[str]:
+def _measure(
+    cases: Sequence[LaunchOptions], count: int, folder: Path, output: Output, tree: Worktree | None = None
+) -> list[str]:
     """Launch all in turns; returns the folder of each.
 
     Args:
@@ -251,33 +250,30 @@ def _measure(cases: Sequence[LaunchOptions], count: int, output: Output, tree: W
         LaunchError: it was interrupted, and what was measured is not compared.
     """
     from perfharness.cli.launch import watching_one
-    from perfharness.runs.launch import plan_launches
-    from perfharness.runs.series.repeat import plan_repeats, repeat_options, repeat_request, run_repeats
-    from perfharness_launcher.options import command_of
+    from perfharness.runs.series.launching import labels_of_turns, series_in_turns
 
-    def place_of(folder: Path) -> Any:
-        is_base = tree is not None and folder.is_relative_to(cases[0].output_dir)
-        return tree.entered() if tree is not None and is_base else nullcontext()
+    labels = labels_of_turns(len(cases))
+
+    def place(label: str) -> AbstractContextManager[None]:
+        return tree.entered() if tree is not None and label == labels[0] else nullcontext()
 
     @contextmanager
     def observe(plan: LaunchPlan) -> Iterator[Observer]:
-        with place_of(plan.options.output_dir), watching_one(plan, output) as observer:
+        with place(plan.options.output_dir.parent.name), watching_one(plan, output) as observer:
             yield observer
 
-    request, plans = repeat_request(count), []
-    for case in cases:
-        with place_of(case.output_dir):
-            plans.append(plan_launches(repeat_options(case, request)))
-    commands = [command_of(case, "--repeat", str(count)) for case in cases]
-    for one in run_repeats(plan_repeats(cases, request, commands, plans), observe):
+    series = series_in_turns(cases, folder.absolute() if tree is not None else folder, count)
+    series.plan(place)
+    for one in series.run(observe, output.message):
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.interrupted:
-            raise LaunchError(f"interrupted; what was measured lies in {cases[0].output_dir.parent}")
-    return [str(case.output_dir) for case in cases]
+            raise LaunchError(f"interrupted; what was measured lies in {folder}")
+    measured = folder if series.folder.absolute() == folder.absolute() else series.folder
+    return [str(measured / label) for label in labels]
 
 
-def _launch_of(words: Sequence[str], folder: Path, where: str) -> LaunchOptions:
+def _launch_of(words: Sequence[str], where: str) -> LaunchOptions:
     """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
     from perfharness_launcher.options import LaunchOptions, launch_options
@@ -294,7 +290,7 @@ def _launch_of(words: Sequence[str], folder: Path, where: str) -> LaunchOptions:
         name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
         raise UsageError(f"{where}: {name} is no option of one launch among several; drop it, or give it to compare")
     chosen = {name: value for name, value in named.items() if name in settings}
-    chosen |= {"explain": False, "output_dir": folder}
+    chosen |= {"explain": False}
     return launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
 
 

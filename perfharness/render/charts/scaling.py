@@ -18,52 +18,47 @@ from perfharness.render.charts.drawing import (
     message,
     unit,
 )
-from perfharness.runs.series.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
+from perfharness.runs.series.model import WHOLE, Series
 
 SCALING_PAGE = "scaling"
 WIDTH, HEIGHT = 360, 240
 IDEAL = "ideal"
+RATE = "items_per_second"
 NO_INTERVALS = "no intervals: each point is one launch"
 
 
-def scaling_picture(scaling: Scaling) -> Picture:
+def scaling_picture(series: Series) -> Picture:
     """`scaling`: one panel per measured quantity."""
-    points = sorted(scaling.points, key=lambda point: point.row.num_processes)
-    numbers = [point.row.num_processes for point in points]
-    has_gpus = any(point.row.gpus for point in points)
-    per_gpu = has_gpus or scaling.num_gpus > 1
-    panels = _Panels(numbers, "processes per GPU" if per_gpu else "processes")
-    throughput = {"measured": [point.row.items_per_second for point in points], IDEAL: ideal_items_per_second(scaling)}
-    panels.add("throughput (items/s)", throughput, _marks(scaling))
-    latency = {
-        "p50": [point.row.latency_p50_ms for point in points],
-        "p99": [point.row.latency_p99_ms for point in points],
-    }
-    panels.add("latency of a batch (ms)", latency)
-    panels.add("throughput per process, of the first's", {"": [point.efficiency for point in points]})
-    panels.add("GPU busy, of the time", {"": [busy_share(point.row) for point in points]}, top=1.0)
-    panels.add("power of all GPUs (W)", {"": [total_power_w(point.row) for point in points]})
-    if not has_gpus:
-        panels.notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
-    panels.notes += [
-        f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
-        for point in points
-        if point.row.status != "ok"
-    ]
+    rows = sorted(series.rows, key=lambda row: row.num_processes)
+    figures = [row.figures.get(WHOLE, {}) for row in rows]
+
+    def values(name: str) -> list[float | None]:
+        return [found.get(name) for found in figures]
+
+    has_gpus = any("gpu_busy_share" in found for found in figures)
+    numbers = [row.num_processes for row in rows]
+    panels = _Panels(numbers, "processes per GPU" if has_gpus else "processes")
+    base = next((rate / number for rate, number in zip(values(RATE), numbers, strict=True) if rate), None)
+    ideal = [None if base is None else base * number for number in numbers]
+    panels.add("throughput (items/s)", {"measured": values(RATE), IDEAL: ideal}, _marks(series))
+    panels.add("latency of a batch (ms)", {"p50": values("latency_p50_ms"), "p99": values("latency_p99_ms")})
+    panels.add("throughput per process, of the first's", {"": values("efficiency")})
+    panels.add("GPU busy, of the time", {"": values("gpu_busy_share")}, top=1.0)
+    panels.add("power of all GPUs (W)", {"": values("gpu_power_w")})
+    panels.notes += [f"{row.num_processes} processes: {row.reason}" for row in rows if row.status != "ok"]
     content = panels.charts or [message("nothing was measured", 2 * WIDTH, HEIGHT)]
-    gpus = f", {scaling.num_gpus} GPU{'s' if scaling.num_gpus > 1 else ''}" if has_gpus else ""
-    return panels.made(grid(content, 2), f"{Path(scaling.script).name}{gpus}")
+    return panels.made(grid(content, 2), Path(series.script).name)
 
 
-def _marks(scaling: Scaling) -> list[Row]:
+def _marks(series: Series) -> list[Row]:
     """Labelled vertical lines: the knee, and failed launches."""
     marks: list[Row] = [
-        {"processes": point.row.num_processes, "text": "failed", "color": PALETTE[5]}
-        for point in scaling.points
-        if point.row.status == "failed"
+        {"processes": row.num_processes, "text": "failed", "color": PALETTE[5]}
+        for row in series.rows
+        if row.status == "failed"
     ]
-    if scaling.knee.num_processes is not None:
-        marks.append({"processes": scaling.knee.num_processes, "text": "knee", "color": LIMIT})
+    if series.knee is not None:
+        marks.append({"processes": series.knee, "text": "knee", "color": LIMIT})
     return marks
 
 

@@ -1,1 +1,1 @@
-"""A result as blocks: one view per result."""
+"""A view of each kind of result: the blocks that all formats are written from."""

@@ -19,7 +19,7 @@ from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.promises import promises_of
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
 from perfharness.runs.figures import Figure
-from perfharness.runs.series.steadiness import movements_of, unsteady_findings
+from perfharness.runs.series.machine import machine_changes, unsteady_findings
 
 LISTED = 8
 """Metrics of accuracy that a remark names."""
@@ -61,7 +61,7 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
     conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
     if claimed and len(conditions) > 1:
         claim = f"a change of {min(claimed):.1%}"
-        yield from (one.message for one in unsteady_findings(movements_of(conditions), min(claimed), claim))
+        yield from (one.message for one in unsteady_findings(machine_changes(conditions), min(claimed), claim))
 
 
 def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:

@@ -13,7 +13,7 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.model.manifest import MeasuredProcess
 from tests.unit.compared_runs import write_launch, write_side
-from tests.unit.export_runs import recorded_trace
+from tests.unit.export_runs import recorded_trace, series_of_runs
 from tests.unit.run_records import process
 
 BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
@@ -173,12 +173,11 @@ def test_bare_traces_are_sides(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_sides_that_are_none(sides: tuple[str, str], tmp_path: Path, capsys: Captured) -> None:
-    for number in (1, 2):
-        write_launch(tmp_path / "sweep" / f"np_{number}", {"decode": 1.0})
+    sweep = str(series_of_runs(tmp_path / "sweep", "processes", ("1 process", "np_1"), ("2 processes", "np_2")))
     (tmp_path / "empty").mkdir()
     table = [
         ([], 2, "BASE"), ([sides[0]], 2, "NEW"), ([*sides, "-w", "1"], 2, "perfharness analyze"),
-        ([sides[0], str(tmp_path / "nothing")], 1, "nothing"), ([sides[0], str(tmp_path / "sweep")], 1, "np_1"),
+        ([sides[0], str(tmp_path / "nothing")], 1, "nothing"), ([sides[0], sweep], 1, "np_1"),
         ([sides[0], str(tmp_path / "empty")], 1, "empty"),
     ]  # fmt: skip
     for words, code, named in table:
