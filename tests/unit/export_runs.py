@@ -34,22 +34,11 @@ def recorded_trace(path: Path, session_start: int | None = RUN_START, pid: int =
         for part in range(2 if index == 2 else 1):
             at = start + (2 + 3 * part) * MS
             builder.range("infer", at, at + 2 * MS, **own)
-            copy(builder, (at + 10, at + 20), (at + 1000, at + 3000), bytes_=8000, pid=pid)
+            builder.copy((at + 10, at + 20), (at + 1000, at + 3000), size=8000, pid=pid)
             kernel(builder, (at + 30, at + 40), (at + 2500, at + 5000), pid=pid)
         builder.mark(conventions.MARK_ITEMS, start + 9 * MS - 1, payload=items, **own)
     path.parent.mkdir(parents=True, exist_ok=True)
     return builder.write(path)
-
-
-def copy(
-    builder: TraceBuilder, call: tuple[int, int], run: tuple[int, int], *, bytes_: int, pid: int, stream: int = 7
-) -> None:
-    """A pageable copy to the device."""
-    correlation = builder.call("cudaMemcpyAsync_v3020", *call, pid=pid)
-    builder.row(
-        schema.TABLE_MEMCPY, start=run[0], end=run[1], globalPid=schema.global_tid(pid, 0), correlationId=correlation,
-        deviceId=0, streamId=stream, bytes=bytes_, copyKind=1, srcKind=0, dstKind=2,
-    )  # fmt: skip
 
 
 def kernel(

@@ -14,8 +14,8 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
+from tests.support.trace_builder import Recorded
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, series_of_runs, two_processes
-from tests.unit.recorded_traces import Recorded
 
 RANGES = 11
 """Of a trace of `recorded_trace`."""

@@ -28,11 +28,10 @@ from perfharness.runs.series.machine import LaunchConditions
 from perfharness.runs.series.model import read_series
 from perfharness.runs.series.summary import LaunchFacts, new_series
 from tests.support.documents import tables_of
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import Recorded, TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.cli.test_verbs import SOURCES, cpu_only
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, series_of_runs, two_processes
-from tests.unit.recorded_traces import Recorded
 
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"

@@ -17,6 +17,7 @@ from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.model.conditions import GpuWait, LoopTime, MachineLoad
 from perfharness.model.result import path_of, path_text
+from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.scaling import scaling_picture
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.views.series import series_view
@@ -27,7 +28,6 @@ from perfharness.runs.series.model import Series, SeriesRow, read_series, runs_i
 from perfharness.runs.series.summary import LaunchFacts, new_series
 from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
-from tests.unit.charts import marks
 from tests.unit.export_runs import series_of_runs, two_processes
 
 BATCH = "toy/pipeline/batch"
@@ -167,18 +167,28 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
     assert sweep_of({number: first + slope * (number - first) for number in numbers}).knee is None
 
 
+def lines_of(picture: Picture) -> list[dict[str, list[float | None]]]:
+    """Values by line, of each panel."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for label, rows in picture.rows.items():
+        for row in rows:
+            if "line" in row:
+                found.setdefault(label, {}).setdefault(row["line"], []).append(row["value"])
+    return list(found.values())
+
+
 def test_the_picture_has_a_panel_for_each_quantity_that_was_measured() -> None:
     figures = {"latency_p50_ms": 1.0, "gpu_busy_share": 0.75, "gpu_power_w": 500.0}
     picture = scaling_picture(sweep_of({4: None, 1: 100.0, 2: 140.0}, **figures))
-    lines = [(row["line"], row["value"]) for _, points in marks(picture, "line") for row in points]
-    ideal = [("ideal", 100.0), ("ideal", 200.0), ("ideal", 400.0)]
-    assert lines[:6] == [*ideal, ("measured", 100.0), ("measured", 140.0), ("measured", None)]
-    p50, p99 = [("p50", 1.0), ("p50", 1.0), ("p50", None)], [("p99", None)] * 3
-    assert lines[6:12] == [*p50, *p99]
-    assert [value for _, value in lines[12:]] == [1.0, pytest.approx(0.7), None, 0.75, 0.75, None, 500.0, 500.0, None]
-    assert picture.rows["scaling_knee_1"][0]["processes"] == 1
-    assert picture.rows["scaling_failed_4"][0]["processes"] == 4
-    assert not list(marks(scaling_picture(sweep_of({1: None, 2: None})), "line"))
+    assert lines_of(picture) == [
+        {"measured": [100.0, 140.0, None], "ideal": [100.0, 200.0, 400.0]},
+        {"p50": [1.0, 1.0, None]},
+        {"": [1.0, pytest.approx(0.7), None]},
+        {"": [0.75, 0.75, None]},
+        {"": [500.0, 500.0, None]},
+    ]
+    assert [(row["processes"], row["text"]) for row in picture.rows["scaling_marks"]] == [(4, "failed"), (1, "knee")]
+    assert lines_of(scaling_picture(sweep_of({1: None, 2: None}))) == []
 
 
 # ---- what tracing costs ----
