@@ -20,8 +20,8 @@ from perfharness.render.charts.drawing import (
     short_label,
 )
 from perfharness.render.text import safe_line
-from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.comparison.result import ComparedVersion
+from perfharness.runs.figures import METRICS
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
 
 WIDTH = 720

@@ -9,7 +9,7 @@ from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figure
 from perfharness.render.charts.scaling import scaling_picture
 from perfharness.render.numbers import ms, number
 from perfharness.render.terminal.results import row_names
-from perfharness.runs.comparison.launch_figures import QUANTILES
+from perfharness.runs.figures import QUANTILES
 from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
 from perfharness.runs.series.overhead import percent
 

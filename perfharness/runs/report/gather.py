@@ -43,7 +43,7 @@ from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
-from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
+from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.files.inputs import Located

@@ -20,7 +20,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import SERIES_NAME, RunManifest
 from perfharness.model.result import TIMES
 from perfharness.model.rounding import figure
-from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.series.machine import LaunchConditions, conditions_of, machine_changes, unsteady_findings

@@ -31,7 +31,7 @@ from tests.support.sample_builder import SampleBuilder
 from tests.support.trace_builder import Recorded
 from tests.unit.charts import lines
 from tests.unit.export_runs import process_record, run_folder
-from tests.unit.load.test_load_test import INVALID, loadgen
+from tests.unit.load.test_load_compare import INVALID, loadgen
 from tests.unit.render.test_report import HOSTILE
 
 START = 5000 * S

@@ -67,7 +67,7 @@ def test_one_wide_interval_does_not_flatten_the_others() -> None:
     ]  # fmt: skip
     version = ComparedVersion(
         side=ComparedSide(name="new", launches=[]), order="in-turns", allows_drift=False, differences=[], rows=rows,
-        not_compared=[], only_in_base=[], only_in_new=[], remarks=[],
+        not_compared=[], remarks=[], conclusion="",
     )  # fmt: skip
     made = comparison_picture("c", version, ["s0", "s1"])
     assert made is not None

@@ -1,4 +1,4 @@
-"""Tables of the history: the list of runs, and a metric over them."""
+"""The history: earlier runs, and one metric over them."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.text import NOT_MEASURED
-from perfharness.runs.comparison.compared_figure import METRICS
+from perfharness.model.result import path_of
+from perfharness.render.blocks import Block, Column, Items, Paragraph, Span, Table
+from perfharness.render.numbers import NOT_MEASURED
+from perfharness.runs.figures import Figure
 from perfharness.runs.history import RULE, WINDOW, Row, Series, change_of
 
 BARS = "▁▂▃▄▅▆▇█"
 SHORT_COMMIT = 8
+RUN_COLUMNS = ("id", "created", "kind", "script", "machine", "gpu", "commit", "exit", "folder")
+POINT_COLUMNS = ("id", "created", "commit", "value")
+NUMBERS = ("exit", "value")
 
 
-def print_runs(console: Console, runs: Sequence[Row]) -> None:
+def runs_view(runs: Sequence[Row]) -> list[Block]:
     """One row per run, the newest first."""
-    names = ("id", "created", "kind", "script", "machine", "gpu", "commit", "exit", "folder")
-    columns = [Column(name, is_text=name != "exit", is_whole=name == "id") for name in names]
-    print_table(console, columns, [[_cell(run, name) for name in names] for run in runs])
+    return [_table("runs", RUN_COLUMNS, runs)]
 
 
-def print_series(console: Console, series: Series) -> None:
-    """One row per run, the oldest first; a sparkline; what changed."""
-    metric, values = METRICS[series.metric], [float(point["value"]) for point in series.points]
-    say(console, f"{series.stage or 'run'}, {metric.label} ({metric.unit})  {sparkline(values)}")
-    names = ("id", "created", "commit", "value")
-    columns = [Column(name, is_text=name != "value", is_whole=name == "id") for name in names]
-    print_table(console, columns, [[_cell(point, name) for name in names] for point in series.points])
-    say(console, _change_text(values))
-    for count, why in (
-        (series.failed, "ended with an error"),
-        (series.others, "another script, machine or setup"),
-    ):
-        if count:
-            say(console, f"runs left out: {count} ({why})")
+def series_view(series: Series) -> list[Block]:
+    """What changed, then one row per run, the oldest first."""
+    metric, values = Figure(path_of(series.stage), series.metric).of, [float(point["value"]) for point in series.points]
+    of = (
+        f"{series.stage or 'run'}, {metric.label} ({metric.unit})" if metric.unit else f"{series.stage}, {metric.label}"
+    )
+    left_out = {"ended with an error": series.failed, "another script, machine or setup": series.others}
+    return [
+        Paragraph((Span(of, "bold"), f"  {sparkline(values)}")),
+        Paragraph(_change_text(values)),
+        _table("values", POINT_COLUMNS, series.points),
+        Items([f"runs left out: {count} ({why})" for why, count in left_out.items() if count]),
+    ]
 
 
 def _change_text(values: Sequence[float]) -> str:
@@ -63,6 +62,11 @@ def sparkline(values: Sequence[float]) -> str:
     if low == high:
         return BARS[0] * len(values)
     return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in values)
+
+
+def _table(name: str, names: Sequence[str], rows: Sequence[Row]) -> Table:
+    columns = [Column(one, "number" if one in NUMBERS else "text") for one in names]
+    return Table(name, columns, [[_cell(row, one) for one in names] for row in rows])
 
 
 def _cell(row: Row, name: str) -> str:

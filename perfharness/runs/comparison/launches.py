@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ import orjson
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.conditions import CLOCKS
 from perfharness.model.findings import Severity
-from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.compared_figure import Figure
-from perfharness.runs.comparison.launch_figures import PER_ITEM, entry_figures, stage_entries
-from perfharness.runs.comparison.load_test import LoadTest, read_load_test
+from perfharness.runs.comparison.load_tests import read_load_test
+from perfharness.runs.figures import LATENCY, METRICS, Figure, figures_of_stages, stage_entries, value_at
 from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import json_bytes, read_results
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
@@ -40,7 +39,8 @@ class LaunchFigures:
         errors: codes of the findings that put numbers in doubt.
         conditions: what is known about the machine meanwhile.
         invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
-        items: how many a batch has on average, by the path of the batch, where they were counted.
+        batches: mean number of items by the path of each batch, whose latency is judged; None: not counted.
+        command: the command line that made it.
     """
 
     folder: Path
@@ -54,7 +54,8 @@ class LaunchFigures:
     errors: tuple[str, ...] = ()
     conditions: LaunchConditions | None = None
     invalid: str | None = None
-    items: Mapping[StagePath, float] = field(default_factory=dict)
+    batches: Mapping[StagePath, float | None] = field(default_factory=dict)
+    command: Sequence[str] = ()
 
     @property
     def paths(self) -> list[StagePath]:
@@ -62,68 +63,14 @@ class LaunchFigures:
         return list(dict.fromkeys(figure.path for figure in self.figures if figure.path))
 
 
-def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
-    """A launch, or one process of it, from its result files.
-
-    Raises `ResultError` where there are none, or they cannot be read.
-    """
-    manifest = read_manifest(folder)
-    records = [record for record in manifest.measured_processes if process in (None, record.folder)]
-    path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
-    tree = read_results(path)
-    below = [one.folder for one in manifest.measured_processes if process and one.folder.startswith(f"{process}/")]
-    if tree is None and below:
-        raise ResultError(f"{process} measured nothing itself; name a process that it started: {', '.join(below[:5])}")
-    if tree is None:
-        raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
-    try:
-        figures = dict(_stage_figures(tree["stats_minus_warmup"]))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ResultError(f"{path} cannot be read ({error}); write it again: perfharness analyze {folder}") from error
-    reasons: dict[Figure, str] = {}
-    for name, (value, reason) in _run_figures(folder, records, tree, is_process=process is not None).items():
-        figures[Figure((), name)] = value
-        if value is None and reason:
-            reasons[Figure((), name)] = reason
-    test = read_load_test(folder) if process is None else None
-    if test is not None:
-        of_test = {**test.figures, **test.figures_of_phases}
-        figures |= {figure: one.value for figure, one in of_test.items()}
-        reasons |= {figure: one.reason for figure, one in of_test.items() if one.value is None and one.reason}
-    starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
-    findings = tree.get("meta", {}).get("findings", [])
-    errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}
-    if test is not None:
-        errors = (errors - test.of_no_concern) | {one.code for one in test.findings if one.severity is Severity.ERROR}
-    bad = [record for record in manifest.processes if record.ended != "ok"]
-    problem = f"{bad[0].folder} ended: {bad[0].ended}" if bad else None
-    if problem is None and test is not None:
-        problem = test.problem
-    if problem is None and not any(value is not None for value in figures.values()):
-        problem = "it has no numbers"
-    return LaunchFigures(
-        folder=folder,
-        run_id=manifest.run_id,
-        created=manifest.created,
-        problem=problem,
-        figures=figures,
-        reasons=reasons,
-        environment={**environment_of(manifest, records), **({} if test is None else _of_test(test))},
-        start_unix_ns=min(starts, default=None),
-        errors=tuple(sorted(errors)),
-        conditions=conditions_of(str(folder), manifest, tree),
-        invalid=None if test is None else test.invalid,
-        items=_items_of(tree["stats_minus_warmup"]),
-    )
+def values_of(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
+    """A figure of each launch that has it."""
+    return [value for launch in launches if (value := launch.figures.get(figure)) is not None]
 
 
-def _of_test(test: LoadTest) -> dict[str, str | None]:
-    """What was under load, and under which: what was launched for that is perfharness's own worker."""
-    found: dict[str, str | None] = {"load": test.load, "script": test.short_target}
-    found["arguments"] = " ".join(test.arguments) or "none"
-    if test.kind == "mlperf":
-        found[VALIDITY] = test.verdict + (f" ({test.verdict_reason})" if test.verdict_reason else "")
-    return found
+def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
+    """The stages of all launches, in order."""
+    return list(dict.fromkeys(path for launch in launches for path in launch.paths))
 
 
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
@@ -150,13 +97,65 @@ def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[Launc
     return [read_launch(run, located.process) for run in located.runs]
 
 
+def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
+    """A launch, or one process of it, from its result files.
+
+    Raises `ResultError` where there are none, or they cannot be read.
+    """
+    manifest = read_manifest(folder)
+    records = [record for record in manifest.measured_processes if process in (None, record.folder)]
+    path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
+    tree = read_results(path)
+    below = [one.folder for one in manifest.measured_processes if process and one.folder.startswith(f"{process}/")]
+    if tree is None and below:
+        raise ResultError(f"{process} measured nothing itself; name a process that it started: {', '.join(below[:5])}")
+    if tree is None:
+        raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
+    stages = tree.get("stats_minus_warmup")
+    if not isinstance(stages, dict):
+        raise ResultError(f"{path} has no stages; write it again: perfharness analyze {folder}")
+    measured = list(_figures_of_run(folder, records, tree, process))
+    batches, environment = batches_of(stages), environment_of(manifest, records)
+    errors = {
+        one["code"] for one in tree.get("meta", {}).get("findings", []) if one.get("severity") == Severity.ERROR.value
+    }
+    bad = next((record for record in manifest.processes if record.ended != "ok"), None)
+    problem = f"{bad.folder} ended: {bad.ended}" if bad else None
+    test = read_load_test(folder) if process is None else None
+    if test is not None:
+        measured += [(figure, one.value, one.reason) for figure, one in test.figures.items()]
+        environment |= test.environment
+        batches[LATENCY] = None
+        errors -= test.of_no_concern
+        errors |= {one.code for one in test.findings if one.severity is Severity.ERROR}
+        problem = problem or test.problem
+    figures = dict(figures_of_stages(stages)) | {figure: value for figure, value, _ in measured}
+    if problem is None and not any(value is not None for value in figures.values()):
+        problem = "it has no numbers"
+    return LaunchFigures(
+        folder=folder,
+        run_id=manifest.run_id,
+        created=manifest.created,
+        problem=problem,
+        figures=figures,
+        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
+        environment=environment,
+        start_unix_ns=min((one.start_unix_ns for one in records if one.start_unix_ns is not None), default=None),
+        errors=tuple(sorted(errors)),
+        conditions=conditions_of(str(folder), manifest, tree),
+        invalid=None if test is None else test.invalid,
+        batches=batches,
+        command=manifest.command,
+    )
+
+
 def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
     options = read_as.options()
     opened = analyze_trace(path, options, with_diagnosis=False)
     result, meta = opened.result, opened.trace_meta
     stages = orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]
-    figures = dict(_stage_figures(stages))
+    figures = dict(figures_of_stages(stages))
     errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}
     return LaunchFigures(
         folder=path,
@@ -173,83 +172,54 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
         },
         start_unix_ns=meta.session_start_unix_ns,
         errors=tuple(sorted(errors)),
-        items=_items_of(stages),
+        batches=batches_of(stages),
     )
 
 
-def find_stage(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
-    """The stage of that path or last name. Raises `UsageError` where there is none, or several."""
-    found = [path for path in paths if path_text(path) == name] or [path for path in paths if path[-1] == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{where} has several stages '{name}'; give the path: {', '.join(map(path_text, found))}")
-    there = ", ".join(map(path_text, paths)) or "none"
-    raise UsageError(f"{where} has no stage '{name}'; stages there are: {there}")
+# ---- figures ----
 
 
-def _stage_figures(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | None]]:
-    """Of every stage of the tree."""
-    for path, entry in stage_entries(tree):
-        found = dict(entry_figures(entry))
-        for time in TIMES:
-            yield Figure(path, time), found.get(time)
-            if found.get(f"{time}{PER_ITEM}") is not None:
-                yield Figure(path, f"{time}{PER_ITEM}"), found[f"{time}{PER_ITEM}"]
-        if "total_items" in entry:
-            yield Figure(path, "latency_p50"), found.get("cpu_time_p50")
-            yield Figure(path, "latency_p95"), found.get("cpu_time_p95")
-        for quantile in ("p50", "p95", "p99"):
-            yield Figure(path, f"stage_{quantile}"), found.get(f"cpu_time_{quantile}")
-
-
-def _items_of(tree: Mapping[str, Any]) -> dict[StagePath, float]:
+def batches_of(stages: Mapping[str, Any]) -> dict[StagePath, float | None]:
     """Mean number of items of a batch, by its path."""
-    counts = {path: entry.get("total_items") for path, entry in stage_entries(tree)}
-    return {path: mean for path, count in counts.items() if isinstance(count, dict) and (mean := count.get("mean"))}
+    counts = {path: entry["total_items"] for path, entry in stage_entries(stages) if "total_items" in entry}
+    return {path: count.get("mean") if isinstance(count, dict) else None for path, count in counts.items()}
 
 
-Measured = tuple[float | None, str | None]
-"""A figure, and why there is none."""
+Measured = tuple[Figure, float | None, str | None]
+"""A figure, its value, and why it has none."""
 
 
-def _run_figures(
-    folder: Path, records: list[ProcessRecord], tree: Mapping[str, Any], *, is_process: bool
-) -> dict[str, Measured]:
-    found: dict[str, Measured] = {}
-    throughput = tree.get("throughput")
-    if throughput is not None:
-        found["throughput"] = throughput["items_per_second"], throughput["reason"]
-    found["start_up"] = _mean_startup(folder, records)
+def _figures_of_run(
+    folder: Path, records: Sequence[ProcessRecord], tree: Mapping[str, Any], process: str | None
+) -> Iterator[Measured]:
+    if throughput := tree.get("throughput"):
+        yield Figure((), "throughput"), value_at(tree, METRICS["throughput"]), throughput["reason"]
+    startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
+    times = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
+    known = [float(time) for time in times if time is not None]
+    start_up = sum(known) / len(known) if known and len(known) == len(times) else None
+    yield Figure((), "start_up"), start_up, "the time of the first batch is not known of every process"
     metrics = tree.get("gpu_metrics") or {}
-    every = [tree.get("process_metrics")] if is_process else list(metrics.get("processes", {}).values())
+    every = [tree.get("process_metrics")] if process else list(metrics.get("processes", {}).values())
     processes: list[dict[str, Any]] = [one for one in every if one]
     if processes and len(processes) == len(every):
-        found["host_memory"] = _total(processes, lambda one: one["resident_memory"])
+        yield _memory("host_memory", [one["resident_memory"] for one in processes])
         if any(one["gpu_uuid"] is not None or one.get("gpu_uuids") for one in processes):
-            found["gpu_memory"] = _total(processes, lambda one: one["gpu_memory"])
+            yield _memory("gpu_memory", [one["gpu_memory"] for one in processes])
     energy = tree.get("energy")
     if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
-        found["energy_per_item"] = energy.get("energy_per_item_j"), energy.get("reason")
-    return found
+        yield Figure((), "energy_per_item"), value_at(tree, METRICS["energy_per_item"]), energy.get("reason")
 
 
-def _mean_startup(folder: Path, records: list[ProcessRecord]) -> Measured:
-    startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
-    values = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None, "the time of the first batch is not known of every process"
-    return sum(known) / len(known), None
+def _memory(name: str, processes: Sequence[Mapping[str, Any]]) -> Measured:
+    """The peaks of all processes together."""
+    unknown = next((one for one in processes if one["peak_bytes"] is None), None)
+    if unknown is not None:
+        return Figure((), name), None, unknown["reason"]
+    return Figure((), name), float(sum(one["peak_bytes"] for one in processes)), None
 
 
-def _total(processes: list[dict[str, Any]], of: Callable[[dict[str, Any]], dict[str, Any]]) -> Measured:
-    growths = [of(one) for one in processes]
-    peaks = [one["peak_bytes"] for one in growths]
-    if any(peak is None for peak in peaks):
-        return None, next((one["reason"] for one in growths if one["peak_bytes"] is None), None)
-    return float(sum(peaks)), None
-
+# ---- environment ----
 
 VALIDITY = "validity"
 """Of a test: whether it may be compared, by its own verdict."""
@@ -270,7 +240,7 @@ DECIDING = {
 """Differences that make a comparison meaningless unless they are what is compared, and why."""
 
 
-def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[str, str | None]:
+def environment_of(manifest: RunManifest, records: Sequence[ProcessRecord]) -> dict[str, str | None]:
     """What a launch ran on and how, by name."""
     machine, used = manifest.environment, {uuid for record in records for uuid in record.given_gpus}
     models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
@@ -315,11 +285,7 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "arguments": " ".join(manifest.script_arguments) or "none",
         **{f"package {name}": version for name, version in sorted(machine.packages.items())},
     }
-    if manifest.source is not None:
-        found |= _of_source(manifest.source)
+    if (source := manifest.source) is not None:
+        commit = source.git_commit and source.git_commit + (" with changes" if source.git_dirty else "")
+        found |= {"git commit": commit, "script's digest": source.script_sha256 and source.script_sha256[:12]}
     return found
-
-
-def _of_source(source: SourceRecord) -> dict[str, str | None]:
-    commit = source.git_commit and source.git_commit + (" with changes" if source.git_dirty else "")
-    return {"git commit": commit, "script's digest": source.script_sha256 and source.script_sha256[:12]}
