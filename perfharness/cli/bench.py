@@ -23,7 +23,7 @@ from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
     from perfharness.bench.suite.suite import Suite
@@ -110,7 +110,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     from perfharness.bench.suite.run import suite_exit_code
     from perfharness.cli.support.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
-    from perfharness.render.terminal.bench import print_suite
+    from perfharness.render.views.bench import suite_view
 
     messages = Console(stderr=True)
     with SuiteProgress(messages) as progress:
@@ -123,7 +123,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
             command=command_line(),
             history=run.history,
         )
-    print_suite(Console(), result)
+    print_blocks(Console(), suite_view(result))
     _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
     if not result.complete:
@@ -139,7 +139,7 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     from perfharness.cli.support.bench_progress import SweepProgress
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
-    from perfharness.render.terminal.sweep import print_sweep
+    from perfharness.render.views.bench import sweep_view
 
     target_ms, percentile = options.max_latency_ms, options.latency_percentile or "p99"
     if target_ms is not None and target_ms <= 0:
@@ -163,7 +163,7 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
         command=command_line(),
         history=run.history,
     )
-    print_sweep(Console(), found)
+    print_blocks(Console(), sweep_view(found))
     _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
     if not found.complete:

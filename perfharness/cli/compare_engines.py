@@ -21,7 +21,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.bench import Precision
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison
@@ -171,7 +171,7 @@ def compare_engines_verb(*, asked: EngineSettings) -> None:
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
     from perfharness.bench.engines.model import CompareSettings
     from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
-    from perfharness.render.terminal.engines import print_comparison
+    from perfharness.render.views.engines import engines_view
 
     messages = Console(stderr=True)
     settings = CompareSettings(
@@ -217,7 +217,7 @@ def compare_engines_verb(*, asked: EngineSettings) -> None:
         say(messages, f"perfharness: --gt: {error}; nothing was started")
         raise typer.Exit(EXIT_CHECK_FAILED) from error
     say_drawn(messages, lambda: engine_pictures(comparison, place), place, ENGINES_PAGE)
-    print_comparison(Console(), comparison)
+    print_blocks(Console(), engines_view(comparison))
     if place != asked.output_dir:
         say(messages, f"nothing was measured, so the earlier results in {asked.output_dir} are kept")
     say(messages, f"Results: {place.absolute()}")

@@ -20,13 +20,15 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress, LoadStatus
+from perfharness.load.reported import report_of
 from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console
-from perfharness.render.terminal.load import print_load, status_text
+from perfharness.render.console import Console, print_blocks
+from perfharness.render.numbers import significant
 from perfharness.render.terminal.plan import headline
+from perfharness.render.views.load import load_view
 from perfharness.runs.comparison.limits import Limit
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import RunningProcess
@@ -228,12 +230,26 @@ class LoadView(LaunchView):
         super()._draw(ending)
 
 
+def status_text(status: LoadStatus) -> str:
+    """The last second of a running load in one line."""
+    asked = "" if status.asked_rate is None else f"{significant(status.asked_rate)} asked, "
+    parts = [f"{asked}{significant(status.achieved_rate)} answered per second"]
+    times = (("p50", status.p50_ms), ("p99", status.p99_ms))
+    parts += [f"{name} {significant(value)} ms" for name, value in times if value]
+    parts += [] if status.waiting is None else [f"{status.waiting} open"]
+    parts.append(f"{status.failed} errors")
+    parts += [f"{status.unanswered} unanswered"] if status.unanswered else []
+    if status.grace_left_s is not None:
+        parts.append(f"waiting up to {status.grace_left_s:.0f} s for late answers")
+    return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"
+
+
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
     if output.is_json:
         output.json_document(result.load.model_dump(mode="json"))
     else:
-        print_load(output.results, result.load)
+        print_blocks(output.results, load_view(report_of(result.load, [], None)))
     output.findings(result.findings)
     output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":

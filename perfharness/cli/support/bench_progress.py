@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from perfharness.analysis.suites.bench_figures import in_significant_digits
-from perfharness.analysis.suites.bench_names import CaseNames
+from perfharness.analysis.suites.bench_names import CaseNames, first_line, status_line
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
-from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.render.terminal.bench import first_line, status_line
-from perfharness.render.terminal.console import Console, say
+from perfharness.model.bench import BenchCase, CaseResult, Estimate
+from perfharness.render.console import Console, say
+from perfharness.render.numbers import number
 
 SHOWN_AGAIN = 5
 
@@ -50,7 +49,7 @@ class SweepProgress(_Lines):
     def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
         """Its median, or why there is none."""
         median = None if result.latency is None else result.latency.median
-        found = status_line(result) or f"{in_significant_digits(median)} ms"
+        found = status_line(result) or f"{_shown(median)} ms"
         self.say(f"{self._names.case(result.case)}: {found}{' (kept of an earlier run)' if is_kept else ''}")
 
 
@@ -100,10 +99,13 @@ class SuiteProgress(_Lines):
         found = status_line(result)
         if found is None:
             median = result.latency.median if result.latency is not None else None
-            rate = in_significant_digits(result.items_per_second)
-            found = f"{in_significant_digits(median)} ms, {rate} items/s"
+            found = f"{_shown(median)} ms, {_shown(result.items_per_second)} items/s"
         line = f"[{self._done}/{self._count}] {result.case.case_id}: {found}"
         self.say(f"{line} ({left})" if left and not self._console.is_terminal else line)
+
+
+def _shown(estimate: Estimate | None) -> str:
+    return number(None if estimate is None else estimate.value)
 
 
 def format_duration(seconds: float) -> str:

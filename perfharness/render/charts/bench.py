@@ -21,7 +21,17 @@ from perfharness.analysis.suites.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.suites.bench_names import CaseNames, in_groups, short_backend
+from perfharness.analysis.suites.bench_names import (
+    CaseNames,
+    case_of,
+    end_text,
+    first_line,
+    in_groups,
+    is_of,
+    short_backend,
+    side_by_side,
+    status_line,
+)
 from perfharness.bench.suite.merge import cases_by_machine
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
@@ -39,8 +49,6 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.render.terminal.bench import first_line, side_by_side, status_line
-from perfharness.render.terminal.sweep import case_of, end_text, is_of
 
 BENCH_PAGE, SWEEP_PAGE = "bench_charts", "sweep_charts"
 WIDTH, HEIGHT = 640, 380

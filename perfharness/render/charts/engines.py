@@ -13,6 +13,7 @@ import numpy.typing as npt
 from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
 from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
+from perfharness.render.blocks import cell_text
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,
@@ -28,7 +29,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.render.terminal.engines import SPEED_COLUMNS, speed_row
+from perfharness.render.views.engines import speed_table
 
 ENGINES_PAGE = "compare_engines"
 TILE, MAX_PIXELS = 230, 520
@@ -153,10 +154,11 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         for one, name in named
         if one.latency is not None
     ]
+    speeds = speed_table(engines)
     figures = [
-        {"engine": name, "column": column, "text": text}
-        for one, name in named
-        for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
+        {"engine": name, "column": column.heading, "text": cell_text(cell, column.kind)}
+        for name, row in zip(names, speeds.rows, strict=True)
+        for column, cell in zip(speeds.columns[1:], row[1:], strict=True)
     ]
     states = [{"engine": name, "status": one.status} for one, name in named if one.name not in boxes]
 
@@ -181,7 +183,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         380,
         height,
     )  # fmt: skip
-    texts = sheet.chart("table", figures, width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text(fontSize=11)
+    texts = sheet.chart("table", figures, width=56 * (len(speeds.columns) - 1), height=height).mark_text(fontSize=11)
     columns = alt.X(
         "column:N", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
     )

@@ -1,0 +1,1 @@
+"""Results as blocks: one view per kind of result, for all media."""
