@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from perfharness.analysis.suites.bench_figures import cases_exit_code
 from perfharness.cli.support.bench_options import (
     SHOWN,
     BenchSettings,
     SuiteOptions,
     check_retry,
     check_utf8,
-    exit_code,
     resume_command,
     say_drawn,
     suite_options,
@@ -108,12 +108,12 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     from perfharness.bench import run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.bench.suite.run import suite_exit_code
-    from perfharness.cli.support.bench_progress import SuiteProgress
+    from perfharness.cli.support.bench_progress import BenchProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.views.bench import suite_view
 
     messages = Console(stderr=True)
-    with SuiteProgress(messages) as progress:
+    with BenchProgress(messages) as progress:
         result = run_suite(
             made,
             run.output_dir,
@@ -136,7 +136,7 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.cli.support.bench_progress import SweepProgress
+    from perfharness.cli.support.bench_progress import BenchProgress
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.views.bench import sweep_view
@@ -150,19 +150,20 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     others = suite_options(options, but=("batch_size", *TARGET))
     made = load_sweep(path, others, smallest=smallest, target_ms=target_ms)
     messages = Console(stderr=True)
-    found = run_sweep(
-        made,
-        run.output_dir,
-        smallest=smallest,
-        largest=largest,
-        target_ms=target_ms,
-        figure=cast("TargetFigure", percentile),
-        resume=run.resume,
-        retry_failed=run.retry_failed,
-        observer=SweepProgress(messages),
-        command=command_line(),
-        history=run.history,
-    )
+    with BenchProgress(messages, is_sweep=True) as progress:
+        found = run_sweep(
+            made,
+            run.output_dir,
+            smallest=smallest,
+            largest=largest,
+            target_ms=target_ms,
+            figure=cast("TargetFigure", percentile),
+            resume=run.resume,
+            retry_failed=run.retry_failed,
+            observer=progress,
+            command=command_line(),
+            history=run.history,
+        )
     print_blocks(Console(), sweep_view(found))
     _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
@@ -198,7 +199,7 @@ def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSe
     say(messages, f"Results: {run.output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.cache != "unknown"]
-    return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
+    return cases_exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
 
 
 def _draw(run: BenchSettings, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:

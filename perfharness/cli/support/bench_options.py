@@ -1,10 +1,10 @@
-"""Options of `perfharness bench`, the suite that they make, and the exit code of what was measured."""
+"""Options of `perfharness bench`, and the suite that they make."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -227,13 +227,6 @@ def check_retry(*, retry_failed: bool, resume: bool) -> None:
 def resume_command() -> str:
     """The command line that goes on with this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
-
-
-def exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
-    """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
-    from perfharness.analysis.suites.bench_figures import cases_exit_code
-
-    return cases_exit_code(statuses, interrupted=interrupted, check_failed=check_failed)
 
 
 def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:
