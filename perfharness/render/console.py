@@ -124,7 +124,7 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
     ]
     room = console.width - 1 if console.is_terminal else ANY_WIDTH
     shown = _fitting(table, widths, room)
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
+    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for place in shown:
         column, is_text = table.columns[place], table.columns[place].kind == "text"
         grid.add_column(

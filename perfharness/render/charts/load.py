@@ -26,7 +26,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.render.text import safe_line
+from perfharness.render.text import percentile_label, safe_line
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadReport
 
 WIDTH, HEIGHT = 720, 105
@@ -357,11 +357,6 @@ def rate_text(phase: PhaseResult) -> str:
     if phase.asked_rate is None:
         return f"closed loop, {phase.concurrency} at a time"
     return f"{phase.asked_rate:,.4g} requests a second"
-
-
-def percentile_label(name: str) -> str:
-    """`p99_9` -> `p99.9`."""
-    return name.replace("_", ".")
 
 
 def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Picture:

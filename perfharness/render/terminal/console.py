@@ -14,10 +14,8 @@ import rich.console
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from perfharness.render.console import Console
+from perfharness.render.console import Console as Console
 from perfharness.render.text import NOT_MEASURED, safe, safe_line
-
-__all__ = ["Column", "Console", "fixed", "markdown_text", "ms_text", "print_table", "say", "styled"]
 
 GAP = "  "
 LEAST_TEXT_WIDTH = 12

@@ -34,11 +34,11 @@ from perfharness.render.blocks import (
 from perfharness.render.charts.load import (
     bins_picture,
     over_time_picture,
-    percentile_label,
     rate_text,
     rates_picture,
 )
 from perfharness.render.numbers import change, interval, milliseconds, percent, significant
+from perfharness.render.text import percentile_label
 from perfharness.runs.report.model import LoadReport
 
 STATISTICS = {"p50": 0, "p95": 2, "p99": 0, "max": 3, "mean": 4, "p90": 5, "p99_9": 6}
