@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from perfharness.analysis.suites.bench_figures import cases_exit_code
 from perfharness.cli.support.bench_options import (
     SHOWN,
     BenchSettings,
@@ -183,6 +182,7 @@ def _range_of(sizes: list[int] | str | None) -> tuple[int, int]:
 
 
 def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSettings) -> int:
+    from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import BaseModel, BeforeValidator, Field
 
-from perfharness.analysis.suites.bench_figures import cases_exit_code
 from perfharness.cli.support.bench_options import (
     MEASURING,
     RESULTS,
@@ -202,6 +201,7 @@ def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> Non
     Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
     the ground truth cannot be read, could not be compared, or some engines cannot run here.
     """
+    from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import compare_engines
     from perfharness.bench.accuracy.figure import SampleError
     from perfharness.bench.engines.model import CompareSettings

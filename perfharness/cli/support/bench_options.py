@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from perfharness.backends.models import shapes_of
 from perfharness.cli.support.options import command_line, split_commas
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.settings import Option
@@ -203,6 +202,8 @@ def suite_options(options: SuiteOptions, but: Collection[str] = ()) -> dict[str,
     Args:
         but: options to leave out.
     """
+    from perfharness.backends.models import shapes_of
+
     found = options.model_dump(by_alias=True, exclude_none=True, exclude=set(but))
     if options.shape is not None:
         found["shapes"] = shapes_of(options.shape)
