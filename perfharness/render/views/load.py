@@ -97,14 +97,14 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
         Paragraph(ABOUT, "note"),
         *_tables(result, full=True),
     ]
-    limited = "It was a limit: a finding says of which phase." if result.generator_limited else "It was not the limit."
+    limited = "It limited the load: see the findings." if result.generator_limited else "It did not limit the load."
     below = [
         Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
         *([Section("Errors", errors)] if errors else []),
         *([] if picture is None else [Section("Latency over rate", [Chart(picture)])]),
         *_distributions(load, number),
         *([] if result.sustained is None else [Section("What changed over the run", [_sustained(result.sustained)])]),
-        Section("The generator", [Paragraph(limited)]),
+        Section("Load generator", [Paragraph(limited)]),
         Section("Load profile", [_profile(result)]),
     ]
     return [Section("Under load", blocks, below)]
@@ -129,7 +129,8 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
         else:
             yield Figure(f"latency, {name}", milliseconds(figure.value), _ends(figure) or figure.reason or "")
     if result.objective is not None:
-        yield Figure("met the objective", _per_second(phase.goodput), milliseconds(result.objective.latency_ms))
+        limit = milliseconds(result.objective.latency_ms)
+        yield Figure("met the objective", _per_second(phase.goodput), f"within {limit}")
     counted = [one for one in result.phases if not one.is_warmup]
     failed = sum(sum(one.errors.values()) for one in counted)
     yield Figure("errors", f"{failed:,}", f"of {sum(one.arrivals for one in counted):,}")
@@ -312,7 +313,7 @@ def _times(result: LoadResult) -> Table:
     ]
     columns = [Column("phase"), Column("part"), Column("requests", "count", drop=1), *_statistics()]
     rows = [[_name(phase), label, times.count, *_values(times)] for phase, label, times in known]
-    note = "Parts of it, ms: queueing until service begins; the generator's own lateness is not the target's fault."
+    note = "Parts of the latency, ms: queueing until service begins; lateness of the generator itself."
     return Table("load times", columns, rows, note)
 
 
