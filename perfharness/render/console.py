@@ -31,7 +31,7 @@ from perfharness.render.blocks import (
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
-LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 24
+LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 40
 """Minimum width of a wrapped text column; columns are dropped before a text of that width is wrapped."""
 
 ANY_WIDTH = 100_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from perfharness.analysis.suites.bench_figures import (
@@ -42,12 +42,14 @@ from perfharness.render.blocks import (
     Cell,
     Chart,
     Column,
+    Columns,
     Figure,
     Figures,
     Items,
     Line,
     Section,
     Table,
+    table_of,
 )
 from perfharness.render.charts.bench import (
     bench_pictures,
@@ -136,59 +138,57 @@ def _cases(suite: BenchSuiteResult) -> list[Block]:
 def cases_table(suite: BenchSuiteResult) -> Table:
     """A row per case; columns without a value are left out."""
     names, metric = CaseNames.of(result.case for result in suite.cases), suite.constraints.accuracy_metric
-    columns = [
-        Column("model"),
-        Column("backend/mode"),
-        Column("precision"),
-        Column("batch", "count"),
-        Column("p50 ms", "ms"),
-        Column("p95 ms", "ms", drop=4),
-        Column("p99 ms", "ms", drop=2),
-        Column("items/s", "number", drop=1),
-        Column("speed-up", "number", "of items/s over the baseline's; ~: the interval includes 1"),
-        Column("state"),
-        Column("memory GB", "number", drop=3),
-        Column("W", "number", "mean power", drop=7),
-        Column("J/item", "number", drop=5),
-        Column(metric or "cosine", "number", drop=6),
-        Column("95 % of items/s", drop=8),
-        Column("95 % of p50", drop=9),
-        Column("95 % of p95", drop=10),
-        Column("95 % of p99", drop=11),
-        Column("95 % of J/item", drop=12),
+    estimates: dict[str, Callable[[CaseResult], Estimate | None]] = {
+        "items/s": lambda one: one.items_per_second,
+        "p50": lambda one: latency_of(one, "p50"),
+        "p95": lambda one: latency_of(one, "p95"),
+        "p99": lambda one: latency_of(one, "p99"),
+        "J/item": lambda one: one.energy_per_item_j,
+    }
+
+    def value(name: str) -> Callable[[CaseResult], Cell]:
+        return lambda one: _value(estimates[name](one))
+
+    def ends(name: str) -> Callable[[CaseResult], Cell]:
+        return lambda one: _ends(estimates[name](one))
+
+    meaning = "of items/s over the baseline's; ~: the interval includes 1"
+    columns: Columns[CaseResult] = [
+        (Column("model"), lambda one: one.case.model if names.with_model else None),
+        (Column("backend/mode"), lambda one: names.backend(one.case)),
+        (Column("precision"), lambda one: one.case.precision),
+        (Column("batch", "count"), lambda one: one.case.batch_size),
+        (Column("p50 ms", "ms"), value("p50")),
+        (Column("p95 ms", "ms", drop=4), value("p95")),
+        (Column("p99 ms", "ms", drop=2), value("p99")),
+        (Column("items/s", "number", drop=1), value("items/s")),
+        (Column("speed-up", "number", meaning), lambda one: _speedup(one, suite)),
+        (Column("state"), _state),
+        (Column("memory GB", "number", drop=3), lambda one: _gigabytes(memory_of(one))),
+        (Column("W", "number", "mean power", drop=7), lambda one: one.power_mean_w),
+        (Column("J/item", "number", drop=5), value("J/item")),
+        (Column(metric or "cosine", "number", drop=6), lambda one: _six_digits(accuracy_of(one, metric))),
+        *((Column(f"95 % of {name}", drop=8 + place), ends(name)) for place, name in enumerate(estimates)),
     ]
-    rows: list[list[Cell]] = []
-    for result in suite.cases:
-        case, base, memory = result.case, baseline_of(result, suite.cases, suite.baseline), memory_of(result)
-        accuracy = accuracy_of(result, metric)
-        latencies = [latency_of(result, "p50"), latency_of(result, "p95"), latency_of(result, "p99")]
-        rows.append(
-            [
-                case.model if names.with_model else None,
-                names.backend(case),
-                case.precision,
-                case.batch_size,
-                *map(_value, latencies),
-                _value(result.items_per_second),
-                "base" if base is result and result.status == "ok" else _factor(speedup(result, base)),
-                _state(result),
-                None if memory is None else memory / GB,
-                result.power_mean_w,
-                _value(result.energy_per_item_j),
-                None if accuracy is None else f"{accuracy:.6g}",
-                _ends(result.items_per_second),
-                *map(_ends, latencies),
-                _ends(result.energy_per_item_j),
-            ]
-        )
-    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
     models = "" if names.with_model or not suite.cases else f"{suite.cases[0].case.model}. "
-    return Table(
-        "cases",
-        [columns[place] for place in kept],
-        [[row[place] for place in kept] for row in rows],
-        f"{models}Latency of a batch: copy in, execute, copy out, synchronised.",
-    )
+    note = f"{models}Latency of a batch: copy in, execute, copy out, synchronised."
+    table = table_of("cases", columns, suite.cases, note)
+    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in table.rows)]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[place] for place in kept], rows=rows)
+
+
+def _speedup(result: CaseResult, suite: BenchSuiteResult) -> Cell:
+    base = baseline_of(result, suite.cases, suite.baseline)
+    return "base" if base is result and result.status == "ok" else _factor(speedup(result, base))
+
+
+def _gigabytes(size: int | None) -> Cell:
+    return None if size is None else size / GB
+
+
+def _six_digits(value: float | None) -> Cell:
+    return None if value is None else f"{value:.6g}"
 
 
 def _state(result: CaseResult) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from perfharness.bench.engines.model import EngineComparison, EngineResult
-from perfharness.model.bench import AccuracyRecord
-from perfharness.render.blocks import Block, Cell, Column, Items, Table
+from perfharness.bench.engines.model import EngineComparison, EngineResult, PairResult
+from perfharness.model.bench import AccuracyRecord, Estimate
+from perfharness.render.blocks import Block, Cell, Column, Columns, Items, Table, table_of
 from perfharness.render.numbers import factor
 
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
@@ -18,7 +18,7 @@ def engines_view(comparison: EngineComparison) -> list[Block]:
     engines = comparison.engines
     return [
         speed_table(engines),
-        *_gpu(comparison),
+        _gpu(comparison),
         *_accuracy("image", "the image", {one.name: one.image_accuracy for one in engines}),
         *_accuracy("data set", "the data set", {one.name: one.accuracy for one in engines}),
         *_pairs(comparison),
@@ -28,55 +28,47 @@ def engines_view(comparison: EngineComparison) -> list[Block]:
 
 def speed_table(engines: Sequence[EngineResult]) -> Table:
     """Latency and rate of each engine."""
-    columns = [
-        Column("engine"),
-        Column("mean", "ms"),
-        Column("p50", "ms"),
-        Column("p90", "ms", drop=5),
-        Column("p95", "ms", drop=1),
-        Column("p99", "ms", drop=2),
-        Column("min", "ms", drop=6),
-        Column("max", "ms", drop=3),
-        Column("std", "ms", drop=7),
-        Column("images/s", "number"),
-        Column("speed-up", "number"),
-        Column("iterations", "count", drop=4),
+
+    def latency(name: str) -> Callable[[EngineResult], Cell]:
+        return lambda one: _number(getattr(one.latency, name, None))
+
+    columns: Columns[EngineResult] = [
+        (Column("engine"), lambda one: one.name),
+        (Column("mean", "ms"), latency("mean")),
+        (Column("p50", "ms"), latency("p50")),
+        (Column("p90", "ms", drop=5), latency("p90")),
+        (Column("p95", "ms", drop=1), latency("p95")),
+        (Column("p99", "ms", drop=2), latency("p99")),
+        (Column("min", "ms", drop=6), latency("min")),
+        (Column("max", "ms", drop=3), latency("max")),
+        (Column("std", "ms", drop=7), latency("std")),
+        (Column("images/s", "number"), lambda one: one.images_per_second),
+        (Column("speed-up", "number"), lambda one: factor(one.speedup)),
+        (Column("iterations", "count", drop=4), latency("iterations")),
     ]
-    rows = [_speed_row(one) for one in engines]
-    return Table("speed", columns, rows, "Latency of one image, ms.")
+    return table_of("speed", columns, engines, "Latency of one image, ms.")
 
 
-def _speed_row(engine: EngineResult) -> list[Cell]:
-    stats = engine.latency
-    if stats is None:
-        return [engine.name, *[None] * 11]
-    return [
-        engine.name,
-        stats.mean.value,
-        stats.p50,
-        *(None if one is None else one.value for one in (stats.p90, stats.p95, stats.p99)),
-        stats.min,
-        stats.max,
-        stats.std,
-        engine.images_per_second,
-        factor(engine.speedup),
-        stats.iterations,
-    ]
+def _number(value: Estimate | float | None) -> Cell:
+    return value.value if isinstance(value, Estimate) else value
 
 
-def _gpu(comparison: EngineComparison) -> Iterator[Block]:
+def _gpu(comparison: EngineComparison) -> Block:
     if comparison.gpu_uuid is None:
-        yield Items([f"GPU: {comparison.gpu_reason}"])
-        return
-    headings = ("GPU %", "memory GiB", "W", "J/image", "clock drop %")
-    rows: list[list[Cell]] = []
-    for one in comparison.engines:
-        use = one.gpu
-        memory = None if use.memory_peak_bytes is None else use.memory_peak_bytes / GIB
-        energy = use.energy_per_inference_j
-        rows.append([one.name, use.utilization_percent, memory, use.power_mean_w, energy, use.clock_drop_percent])
-    note = f"GPU {comparison.gpu_index}, in the telemetry pass."
-    yield Table("GPU", [Column("engine"), *(Column(name, "number") for name in headings)], rows, note)
+        return Items([f"GPU: {comparison.gpu_reason}"])
+    columns: Columns[EngineResult] = [
+        (Column("engine"), lambda one: one.name),
+        (Column("GPU %", "number"), lambda one: one.gpu.utilization_percent),
+        (Column("memory GiB", "number"), lambda one: _gibibytes(one.gpu.memory_peak_bytes)),
+        (Column("W", "number"), lambda one: one.gpu.power_mean_w),
+        (Column("J/image", "number"), lambda one: one.gpu.energy_per_inference_j),
+        (Column("clock drop %", "number"), lambda one: one.gpu.clock_drop_percent),
+    ]
+    return table_of("GPU", columns, comparison.engines, f"GPU {comparison.gpu_index}, in the telemetry pass.")
+
+
+def _gibibytes(size: int | None) -> Cell:
+    return None if size is None else size / GIB
 
 
 def _accuracy(name: str, what: str, records: Mapping[str, AccuracyRecord | None]) -> Iterator[Block]:
@@ -104,16 +96,15 @@ def _accuracy(name: str, what: str, records: Mapping[str, AccuracyRecord | None]
 
 
 def _pairs(comparison: EngineComparison) -> Iterator[Table]:
-    pairs = comparison.pairs
-    if not pairs:
-        return
-    columns = [
-        Column("engines"),
-        Column("images", "count"),
-        *(Column(name, "number") for name in ("MAE", "RMSE", "max")),
+    columns: Columns[PairResult] = [
+        (Column("engines"), lambda one: f"{one.first} - {one.second}"),
+        (Column("images", "count"), lambda one: one.images),
+        (Column("MAE", "number"), lambda one: one.mae),
+        (Column("RMSE", "number"), lambda one: one.rmse),
+        (Column("max", "number"), lambda one: one.max),
     ]
-    rows: list[list[Cell]] = [[f"{one.first} - {one.second}", one.images, one.mae, one.rmse, one.max] for one in pairs]
-    yield Table("pairs", columns, rows, f"Maps of two engines, each normalised ({pairs[0].over}).")
+    if pairs := comparison.pairs:
+        yield table_of("pairs", columns, pairs, f"Maps of two engines, each normalised ({pairs[0].over}).")
 
 
 def _remarks(comparison: EngineComparison) -> Iterator[Items]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from perfharness.load.reported import objective_figure, phase_verdict
 from perfharness.model.load import (
@@ -24,12 +24,15 @@ from perfharness.render.blocks import (
     Cell,
     Chart,
     Column,
+    Columns,
     Details,
+    Entry,
     Figure,
     Items,
     Paragraph,
     Section,
     Table,
+    table_of,
 )
 from perfharness.render.charts.load import (
     bins_picture,
@@ -45,6 +48,7 @@ STATISTICS = {"p50": 0, "p95": 2, "p99": 0, "max": 3, "mean": 4, "p90": 5, "p99_
 """Statistics of a time, and in which order a narrow terminal drops them."""
 
 PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
+Part = tuple[PhaseResult, str, LoadTimes]
 PARTS = {
     "queueing": "queueing",
     "service": "service",
@@ -233,88 +237,58 @@ def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
 
 def _phases(result: LoadResult) -> Table:
     has_objective = result.objective is not None
-    columns = {
-        "unanswered": any(phase.unanswered for phase in result.phases),
-        "goodput": has_objective,
-        "verdict": has_objective,
-        "tokens": any(phase.tokens is not None for phase in result.phases),
-    }
-    table = [
-        (Column("phase"), ""),
-        (Column("asked/s", "number"), ""),
-        (Column("answered/s", "number", "errors included"), ""),
-        (Column("requests", "count", "that were due", drop=1), ""),
-        (Column("errors", "count"), ""),
-        (Column("unanswered", "count", "given up when the grace period or the run ended"), "unanswered"),
-        (Column("met/s", "number", "answers without error within the objective"), "goodput"),
-        *((column, "") for column in _statistics()),
-        (Column("tokens", "count", drop=7), "tokens"),
-        (Column("tokens/s", "number", drop=1), "tokens"),
-        (Column("objective"), "verdict"),
+    columns: list[tuple[Column, Callable[[PhaseResult], Cell]]] = [
+        (Column("phase"), _name),
+        (Column("asked/s", "number"), lambda one: "closed" if one.asked_rate is None else one.asked_rate),
+        (Column("answered/s", "number", "errors included"), lambda one: one.achieved_rate),
+        (Column("requests", "count", "that were due", drop=1), lambda one: one.arrivals),
+        (Column("errors", "count"), lambda one: sum(one.errors.values()) - one.unanswered),
     ]
-    rows = [
-        [
-            _name(phase),
-            "closed" if phase.asked_rate is None else phase.asked_rate,
-            phase.achieved_rate,
-            phase.arrivals,
-            sum(phase.errors.values()) - phase.unanswered,
-            phase.unanswered,
-            phase.goodput,
-            *_values(phase.latency),
-            phase.tokens,
-            phase.tokens_per_second,
-            MET[phase_verdict(result, phase)],
-        ]
-        for phase in result.phases
-    ]
-    shown = [place for place, (_, needs) in enumerate(table) if columns.get(needs, True)]
-    return Table(
-        "load phases",
-        [table[place][0] for place in shown],
-        [[row[place] for place in shown] for row in rows],
-        "Latency of a request, ms.",
-    )
+    if any(phase.unanswered for phase in result.phases):
+        meaning = "given up when the grace period or the run ended"
+        columns.append((Column("unanswered", "count", meaning), lambda one: one.unanswered))
+    if has_objective:
+        meaning = "answers without error within the objective"
+        columns.append((Column("met/s", "number", meaning), lambda one: one.goodput))
+    columns += _statistics(lambda one: one.latency)
+    if any(phase.tokens is not None for phase in result.phases):
+        columns.append((Column("tokens", "count", drop=7), lambda one: one.tokens))
+        columns.append((Column("tokens/s", "number", drop=1), lambda one: one.tokens_per_second))
+    if has_objective:
+        columns.append((Column("objective"), lambda one: MET[phase_verdict(result, one)]))
+    return table_of("load phases", columns, result.phases, "Latency of a request, ms.")
 
 
 def _requests(result: LoadResult) -> Table:
-    columns = [
-        Column("phase"),
-        Column("load"),
-        Column("seconds", "number"),
-        Column("sent", "count"),
-        Column("answered", "count"),
-        Column("without error", "count"),
-        Column("no answer", "count", "requests without an answer in time, which count as slower than all others"),
-        Column("items/s", "number"),
+    no_answer = "requests without an answer in time, which count as slower than all others"
+    columns: Columns[PhaseResult] = [
+        (Column("phase"), _name),
+        (Column("load"), rate_text),
+        (Column("seconds", "number"), lambda one: one.duration_s),
+        (Column("sent", "count"), lambda one: one.sent),
+        (Column("answered", "count"), lambda one: one.completed),
+        (Column("without error", "count"), lambda one: one.ok),
+        (Column("no answer", "count", no_answer), lambda one: one.latency.slower),
+        (Column("items/s", "number"), lambda one: one.items_per_second),
     ]
-    rows: list[list[Cell]] = [
-        [
-            _name(one),
-            rate_text(one),
-            one.duration_s,
-            one.sent,
-            one.completed,
-            one.ok,
-            one.latency.slower,
-            one.items_per_second,
-        ]
-        for one in result.phases
-    ]
-    return Table("load requests", columns, rows)
+    return table_of("load requests", columns, result.phases)
 
 
 def _times(result: LoadResult) -> Table:
-    known = [
+    known: list[Part] = [
         (phase, label, times)
         for phase in result.phases
         for part, label in PARTS.items()
         if (times := getattr(phase, part)) is not None and times.count
     ]
-    columns = [Column("phase"), Column("part"), Column("requests", "count", drop=1), *_statistics()]
-    rows = [[_name(phase), label, times.count, *_values(times)] for phase, label, times in known]
+    columns: list[tuple[Column, Callable[[Part], Cell]]] = [
+        (Column("phase"), lambda one: _name(one[0])),
+        (Column("part"), lambda one: one[1]),
+        (Column("requests", "count", drop=1), lambda one: one[2].count),
+    ]
+    columns += _statistics(lambda one: one[2])
     note = "Parts of the latency, ms: queueing until service begins; lateness of the generator itself."
-    return Table("load times", columns, rows, note)
+    return table_of("load times", columns, known, note)
 
 
 def _intervals(result: LoadResult) -> Iterator[Block]:
@@ -346,12 +320,13 @@ def _intervals(result: LoadResult) -> Iterator[Block]:
         yield Items(notes)
 
 
-def _statistics() -> list[Column]:
-    return [Column(percentile_label(name), "ms", drop=STATISTICS[name]) for name in PERCENTILES]
+def _statistics(times: Callable[[Entry], LoadTimes]) -> list[tuple[Column, Callable[[Entry], Cell]]]:
+    """Columns of the statistics of a time."""
 
+    def cell(name: str) -> Callable[[Entry], Cell]:
+        return lambda entry: getattr(times(entry), name).value
 
-def _values(times: LoadTimes) -> list[Cell]:
-    return [getattr(times, name).value for name in PERCENTILES]
+    return [(Column(percentile_label(name), "ms", drop=STATISTICS[name]), cell(name)) for name in PERCENTILES]
 
 
 def _name(phase: PhaseResult) -> str:
@@ -371,26 +346,16 @@ def _highest_rate(result: LoadResult) -> str | None:
 
 
 def _errors(result: LoadResult) -> Iterator[Table]:
-    columns = [
-        Column("error"),
-        Column("count", "count"),
-        Column("in warm-up", "count", drop=1),
-        Column("first request", "count", drop=3),
-        Column("at s", "number", drop=2),
-        Column("message"),
+    columns: Columns[ErrorKind] = [
+        (Column("error"), lambda one: one.kind),
+        (Column("count", "count"), lambda one: one.count),
+        (Column("in warm-up", "count", drop=1), lambda one: result.in_warmup(one.kind)),
+        (Column("first request", "count", drop=3), lambda one: None if one.first is None else one.first.request),
+        (Column("at s", "number", drop=2), lambda one: None if one.first is None else one.first.at_s),
+        (Column("message"), lambda one: _message(result, one)),
     ]
-    rows: list[list[Cell]] = [
-        [
-            one.kind,
-            one.count,
-            result.in_warmup(one.kind),
-            *((None, None) if one.first is None else (one.first.request, one.first.at_s)),
-            _message(result, one),
-        ]
-        for one in result.errors
-    ]
-    if rows:
-        yield Table("load errors", columns, rows)
+    if result.errors:
+        yield table_of("load errors", columns, result.errors)
 
 
 def _message(result: LoadResult, error: ErrorKind) -> str:
