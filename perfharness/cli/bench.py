@@ -12,7 +12,6 @@ from perfharness.cli.support.bench_options import (
     SHOWN,
     BenchSettings,
     SuiteOptions,
-    check_retry,
     check_utf8,
     resume_command,
     say_drawn,
@@ -72,7 +71,8 @@ def bench(
     command line is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
     check_utf8(command_line())
-    check_retry(retry_failed=run.retry_failed, resume=run.resume)
+    if run.retry_failed and not run.resume:
+        raise UsageError("--retry-failed goes with --resume")
     if run.find_batch and run.start_up is not None:
         raise UsageError("--find-batch and --start-up measure different things; ask for one of them")
     if run.start_up is not None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
-from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, Output
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
@@ -211,4 +211,4 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
         return EXIT_FAILED
     if not are_kept(result.launch.folder, limits, output):
         return EXIT_CHECK_FAILED
-    return exit_code(result.findings) or EXIT_OK
+    return exit_code(result.findings)

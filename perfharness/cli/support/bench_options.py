@@ -219,12 +219,6 @@ def check_utf8(arguments: Sequence[str]) -> None:
             raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
 
 
-def check_retry(*, retry_failed: bool, resume: bool) -> None:
-    """Raise `UsageError` where there is nothing to retry."""
-    if retry_failed and not resume:
-        raise UsageError("--retry-failed goes with --resume")
-
-
 def resume_command() -> str:
     """The command line that goes on with this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
