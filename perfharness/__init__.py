@@ -13,53 +13,44 @@ if TYPE_CHECKING:
     from perfharness.runs.comparison.compare import compare_runs as compare
     from perfharness.runs.launch import launch
     from perfharness.runs.run import open_run
-    from perfharness.runs.series.cold_start import cold_start
-    from perfharness.runs.series.overhead import measure_overhead
-    from perfharness.runs.series.repeat import repeat, repeat_cases
-    from perfharness.runs.series.steadiness import unsteadiness
-    from perfharness.runs.series.sweep import sweep_processes
+    from perfharness.runs.series.launching import launch_in_turns, launch_series
+    from perfharness.runs.series.machine import changes_between as machine_changes
     from perfharness_launcher.clocks import maximize_clocks
 
 __all__ = [
     "PerfRecorder",
     "analyze",
-    "cold_start",
     "compare",
     "compare_runs",
     "get_default_arg_parser",
     "launch",
+    "launch_in_turns",
+    "launch_series",
+    "machine_changes",
     "maximize_clocks",
-    "measure_overhead",
     "mlperf",
     "open_run",
     "parse_validate_default_args",
-    "repeat",
-    "repeat_cases",
     "report",
     "startup_range",
     "stress",
-    "sweep_processes",
-    "unsteadiness",
 ]
 
 # The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
 # this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
-    "cold_start": "perfharness.runs.series.cold_start",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
     "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
+    "launch_in_turns": "perfharness.runs.series.launching",
+    "launch_series": "perfharness.runs.series.launching",
+    "machine_changes": "perfharness.runs.series.machine:changes_between",
     "maximize_clocks": "perfharness_launcher.clocks",
-    "measure_overhead": "perfharness.runs.series.overhead",
     "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",
-    "repeat": "perfharness.runs.series.repeat",
-    "repeat_cases": "perfharness.runs.series.repeat",
     "report": "perfharness.render.report.files",
     "stress": "perfharness.load.stress",
-    "sweep_processes": "perfharness.runs.series.sweep",
-    "unsteadiness": "perfharness.runs.series.steadiness",
 }
 
 

@@ -189,23 +189,22 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
         LaunchError: it was interrupted, and what was measured is not compared.
     """
     from perfharness.cli.launch import watching_one
-    from perfharness.runs.series.repeat import plan_repeats, repeat_request, run_repeats
-    from perfharness_launcher.options import command_of
+    from perfharness.runs.series.launching import labels_of_turns, series_in_turns
 
     if len(runs) < 2:
         raise UsageError("--run is given once; give it once for BASE and once for each NEW")
-    names = ["base", "new"] if len(runs) == 2 else ["base", *(f"new_{place}" for place in range(1, len(runs)))]
-    cases = [_launch_of(text, output_dir / name) for text, name in zip(runs, names, strict=True)]
-    commands = [command_of(case, "--repeat", str(count)) for case in cases]
-    for one in run_repeats(plan_repeats(cases, repeat_request(count), commands), partial(watching_one, output=output)):
+    cases = [_launch_of(text) for text in runs]
+    series_run = series_in_turns(cases, output_dir, count)
+    series_run.plan()
+    for one in series_run.run(partial(watching_one, output=output), output.message):
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.interrupted:
             raise LaunchError(f"interrupted; what was measured lies in {output_dir}")
-    return [str(case.output_dir) for case in cases]
+    return [str(series_run.folder / label) for label in labels_of_turns(len(runs))]
 
 
-def _launch_of(text: str, folder: Path) -> LaunchOptions:
+def _launch_of(text: str) -> LaunchOptions:
     """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
     from perfharness_launcher.options import LaunchOptions, launch_options
@@ -224,7 +223,7 @@ def _launch_of(text: str, folder: Path) -> LaunchOptions:
         name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
         raise UsageError(f"--run '{text}': {name} is no option of one launch among several; leave it away there")
     chosen = {name: value for name, value in named.items() if name in settings}
-    chosen |= {"explain": False, "output_dir": folder}
+    chosen |= {"explain": False}
     return launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
 
 

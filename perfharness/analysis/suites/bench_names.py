@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfharness.model.bench import BenchCase, CaseResult, Cell
-from perfharness.model.bench_suite import BenchMergedResult, CellSweep
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.model.bench_suite import CellSweep
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -20,12 +20,8 @@ def short_backend(name: str) -> str:
 
 @dataclass(frozen=True)
 class CaseNames:
-    """Names of the cases of one suite, as short as they can be and still distinct.
-
-    Args:
-        with_model: several models are named together.
-        with_device: cases run on the CPU and on a GPU.
-        long_backends: backends whose short name is another's too.
+    """Names of the cases of one suite, as short as they can be and still distinct. `long_backends`: those whose short
+    name is another's too.
     """
 
     with_model: bool = False
@@ -34,11 +30,7 @@ class CaseNames:
 
     @classmethod
     def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
-        """Of all cases that are shown together.
-
-        Args:
-            with_model: None: where they have several models.
-        """
+        """Of all cases that are shown together; with the model where they have several, or where that is asked for."""
         known = list(cases)
         backends = {case.backend for case in known}
         short = [short_backend(name) for name in backends]
@@ -91,19 +83,6 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
-
-
-def side_by_side(merged: BenchMergedResult) -> str:
-    """`2 runs on 1 machine`."""
-    machines = len({run.machine_number for run in merged.runs})
-    return f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}"
-
-
-def is_of(case: BenchCase, cell: CellSweep) -> bool:
-    """Whether the case belongs to that cell."""
-    if cell.case_ids or not cell.batch_sizes:
-        return case.case_id in cell.case_ids
-    return all(getattr(case, name) == getattr(cell, name) for name in Cell.model_fields)
 
 
 def case_of(cell: CellSweep) -> BenchCase:

@@ -1,1 +1,1 @@
-"""Results as blocks: one view per kind of result, for all media."""
+"""A view of each kind of result: the blocks that all formats are written from."""

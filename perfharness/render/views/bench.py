@@ -23,7 +23,6 @@ from perfharness.analysis.suites.bench_names import (
     first_line,
     in_groups,
     short_backend,
-    side_by_side,
     status_line,
 )
 from perfharness.analysis.suites.recommend import separable
@@ -51,12 +50,7 @@ from perfharness.render.blocks import (
     Table,
     table_of,
 )
-from perfharness.render.charts.bench import (
-    bench_pictures,
-    merged_pictures,
-    speedup_pictures,
-    sweep_pictures,
-)
+from perfharness.render.charts.bench import bench_pictures, sweep_pictures
 from perfharness.render.numbers import factor, interval, significant
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
@@ -67,8 +61,8 @@ SUBJECTS = {
     "throughput": "Throughput",
     "latency": "Latency",
     "memory": "Memory",
-    "power": "Power over throughput",
     "accuracy": "Accuracy loss over speed-up",
+    "layers": "Time",
 }
 
 
@@ -93,7 +87,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     """Every case, the charts, and how it was measured."""
     suite, sweep = found.suite, found.sweep
     cases = [*_cases(suite)] if sweep is None else sweep_view(sweep)
-    pictures = [*speedup_pictures(suite), *(bench_pictures(suite) if sweep is None else sweep_pictures(sweep))]
+    pictures = bench_pictures(suite) if sweep is None else sweep_pictures(sweep)
     charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in pictures]
     return [
         Section("Cases", cases),
@@ -103,7 +97,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
 
 
 def merged_sections(found: MergedReport) -> list[Section]:
-    """The same cases of all runs in one row, what is not the same, the chart."""
+    """The same cases of all runs in one row, and what is not the same."""
     merged = found.merged
     columns = [Column("model"), Column("backend/mode"), Column("precision"), Column("batch", "count")]
     for run in merged.runs:
@@ -122,10 +116,13 @@ def merged_sections(found: MergedReport) -> list[Section]:
             else:
                 cells += [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
         rows.append(cells)
-    note = f"{side_by_side(merged)}; speed-ups are against the baseline of each."
+    machines = len({run.machine_number for run in merged.runs})
+    note = (
+        f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}; "
+        "speed-ups are against the baseline of each."
+    )
     table = Table("cases side by side", columns, rows, note)
-    charts = [Chart(replace(one, title=f"Throughput of {one.title}")) for one in merged_pictures(merged)]
-    return [Section("Side by side", [table, Items(list(_merged_remarks(merged))), *charts])]
+    return [Section("Side by side", [table, Items(list(_merged_remarks(merged)))])]
 
 
 # ---- cases ----

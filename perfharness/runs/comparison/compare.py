@@ -47,7 +47,7 @@ from perfharness.runs.comparison.result import (
 from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs
-from perfharness.runs.series.steadiness import movements_of, unsteady_findings
+from perfharness.runs.series.machine import machine_changes, unsteady_findings
 
 LISTED = 8
 """Metrics of accuracy that a remark names."""
@@ -229,7 +229,7 @@ def _machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list
     conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
     if claimed and len(conditions) > 1:
         claim = f"a change of {min(claimed):.1%}"
-        found += [one.message for one in unsteady_findings(movements_of(conditions), min(claimed), claim)]
+        found += [one.message for one in unsteady_findings(machine_changes(conditions), min(claimed), claim)]
     return found
 
 

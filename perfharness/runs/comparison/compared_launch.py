@@ -23,7 +23,7 @@ from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import json_bytes, read_results
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.files.startup_file import startup_of
-from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
+from perfharness.runs.series.machine import LaunchConditions, conditions_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.runs.comparison.result import Comparison
-from tests.unit.compared_runs import write_launch, write_side
-from tests.unit.export_runs import recorded_trace
+from tests.unit.compared_runs import write_side
+from tests.unit.export_runs import recorded_trace, series_of_runs
 
 BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
 Captured = pytest.CaptureFixture[str]
@@ -97,9 +97,7 @@ def test_sides_that_cannot_be_compared(sides: tuple[str, str], tmp_path: Path, c
     assert verb(capsys)[0] == 2
     assert verb(capsys, sides[0])[0] == 2
     assert verb(capsys, sides[0], str(tmp_path / "nothing"))[0] == 1
-    sweep = tmp_path / "sweep"
-    for number in (1, 2):
-        write_launch(sweep / f"np_{number}", {"decode": 1.0})
+    sweep = series_of_runs(tmp_path / "sweep", "processes", ("1 process", "np_1"), ("2 processes", "np_2"))
     code, _, err = verb(capsys, sides[0], str(sweep))
     assert (code, "np_1" in err) == (1, True)
 
