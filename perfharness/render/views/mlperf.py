@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
 from perfharness.render.blocks import Block, Cell, Column, Details, Figure, Items, Paragraph, Section, Table
 from perfharness.render.numbers import milliseconds, significant
-from perfharness.runs.comparison.load_test import loadgen_verdict
+from perfharness.runs.comparison.load_tests import loadgen_verdict
 
 ABOUT = (
     "Verdict and figures are LoadGen's, from its logs. Below is what perfharness traced of the same test: a batch is a "
