@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
+from perfharness.runs.series.model import Kind, SeriesRow
+from perfharness.runs.series.summary import new_series
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -71,3 +74,19 @@ def two_processes(folder: Path, second_start: int | None = RUN_START + 5 * MS) -
     recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite", RUN_START + 2 * MS)
     recorded_trace(folder / "proc_1_gpu_0" / "trace.sqlite", second_start)
     return run_folder(folder, process_record(0), process_record(1))
+
+
+def series_of_runs(folder: Path, kind: Kind, *launches: tuple[str, str], **change: Any) -> Path:
+    """A series of such runs, by label and folder.
+
+    Args:
+        change: of what the file holds.
+    """
+    rows = []
+    for place, (label, name) in enumerate(launches):
+        two_processes(folder / name)
+        number = int(name.rpartition("_")[2]) if kind == "processes" else 1
+        rows.append(SeriesRow(label=label, folder=name, place=place, num_processes=number, run_id="r1"))
+    content = json.loads(new_series(kind, rows, ["perfharness"], "toy.py").model_dump_json())
+    (folder / "series.json").write_text(json.dumps(content | change))
+    return folder

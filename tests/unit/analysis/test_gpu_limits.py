@@ -35,8 +35,9 @@ KINDS = {
     "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn": KernelKind.TENSOR_CORE,
     "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4>": KernelKind.TENSOR_CORE,
     "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>": KernelKind.TENSOR_CORE,
-    SGEMM: KernelKind.MATRIX,
-    "void implicit_convolve_sgemm<float, float, 1024, 5, 5>": KernelKind.MATRIX,
+    SGEMM: KernelKind.FP32,
+    "void implicit_convolve_sgemm<float, float, 1024, 5, 5>": KernelKind.FP32,
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_execute": KernelKind.FP32,
     "triton_tem_fused_mm_3": KernelKind.MATRIX,
     NCCL: KernelKind.COMMUNICATION,
     MINE: KernelKind.UNKNOWN,
@@ -126,7 +127,7 @@ LIMITS: dict[str, tuple[str, GpuLimit, str | None, int, dict[str, Any]]] = {
         launch 5..9 -> 10..310 name=gemm grid=132; launch 311..315 -> 320..620 name=sgemm grid=132
         launch 621..625 -> 630..930 name=mine grid=132
         """,
-        C, "names", 1, {"tensor-core": 0.3, "matrix": 0.3},
+        C, "names", 1, {"tensor-core": 0.3, "fp32-matrix": 0.3},
     ),
     "both": (mixed(400), N, None, 1, {"memory": 0.4, "tensor-core": 0.4}),
     "half of the GPU": (PRODUCT.format(900, "gemm", 66), U, "shape", 0, {"underfilled_ms": 0.89}),
