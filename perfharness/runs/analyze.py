@@ -11,7 +11,8 @@ from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.runs.files.inputs import Located, complete_cut_off, locate
+from perfharness.runs.files.cut_off import complete_run
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.files.meta import trace_only_meta
 from perfharness.runs.files.run_folder import (
@@ -141,7 +142,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
     summaries = []
     for run_dir in located.runs:
         with alone_in(run_dir):
-            complete_cut_off(run_dir)
+            complete_run(run_dir)
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)

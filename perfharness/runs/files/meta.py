@@ -9,31 +9,33 @@ from typing import Any
 
 from perfharness.distribution import VERSION
 from perfharness.model.findings import Finding
-from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree, path_text
 from perfharness.model.trace import TraceMeta
+from perfharness.runs.files.process_analysis import TraceResult
 
 UNIT = "milliseconds"
+OF_TREE = {"parent_pid", "rank", "local_rank", "world_size", "rank_source"}
 
 
 def process_meta(
     manifest: RunManifest,
     process: ProcessRecord,
     result: ProcessResult,
-    trace: TraceMeta,
-    journal: RecorderJournal | None,
+    analysed: TraceResult,
     warmup_batches: int,
     findings: list[Finding],
 ) -> Tree:
     """`meta` of benchmark.json."""
+    trace, journal = analysed.trace_meta, analysed.journal
     return {
         **_common(manifest, warmup_batches, findings),
         "process": {
             "index": process.index,
             "folder": process.folder,
             "pid": process.pid,
-            **_of_tree(process),
+            **process.measured_self.model_dump(include=OF_TREE),
             "ended": process.ended,
             "exit_code": process.exit_code,
             "signal": process.signal,
@@ -46,7 +48,11 @@ def process_meta(
         "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
         "tracer": _tracer(trace),
         "clock": None if trace.clock is None else trace.clock.to_json(),
-        "sources": {"trace": _trace_name(process), "recorder": JOURNAL_NAME if journal else None},
+        "sources": {
+            "trace": _trace_name(process),
+            "recorder": JOURNAL_NAME if journal else None,
+            "trace_bytes": analysed.trace_bytes,
+        },
         "versions": {**_versions(manifest), "nvtx": journal.nvtx_version if journal else manifest.environment.nvtx},
     }
 
@@ -88,14 +94,6 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
     }
 
 
-def _of_tree(process: ProcessRecord) -> Tree:
-    """Who it is in the tree of its launched process; of earlier files nothing is known."""
-    measured = process.measured_self
-    if measured is None:
-        return {}
-    return measured.model_dump(include={"parent_pid", "rank", "local_rank", "world_size", "rank_source"})
-
-
 def _trace_name(process: ProcessRecord) -> str | None:
     """Its trace, relative to its own folder."""
     if process.trace is None:
@@ -104,7 +102,7 @@ def _trace_name(process: ProcessRecord) -> str | None:
 
 
 def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:
-    """Sums over the loops of one path: each thread, task and pass over the data is a loop of its own."""
+    """Totals per path; each thread, task and pass over the data is a loop."""
     total: dict[str, int] = {}
     for loop in loops:
         name = path_text(loop.path)

@@ -211,15 +211,15 @@ def test_benchmark_and_findings_of_a_run(tmp_path: Path) -> None:
     assert [finding.to_json() for finding in run.findings] == run.benchmark["meta"]["findings"]
 
 
-def test_a_process_without_a_trace_has_no_rows(tmp_path: Path) -> None:
+def test_a_process_without_a_trace_has_no_tables(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite")
     run_folder(folder, process_record(0), process_record(1, trace=None, ended="failed"))
     run = perfharness.open_run(folder)
-    assert [process.table("batches").num_rows for process in run.processes] == [3, 0]
     for name in TABLES:
-        assert run.processes[1].table(name).schema == run.processes[0].table(name).schema
-        assert run.table(name).num_rows == run.processes[0].table(name).num_rows
+        assert run.table(name).equals(run.processes[0].table(name))
+    with pytest.raises(ResultError, match="proc_1_gpu_0"):
+        run.processes[1].table("batches")
     assert run.processes[1].session_start_unix_ns is None
 
 

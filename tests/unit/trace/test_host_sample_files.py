@@ -38,9 +38,9 @@ def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Pa
         index=0, gpu_index=0, folder=folder, command=["p"], pid=100, ended="ok", trace="trace.sqlite",
         measured=[MeasuredProcess(folder=folder, launched_index=0, pid=100)],
     )  # fmt: skip
-    alone = ProcessTraces(tmp_path).host_probe(record)
+    alone = ProcessTraces(tmp_path).of(record).host_probe
     write_file(tmp_path / folder / "host_samples_200.log", 200, "decode")
-    both = ProcessTraces(tmp_path).host_probe(record)
+    both = ProcessTraces(tmp_path).of(record).host_probe
     assert alone is not None
     assert both is not None
     assert alone.probe.together is None
