@@ -23,7 +23,7 @@ SHARED_CPUS = 0.5
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     """The folder of the run's profiling pass, or None where it has none."""
     folder = run_dir / EXPLAIN_NAME
-    is_there = (folder / MANIFEST_NAME).is_file()  # a user may have a folder of that name
+    is_there = (folder / MANIFEST_NAME).is_file() and not folder.is_symlink()  # a user may have something of that name
     return folder if is_there and not manifest.explaining else None
 
 

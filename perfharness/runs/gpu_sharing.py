@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import TraceSource
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class GpuWork:
 class GpuSharing:
     """The GPU work of every process of a run; what is known of a trace is kept."""
 
-    def __init__(self, traces: ProcessTraces, manifest: RunManifest) -> None:
+    def __init__(self, traces: Mapping[str, TraceSource], manifest: RunManifest) -> None:
         self._traces = traces
         self._processes = manifest.measured_processes
         self._machine = machine_clock(manifest)
@@ -80,7 +81,7 @@ class GpuSharing:
         return self._work[process.folder, uuid]
 
     def _read(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
-        source = self._traces.of(process)
+        source = self._traces[process.folder]
         if source.path is None:
             return f"{_unknown(process)}: it left no trace"
         try:

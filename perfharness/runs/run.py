@@ -24,7 +24,7 @@ from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.json_files import read_results
-from perfharness.runs.files.process_traces import BareTrace, ProcessTraces, TraceSource, analysis_on_utc
+from perfharness.runs.files.process_traces import TraceSource, analysis_on_utc, bare_trace, traces_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES
@@ -55,17 +55,15 @@ class Process:
     def __init__(
         self,
         name: str,
-        folder: Path,
         source: TraceSource,
         options: AnalysisOptions,
-        record: ProcessRecord | None = None,
         clock: ClockTieRecord | None = None,
         tree: Sequence[Process] = (),
     ) -> None:
         self.name = name
-        self.folder = folder
+        self.folder = source.folder
         self.trace_path = source.path
-        self.record = record
+        self.record = source.process
         self._source = source
         self._options = options
         self._clock = clock
@@ -119,13 +117,11 @@ class Process:
 
     @cached_property
     def runs_batches(self) -> bool:
-        """Whether its trace has a batch."""
-        if "analysis" in vars(self):
-            return self.analysis is not None and self.analysis.runs_batches
-        if self.problem() is not None:
-            return False
-        found = self.analysis is not None and self.analysis.runs_batches
-        self.release()
+        """Whether its trace has a batch; False where it cannot be read."""
+        was_read = "analysis" in vars(self)
+        found = self.problem() is None and self.analysis is not None and self.analysis.runs_batches
+        if not was_read:
+            self.release()
         return found
 
     @property
@@ -299,7 +295,7 @@ def open_run(
 def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
     """The same for what was located."""
     if located.trace is not None:
-        process = Process(located.name, located.trace.parent, BareTrace(located.trace), read_as.options())
+        process = Process(located.name, bare_trace(located.trace), read_as.options())
         return Run(located.path, None, (process,))
     processes: list[Process] = []
     findings: list[Finding] = []
@@ -317,12 +313,12 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
 
 def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_as: ReadAs) -> Iterator[Process]:
     """The processes of a run that were asked for; each knows all others of its tree."""
-    options, clock, traces = read_as.options(manifest), machine_clock(manifest), ProcessTraces(run_dir)
+    options, clock, traces = read_as.options(manifest), machine_clock(manifest), traces_of(run_dir, manifest)
     trees: dict[str, list[Process]] = {}
     for record in manifest.measured_processes:
         tree = trees.setdefault(record.launched_folder, [])
-        name, folder = located.name_in(run_dir, record), run_dir / record.folder
-        tree.append(Process(name, folder, traces.of(record), options, record, clock, tree))
+        name = located.name_in(run_dir, record)
+        tree.append(Process(name, traces[record.folder], options, clock, tree))
     for process in chain.from_iterable(trees.values()):
         if process.record is not None and located.names_process(process.record.folder):
             yield process

@@ -129,11 +129,17 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     numbers, texts = partial(_integers, done), partial(_texts, done)
     phase = texts("phase")
     requests = Requests(
-        id=numbers("id"), intended_ns=numbers("intended_ns"), begun_ns=numbers("begun_ns"), done_ns=numbers("done_ns"),
+        id=numbers("id"),
+        intended_ns=numbers("intended_ns"),
+        begun_ns=numbers("begun_ns"),
+        done_ns=numbers("done_ns"),
         late_ns=_late(numbers("intended_ns"), numbers("ready_ns"), numbers("sent_ns")),
-        items=numbers("items"), phase=phase, input=texts("input"), error=texts("error"),
+        items=numbers("items"),
+        phase=phase,
+        input=texts("input"),
+        error=texts("error"),
         is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
-    )  # fmt: skip
+    )
     lost, notes = table["done_ns"].null_count, []
     if lost:
         text = "were never answered; they have no latency and are not shown"

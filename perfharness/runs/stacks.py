@@ -10,7 +10,7 @@ from perfharness.model.result import path_text
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.inputs import Located
-from perfharness.runs.files.process_traces import BareTrace, ProcessTraces, analysis_on_utc
+from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace, traces_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 
 
@@ -30,15 +30,14 @@ def stacks_of_stages(located: Located, read_as: ReadAs = AS_LAUNCHED) -> dict[st
 def _analyses(located: Located, read_as: ReadAs) -> Iterator[tuple[str, Analysis]]:
     """Every process of a run, or of a trace, one at a time."""
     if located.trace is not None:
-        yield located.name, analysis_on_utc(BareTrace(located.trace), read_as.options(), None, with_details=False)
+        yield located.name, analysis_on_utc(bare_trace(located.trace), read_as.options(), None, with_details=False)
     for run_dir in located.runs:
         measured = read_manifest(run_dir)
-        asked = {one.folder for one in measured.measured_processes if located.names_process(one.folder)}
         folder = explaining_folder(run_dir, measured) or run_dir
         manifest = measured if folder == run_dir else read_manifest(folder)
-        options, clock, traces = read_as.options(manifest), machine_clock(manifest), ProcessTraces(folder)
-        for record in manifest.measured_processes:
-            source = traces.of(record)
-            if record.folder in asked and source.path is not None:
+        options, clock, traces = read_as.options(manifest), machine_clock(manifest), traces_of(folder, manifest)
+        for record in measured.measured_processes:
+            source = traces.get(record.folder)
+            if located.names_process(record.folder) and source is not None and source.path is not None:
                 name = located.name_in(run_dir, record)
                 yield name, analysis_on_utc(source, options, clock, with_details=False)

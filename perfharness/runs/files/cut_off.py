@@ -9,7 +9,8 @@ from pathlib import Path
 
 from perfharness.files import write_model
 from perfharness.model.environment import LOGGING_TRACERS
-from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.run_folder import load_manifest
 from perfharness_launcher.children import with_measured
 from perfharness_launcher.collect import collect, trace_in
@@ -25,9 +26,9 @@ def complete_run(run_dir: Path) -> None:
 
     A process of which no trace can be made is left without one: the analysis reports it.
     """
-    if (run_dir / EXPLAIN_NAME / MANIFEST_NAME).is_file():
-        complete_run(run_dir / EXPLAIN_NAME)
     manifest = load_manifest(run_dir)
+    if (profiling := explaining_folder(run_dir, manifest)) is not None:
+        complete_run(profiling)
     folders = {run_dir / one.folder: one.pid for one in manifest.processes if (run_dir / one.folder).is_dir()}
     has_imported = manifest.tracer.kind in LOGGING_TRACERS and _import_logs(folders)
     if manifest.complete and not has_imported:

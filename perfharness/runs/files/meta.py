@@ -41,12 +41,9 @@ def process_meta(
             "signal": process.signal,
             "command": process.command,
         },
-        "names": result.names,
+        **_of_trace(trace, result),
         "device": _device(manifest, process, trace),
         "args": {record.name: record.args for record in journal.recorders} if journal else {},
-        "total_batches": _by_path(result.loops, lambda loop: loop.count),
-        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
-        "tracer": _tracer(trace),
         "clock": None if trace.clock is None else trace.clock.to_json(),
         "sources": {
             "trace": _trace_name(process),
@@ -83,11 +80,8 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
         "schema_version": SCHEMA_VERSION,
         "measurement_unit": UNIT,
         "warmup_batches": warmup_batches,
-        "names": result.names,
-        "device": {"id": None, "uuid": None, "name": trace.device_names[0] if len(trace.device_names) == 1 else None},
-        "total_batches": _by_path(result.loops, lambda loop: loop.count),
-        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
-        "tracer": _tracer(trace),
+        **_of_trace(trace, result),
+        "device": {"id": None, "uuid": None, "name": _only_device(trace)},
         "sources": {"trace": source, "recorder": None},
         "versions": {"perfharness": VERSION, "python": platform.python_version()},
         "findings": [finding.to_json() for finding in result.findings],
@@ -123,13 +117,22 @@ def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding])
     }
 
 
-def _tracer(trace: TraceMeta) -> dict[str, Any]:
+def _of_trace(trace: TraceMeta, result: ProcessResult) -> Tree:
     return {
-        "kind": trace.tracer,
-        "version": trace.tracer_version,
-        "gpu": trace.gpu_coverage,
-        "gpu_reason": trace.gpu_coverage_reason,
+        "names": result.names,
+        "total_batches": _by_path(result.loops, lambda loop: loop.count),
+        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
+        "tracer": {
+            "kind": trace.tracer,
+            "version": trace.tracer_version,
+            "gpu": trace.gpu_coverage,
+            "gpu_reason": trace.gpu_coverage_reason,
+        },
     }
+
+
+def _only_device(trace: TraceMeta) -> str | None:
+    return trace.device_names[0] if len(trace.device_names) == 1 else None
 
 
 def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
@@ -138,15 +141,13 @@ def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> 
         name = "CPU" if not manifest.environment.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}
     known = {gpu.uuid: gpu for gpu in manifest.environment.gpus}
-    if len(process.given_gpus) > 1:
-        records = [known.get(uuid) for uuid in process.given_gpus]
+    records = [(uuid, known.get(uuid)) for uuid in process.given_gpus]
+    if len(records) > 1:
         return [
-            {"id": record and record.index, "uuid": uuid, "name": record and record.name}
-            for uuid, record in zip(process.given_gpus, records, strict=True)
+            {"id": record and record.index, "uuid": uuid, "name": record and record.name} for uuid, record in records
         ]
-    (uuid,) = process.given_gpus
-    only = trace.device_names[0] if len(trace.device_names) == 1 else None
-    return {"id": process.gpu_index, "uuid": uuid, "name": known[uuid].name if uuid in known else only}
+    ((uuid, record),) = records
+    return {"id": process.gpu_index, "uuid": uuid, "name": record.name if record else _only_device(trace)}
 
 
 def _versions(manifest: RunManifest) -> dict[str, str | None]:

@@ -26,7 +26,7 @@ from perfharness.model.result import ProcessResult
 from perfharness.model.trace import TraceMeta
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import diagnosis_findings
-from perfharness.runs.files.process_traces import Journals, ProcessTraces, analysis_on_utc
+from perfharness.runs.files.process_traces import Journals, analysis_on_utc, traces_of
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -94,12 +94,12 @@ class ProcessAnalyzer:
         self._profiling = profiling
         self._ranks = ranks
         self._visit = visit
-        self._traces = ProcessTraces(run_dir)
+        self._traces = traces_of(run_dir, manifest)
         self._sharing = GpuSharing(self._traces, manifest)
 
     def analyze(self, process: ProcessRecord) -> tuple[TraceResult | None, list[Finding]]:
         """The result of a process, None if it left no trace that can be read; and findings."""
-        source = self._traces.of(process)
+        source = self._traces[process.folder]
         if source.path is None:
             return None, _no_trace(self._manifest, process)
         try:

@@ -16,7 +16,7 @@ from perfharness.analysis.stages.checks import check_journals
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
-from perfharness.model.manifest import ProcessRecord
+from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import ID_MASK, Trace
@@ -42,94 +42,103 @@ class Journals:
         return [] if self.own is None else check_journals([self.own], trace, of_child=self.of_child)
 
 
-class BareTrace:
-    """A trace file that is in no run; journals and samples may lie beside it."""
+class SharedTrace:
+    """The last trace that was read: several processes of a run may share one (nsys)."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._is_in_process_folder = path.name == TRACE_NAME
+    def __init__(self) -> None:
+        self._key: tuple[Path, bool] | None = None
+        self._trace: Trace | None = None
 
-    def open(self, *, with_details: bool = True) -> Trace:
-        """Read it. Raises `TraceError`."""
-        return open_trace(self.path, parents=self.journals.parents, with_details=with_details)
-
-    @cached_property
-    def journals(self) -> Journals:
-        """What it is checked against."""
-        return _read_journals(self.path.parent, self.path.parent) if self._is_in_process_folder else Journals()
-
-    @property
-    def host_probe(self) -> RecordedProbe | None:
-        """What was sampled of its process; None: nothing."""
-        return read_host_probe(self.path.parent) if self._is_in_process_folder else None
-
-
-class ProcessTraces:
-    """Reads the traces of a run; one that several processes share (nsys) is kept until the next one is read."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        self._held: tuple[Path, bool, Trace] | None = None
-
-    def of(self, process: ProcessRecord) -> ProcessTrace:
-        """The trace of a measured process."""
-        return ProcessTrace(self, process)
-
-    def whole(self, path: Path, parents: Mapping[int, int], *, with_details: bool) -> Trace:
+    def read(self, path: Path, parents: Mapping[int, int], *, with_details: bool) -> Trace:
         """A trace with all of its processes. Raises `TraceError`."""
-        if self._held is not None and self._held[0] == path and self._held[1] >= with_details:
-            return self._held[2]
-        self._held = None  # before the next is read: a trace is large
-        trace = open_trace(path, parents=parents, with_details=with_details)
-        self._held = path, with_details, trace
-        return trace
+        if self._trace is None or self._key not in ((path, True), (path, with_details)):
+            self._trace = None  # before the next is read: a trace is large
+            self._trace = open_trace(path, parents=parents, with_details=with_details)
+            self._key = path, with_details
+        return self._trace
 
     def release(self) -> None:
         """Keep no trace."""
-        self._held = None
+        self._trace = None
 
 
-class ProcessTrace:
-    """The trace of a measured process of a run: its part of a file that several may share."""
+@dataclass
+class TraceSource:
+    """A trace, and what lies beside it.
 
-    def __init__(self, traces: ProcessTraces, process: ProcessRecord) -> None:
-        self.path = process.trace_path(traces.run_dir)
-        self._traces = traces
-        self._process = process
-        self._launched = traces.run_dir / process.launched_folder
+    Attributes:
+        path: None if the process left none.
+        folder: of the journal of its process.
+        launched: folder of the launched process that it belongs to.
+        process: of a run: only its part of the trace is read; None: a file that is in no run.
+    """
+
+    path: Path | None
+    folder: Path
+    launched: Path
+    process: ProcessRecord | None = None
+    shared: SharedTrace = field(default_factory=SharedTrace)
 
     def open(self, *, with_details: bool = True) -> Trace:
         """Read it. Raises `TraceError`."""
         assert self.path is not None, "the caller has asked whether there is a trace"
-        whole = self._traces.whole(self.path, self.journals.parents, with_details=with_details)
-        measured = self._process.measured_self
-        part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
+        whole = self.shared.read(self.path, self.journals.parents, with_details=with_details)
+        part = whole
+        if self.process is not None:
+            measured = self.process.measured_self
+            part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
         if part is whole:
-            self._traces.release()  # it is of one process: the caller has it
+            self.shared.release()  # it is of one process: the caller has it
         return part
 
     @cached_property
     def journals(self) -> Journals:
-        """What it is checked against: the journal of the process, with the process tree of all journals."""
-        found = _read_journals(self._launched, self._traces.run_dir / self._process.folder)
-        found = replace(found, of_child=self._process.folder != self._process.launched_folder)
-        is_own = found.own is None or found.own.pid == self._process.pid
-        return found if is_own else replace(found, own=None)  # another process of the tree wrote it
+        """What the trace is checked against: the journal of the process; and the tree that all journals know."""
+        if not self._has_files_beside:
+            return Journals()
+        parents: dict[int, int] = {}
+        for path in (self.launched / JOURNAL_NAME, *self.launched.glob(f"*/{JOURNAL_NAME}")):
+            if isinstance(one := read_journal(path), RecorderJournal):
+                parents |= dict(pairwise([one.pid, *one.above]))
+        own = read_journal(self.folder / JOURNAL_NAME)
+        if isinstance(own, Finding):
+            return Journals(unreadable=own, parents=parents)
+        if own is not None and self.process is not None and own.pid != self.process.pid:
+            own = None  # another process of the tree wrote it
+        return Journals(own, parents=parents, of_child=self.folder != self.launched)
 
     @property
     def host_probe(self) -> RecordedProbe | None:
         """What was sampled of the process, beside all that were launched together; None: nothing."""
-        if self.path is None:
+        if not self._has_files_beside:
             return None
-        own = read_host_probe(self._launched, self._process.measured_self.pid)
-        if own is None or not has_several_probes(self._launched):
+        own = read_host_probe(self.launched, None if self.process is None else self.process.measured_self.pid)
+        if own is None or self.process is None or not has_several_probes(self.launched):
             return own
-        together = read_host_probe(self._launched)
+        together = read_host_probe(self.launched)
         samples = None if together is None else together.probe.samples
         return replace(own, probe=replace(own.probe, together=samples))
 
+    @property
+    def _has_files_beside(self) -> bool:
+        """Whether it lies in the folder of a process, as a launch arranges it."""
+        return self.path is not None and (self.process is not None or self.path.name == TRACE_NAME)
 
-TraceSource = BareTrace | ProcessTrace
+
+def bare_trace(path: Path) -> TraceSource:
+    """A trace file that is in no run."""
+    return TraceSource(path, path.parent, path.parent)
+
+
+def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
+    """The trace of each measured process of a run, by its folder."""
+    shared = SharedTrace()
+    return {
+        one.folder: TraceSource(
+            one.trace_path(run_dir), run_dir / one.folder, run_dir / one.launched_folder, one, shared
+        )
+        for one in manifest.measured_processes
+    }
 
 
 def analysis_on_utc(
@@ -156,16 +165,3 @@ def read_journal(path: Path) -> RecorderJournal | Finding | None:
         reason = f"{error}".splitlines()[0]
     message = f"{path.name} cannot be read ({reason}), so the trace was not checked against its counts."
     return Finding("recorder-counts-unreadable", Severity.WARNING, message)
-
-
-def _read_journals(launched: Path, folder: Path) -> Journals:
-    """The journal in the folder of a process, and the tree of its launched process."""
-    own = read_journal(folder / JOURNAL_NAME)
-    parents: dict[int, int] = {}
-    for path in (launched / JOURNAL_NAME, *launched.glob(f"*/{JOURNAL_NAME}")):
-        one = read_journal(path)
-        if isinstance(one, RecorderJournal):
-            parents |= dict(pairwise([one.pid, *one.above]))
-    if isinstance(own, Finding):
-        return Journals(unreadable=own, parents=parents)
-    return Journals(own, parents=parents)

@@ -39,7 +39,7 @@ from perfharness.runs.explain import (
 from perfharness.runs.files.json_files import RANGES_NAME, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
-from perfharness.runs.files.process_traces import BareTrace, analysis_on_utc
+from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
 from perfharness.runs.telemetry import MachineSide
 from perfharness_launcher.staging import has_numbers
 
@@ -194,7 +194,7 @@ def analyze_run(
         **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
         **_pooled_diagnosis(included),
         **({} if compared is None else {"ranks": compared.to_json()}),
-        **machine.mean_tree(),
+        **machine.mean,
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
     not_written = None
@@ -327,7 +327,7 @@ def _process_files(
     for process in manifest.measured_processes:
         body = None
         if (result := results.get(process.folder)) is not None:
-            body = {**benchmark_tree(result), **machine.process_tree(process.folder)}
+            body = {**benchmark_tree(result), **machine.processes.get(process.folder, {})}
             if not manifest.capture_batches:  # else its first CUDA call is not known
                 body |= _startup(process, result, analysed[process.folder].journal)
         yield f"{process.folder}/{BENCHMARK_NAME}", body
@@ -372,7 +372,7 @@ def analyze_trace(
         with_diagnosis: diagnose it, which takes as long as all the rest.
         visit: gets the analysis before it is released.
     """
-    source = BareTrace(path)
+    source = bare_trace(path)
     analysis = analysis_on_utc(source, options, None, with_details=with_diagnosis)
     evidence = find_evidence(Pass(analysis)) if with_diagnosis else None
     result = result_of(analysis, source.journals, evidence)

@@ -8,7 +8,7 @@ import pytest
 
 from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.model.manifest import ProcessRecord
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import traces_of
 from perfharness.runs.gpu_sharing import GpuSharing
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
@@ -34,10 +34,11 @@ def beside(run: Path, mine: ProcessRecord, other: ProcessRecord, other_began: in
     for one, began in ((mine, 1000), (other, other_began)):
         if one.trace is not None:
             write_trace(run / one.folder, began, one.gpu_uuids)
-    traces, manifest = ProcessTraces(run), manifest_of(mine, other)
-    sharing, (record, _) = GpuSharing(traces, manifest), manifest.measured_processes
+    manifest = manifest_of(mine, other)
+    traces, record = traces_of(run, manifest), manifest.measured_processes[0]
+    sharing = GpuSharing(traces, manifest)
     works = sharing.work_of_others(record)
-    return sharing.others(record, traces.of(record).open(), works)
+    return sharing.others(record, traces[record.folder].open(), works)
 
 
 @pytest.mark.parametrize(

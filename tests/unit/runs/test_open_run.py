@@ -10,10 +10,8 @@ import pyarrow as pa
 import pytest
 
 import perfharness
-from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
-from perfharness.runs.files.run_folder import analyze_trace
 from perfharness.runs.run import TABLES
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
@@ -58,7 +56,7 @@ def test_one_row_for_each_stage_of_a_batch(tmp_path: Path) -> None:
 def test_stages_and_batches_agree_with_benchmark_json(name: str) -> None:
     """The means over the rows of a path are the numbers of `mean_data`."""
     path = GOLDEN / f"{name}.sqlite"
-    result = analyze_trace(path, AnalysisOptions()).result
+    (result,) = perfharness.analyze(path).results.values()
     run = perfharness.open_run(path)
     keys = {"cpu_time": "duration_ns", "gpu_time": "gpu_duration_ns", "gpu_busy_time": "gpu_busy_ns"}
     compared = 0
