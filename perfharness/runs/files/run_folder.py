@@ -133,7 +133,8 @@ def read_manifest(folder: Path) -> RunManifest:
     if manifest.complete:
         return manifest
     message = "The launcher was killed, so how the processes ended is not known and traces may lack their end."
-    hint = "`perfharness analyze` makes traces of what is left"
+    is_read = any(process.left_traces for process in manifest.processes)
+    hint = "" if is_read else f"Run `perfharness analyze {folder}`, which makes traces of what is left."
     found = Finding("run-cut-off", Severity.ERROR, message, hint)
     return manifest.model_copy(update={"findings": [*manifest.findings, found]})
 

@@ -12,6 +12,7 @@ import pytest
 import perfharness
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
+from perfharness.runs.analyze import AnalyzedTraces
 from perfharness.runs.run import TABLES
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
@@ -56,7 +57,9 @@ def test_one_row_for_each_stage_of_a_batch(tmp_path: Path) -> None:
 def test_stages_and_batches_agree_with_benchmark_json(name: str) -> None:
     """The means over the rows of a path are the numbers of `mean_data`."""
     path = GOLDEN / f"{name}.sqlite"
-    (result,) = perfharness.analyze(path).results.values()
+    analyzed = perfharness.analyze(path)
+    assert isinstance(analyzed, AnalyzedTraces)
+    (result,) = analyzed.results.values()
     run = perfharness.open_run(path)
     keys = {"cpu_time": "duration_ns", "gpu_time": "gpu_duration_ns", "gpu_busy_time": "gpu_busy_ns"}
     compared = 0
