@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 
@@ -53,14 +54,16 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
         elif isinstance(block, Items):
             for place, entry in enumerate(block.entries, 1):
                 lines = entry if isinstance(entry, list) else [entry]
-                yield f"{f'{place}.' if block.numbered else '-'} {'  '.join(map(escaped, lines))}"
+                mark = f"{place}. " if block.numbered else "- "
+                yield mark + f"  \n{' ' * len(mark)}".join(map(escaped, lines))
             yield ""
         elif isinstance(block, Figures):
             for one in block.figures:
                 yield f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" * bool(one.note))
             yield ""
         elif isinstance(block, Details):
-            yield from (f"**{escaped(block.title)}**", "", *_lines(block.blocks, level))
+            summary = f"<summary>{html.escape(safe_line(block.title))}</summary>"
+            yield from ("<details>", summary, "", *_lines(block.blocks, level), "</details>", "")
         elif isinstance(block, Section):
             below = list(_lines([*block.blocks, *block.sections], level + 1))
             if below:  # a section of charts only has nothing to say here

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
@@ -19,6 +18,7 @@ from perfharness.errors import ResultError
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
+from perfharness.runs.files.json_files import read_model
 from perfharness.runs.telemetry import RunTelemetry
 
 NEEDED = ("id", "intended_ns", "done_ns")
@@ -107,10 +107,10 @@ def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tupl
 def _warmup_phases(run_dir: Path) -> frozenset[str]:
     """Names of the phases that do not count; none where `load.json` does not tell."""
     try:
-        load = LoadResult.model_validate_json((run_dir / LOAD_NAME).read_bytes())
-    except (OSError, ValidationError):
-        return frozenset()
-    return frozenset(phase.name for phase in load.phases if phase.is_warmup)
+        load = read_model(run_dir / LOAD_NAME, LoadResult)
+    except ResultError:
+        load = None
+    return frozenset() if load is None else frozenset(phase.name for phase in load.phases if phase.is_warmup)
 
 
 def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from perfharness.analysis.suites.bench_figures import (
     accuracy_loss,
@@ -62,7 +63,8 @@ def _recommend(
             continue
         excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=missed))
         if missed:
-            missing.append((max(map(_excess, missed)), -_speed(result).value, result.case.case_id, reason))
+            factors = [inf if one.value is None or one.limit <= 0 else one.value / one.limit for one in missed]
+            missing.append((max(factors), -_speed(result).value, result.case.case_id, reason))
     if fitting:
         best = max(fitting, key=lambda result: _speed(result).value)
         ties = [one.case.case_id for one in fitting if one is not best and overlap(_speed(one), _speed(best))]
@@ -120,11 +122,6 @@ def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
 
 
-def _excess(missed: MissedConstraint) -> float:
-    """How many times the limit; infinite for a limit of 0, or where it is not known."""
-    return float("inf") if missed.value is None or missed.limit <= 0 else missed.value / missed.limit
-
-
 def _sentence(missed: MissedConstraint) -> str:
     if missed.value is None:
         return f"{missed.what} {NOT_MEASURED}{f' ({missed.reason})' if missed.reason else ''}"
@@ -144,12 +141,12 @@ def _speed(result: CaseResult) -> Estimate:
 
 
 def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
-    """What is met by the value, though not by the whole interval."""
+    """Limits that the value meets, but not its whole interval."""
     latency = latency_of(best, constraints.latency_percentile)
     if constraints.max_latency_ms is None or latency is None:
         return
-    figure = f"its {constraints.latency_percentile} is within the limit by the value"
+    figure = f"its {constraints.latency_percentile} is within the limit"
     if latency.high is None:
         yield f"{figure}, but it has no interval{f': {latency.reason}' if latency.reason else ''}"
     elif latency.high > constraints.max_latency_ms:
-        yield f"{figure}, but its interval reaches {latency.high:.3g} ms; measure more iterations"
+        yield f"{figure}, but its 95 % interval reaches {latency.high:.3g} ms; measure more iterations"

@@ -12,10 +12,10 @@ from perfharness.model.result import Tree
 from perfharness.render.blocks import Block, Cell, Column, Figure, Figures, Paragraph, Table
 from perfharness.render.html import html_fragment
 from perfharness.render.numbers import significant
-from perfharness.render.report.load_sections import load_blocks
-from perfharness.render.report.series_sections import comparison_blocks
-from perfharness.render.report.suite_sections import cases_table, suite_summary
 from perfharness.render.terminal.results import row_names, stage_rows
+from perfharness.render.views.bench import cases_table, suite_summary
+from perfharness.render.views.compare import compare_view
+from perfharness.render.views.load import load_figures, load_view
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run import Run
@@ -27,12 +27,13 @@ def result_html(result: object) -> str | None:
         if isinstance(result, Run):
             return html_fragment(list(_run(result)))
         if isinstance(result, Comparison):
-            return html_fragment(list(comparison_blocks(result)))
+            return html_fragment(compare_view(result, fold=True, charts=True))
         if isinstance(result, BenchSuiteResult):
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])
         if isinstance(result, StressResult):
-            return html_fragment(list(load_blocks(report_of(result.load, [], None))))
+            load = report_of(result.load, [], None)
+            return html_fragment([Figures(list(load_figures(load))), *load_view(load)])
     except PerfHarnessError:  # its text is shown instead
         return None
     return None

@@ -34,8 +34,6 @@ from perfharness.render.charts.report import (
 from perfharness.render.charts.telemetry import telemetry_pictures
 from perfharness.render.numbers import significant
 from perfharness.render.places import file_and_line
-from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
-from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.report.slowest_section import HINT, slowest_section
 from perfharness.render.terminal.advice import advice_text, cause_name, milliseconds, stage_names
@@ -44,6 +42,8 @@ from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.machine import gpu_name
 from perfharness.render.terminal.results import row_names
 from perfharness.render.text import short_function
+from perfharness.render.views.load import load_figures, load_sections, load_sentences
+from perfharness.render.views.mlperf import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.runs.report.model import RunReport, StageLine
 
 SENTENCES = 3

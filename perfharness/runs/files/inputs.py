@@ -10,7 +10,6 @@ from perfharness.errors import ResultError
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.series.file import OVERHEAD_NAME, TRACED
 from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.collect import sqlite_of
 from perfharness_launcher.nsys import REPORT_SUFFIX, find_nsys
@@ -24,7 +23,7 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a repeat, a sweep or cold starts, or a trace (.sqlite or .nsys-rep)"
+    "a series of launches, or a trace (.sqlite or .nsys-rep)"
 )
 
 
@@ -34,7 +33,7 @@ class Located:
 
     Args:
         path: as it was named.
-        runs: one run; of a repeat, a sweep or cold starts, all of them, in order. Empty for a trace.
+        runs: one run; of a series of launches, all of them, in order. Empty for a trace.
         process: of a process's folder, its folder in the one run.
         trace: the trace itself, where it is in no run.
         name: what it is called in results.
@@ -76,18 +75,14 @@ def locate(path: Path) -> Located:
         return Located(path, trace=trace, name=path.stem)
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
-    if (path / OVERHEAD_NAME).is_file() and (path / TRACED).is_dir():
-        path = path / TRACED
     if (found := _run_around(path)) is not None:
         return Located(path, runs=(found[0],), process=found[1], name=path.name)
     if (path / TRACE_NAME).is_file():
         return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
-    from perfharness.runs.series.folders import cases_in, runs_in  # here, for most folders are one run
+    from perfharness.runs.series.model import runs_in  # here: most folders are one run
 
     if runs := runs_in(path):
         return Located(path, runs=runs, name=path.name)
-    if cases := cases_in(path):
-        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {cases[0]}.")
     if unfinished := unfinished_runs(path):
         raise ResultError(
             f"{path} holds no run yet: a launch is writing there, or was killed; wait until it is done, or read what a "

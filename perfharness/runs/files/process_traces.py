@@ -8,12 +8,10 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.stages.checks import check_journals
-from perfharness.files import reason_of
+from perfharness.errors import ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -21,6 +19,7 @@ from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import ID_MASK, Trace
 from perfharness.runs.clocks import on_utc
+from perfharness.runs.files.json_files import read_model
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe, has_several_probes, read_host_probe
 from perfharness.trace.processes import part_of_process
@@ -156,12 +155,6 @@ def analysis_on_utc(
 def read_journal(path: Path) -> RecorderJournal | Finding | None:
     """A journal; None if there is none: a script may have no recorder. A finding if it cannot be read."""
     try:
-        return RecorderJournal.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        reason = reason_of(error)
-    except ValidationError as error:
-        reason = f"{error}".splitlines()[0]
-    message = f"{path.name} cannot be read ({reason}), so the trace was not checked against its counts."
-    return Finding("recorder-counts-unreadable", Severity.WARNING, message)
+        return read_model(path, RecorderJournal, "so the trace was not checked against its counts.")
+    except ResultError as error:
+        return Finding("recorder-counts-unreadable", Severity.WARNING, str(error))

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import ValidationError
-
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import Pass, PassEvidence, RunDiagnosis, agreement, find_evidence
 from perfharness.analysis.stages.children import with_children_apart
@@ -36,7 +34,7 @@ from perfharness.runs.explain import (
     explaining_pass_missing,
     usable_processes,
 )
-from perfharness.runs.files.json_files import RANGES_NAME, write_json
+from perfharness.runs.files.json_files import RANGES_NAME, read_model, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
 from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
@@ -113,18 +111,14 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def load_manifest(folder: Path) -> RunManifest:
     """The run's manifest as it is written. Raises `ResultError` if there is none, or it cannot be read."""
-    path = folder / MANIFEST_NAME
-    try:
-        return RunManifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    hint = "it was written by another program, or is damaged."
+    manifest = read_model(folder / MANIFEST_NAME, RunManifest, hint)
+    if manifest is None:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
             "`perfharness launch -o`, or a trace (.sqlite or .nsys-rep)."
-        ) from None
-    except (OSError, ValidationError) as error:
-        raise ResultError(
-            f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
-        ) from error
+        )
+    return manifest
 
 
 def read_manifest(folder: Path) -> RunManifest:
@@ -137,14 +131,6 @@ def read_manifest(folder: Path) -> RunManifest:
     hint = "" if is_read else f"Run `perfharness analyze {folder}`, which makes traces of what is left."
     found = Finding("run-cut-off", Severity.ERROR, message, hint)
     return manifest.model_copy(update={"findings": [*manifest.findings, found]})
-
-
-def _why(error: OSError | ValidationError) -> str:
-    """In a line: of a field its name and what is wrong with it."""
-    if isinstance(error, OSError):
-        return reason_of(error)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
 
 
 def analyze_run(

@@ -24,13 +24,14 @@ from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.report.gather import REST, gather
 from perfharness.runs.report.model import Report
-from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
+from perfharness.runs.series.machine import LaunchConditions
+from perfharness.runs.series.model import read_series
+from perfharness.runs.series.summary import LaunchFacts, new_series
 from tests.support.documents import tables_of
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import Recorded, TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.cli.test_verbs import SOURCES, cpu_only
-from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
-from tests.unit.recorded_traces import Recorded
+from tests.unit.export_runs import process_record, recorded_trace, run_folder, series_of_runs, two_processes
 
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
@@ -223,7 +224,7 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_no_name_becomes_a_part_of_markdown(tmp_path: Path) -> None:
     text = markdown(document_of(report_of(hostile_trace(tmp_path / "run"))))
     assert not re.search("[\x1b\x07\u202e]", text)
-    assert not re.search(r"(?<!\\)<", text)
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", text)
     for row in re.findall(r"^\|.*\|$", text, re.MULTILINE):
         assert len(re.findall(r"(?<!\\)\|", row)) > 2
     assert "\\[red\\]" in text
@@ -281,7 +282,7 @@ def test_a_suite_is_reported_with_what_to_take(tmp_path: Path) -> None:
     (tmp_path / "suite" / "bench.json").write_text(suite.model_dump_json())
     document = document_of(perfharness.report(tmp_path / "suite"))
     rows = rows_of(tables_of(document)["cases"])
-    assert [row["speed-up"] for row in rows] == [1.0, 1.0, 3.0, 0.5]
+    assert [row["speed-up"] for row in rows] == ["base", "base", "3.00x", "0.50x"]
     assert [row.get("state") for row in rows] == ["", "", "", "wrong answer"]
     page = html_page(document)
     names = re.findall(r'data-name="([^"]+)"', page)
@@ -301,28 +302,22 @@ def test_several_runs_are_compared_and_traces_are_not(tmp_path: Path) -> None:
     assert (alone.comparison, alone.comparison_reason) == (None, None)
 
 
-def over(*values: float) -> OverLaunches:
-    return OverLaunches(
-        values=list(values), mean=sum(values) / len(values), std=None, low=1.0, high=2.0, scope="launches"
-    )
-
-
 def test_of_a_repeat_the_launch_in_the_middle_is_shown(tmp_path: Path) -> None:
-    folder = tmp_path / "repeat"
-    for number in range(3):
-        two_processes(folder / f"launch_{number}")
-    ids = [json.loads((folder / f"launch_{n}" / "manifest.json").read_text())["run_id"] for n in range(3)]
-    rows = [RepeatRow(folder=f"launch_{n}", place=n, status="ok", run_id=ids[n]) for n in range(3)]
-    repeat = Repeat(
-        created="", command=[], script="x.py", asked=RepeatRequest(count=3, seed=1), order=[], rows=rows,
-        confidence=0.95, loops=["toy/pipeline/batch"], run={},
-        stages={"toy/pipeline/batch": {"cpu_time": over(5.0, 9.0, 7.0)}},
-    )  # fmt: skip
-    (folder / "repeat.json").write_text(repeat.model_dump_json())
+    batch = "toy/pipeline/batch"
+    folder = series_of_runs(tmp_path / "repeat", "repeat", *(("launch", f"launch_{number}") for number in range(3)))
+    series = read_series(folder)
+    assert series is not None
+    rows = [
+        row.model_copy(update={"figures": {"": {"items_per_second": None}, batch: {"cpu_time": time}}})
+        for row, time in zip(series.rows, (5.0, 9.0, 7.0), strict=True)
+    ]
+    loops = {row.folder: LaunchFacts(LaunchConditions(row.folder, None, None), [batch]) for row in rows}
+    found = new_series("repeat", rows, [], "x.py", facts=loops)
+    (folder / "series.json").write_text(found.model_dump_json())
     report = report_of(folder)
     assert [one.name for one in report.runs] == ["repeat/launch_2"]
     assert report.series[0].shown == "launch_2"
-    assert "| 3 | 7.000 | 1.000 to 2.000 |" in markdown(document_of(report))
+    assert "| 7.000 ±4.968 |" in markdown(document_of(report))
 
 
 def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
@@ -369,4 +364,3 @@ def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
         perfharness.report()
     with pytest.raises(UsageError):
         perfharness.report(path, output=tmp_path / "report.docx")
-    assert perfharness.compare is perfharness.compare_runs

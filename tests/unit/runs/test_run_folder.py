@@ -23,9 +23,8 @@ from perfharness.runs.files.json_files import json_bytes
 from perfharness.runs.files.run_folder import RunSummary
 from perfharness.tracer.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from tests.schemas import valid
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import MS, Recorded, TraceBuilder
 from tests.unit.file_faults import fault
-from tests.unit.recorded_traces import MS, Recorded
 from tests.unit.run_records import manifest_of, process
 
 UTC = 1_700_000_000_000_000_000
