@@ -23,7 +23,7 @@ from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.bench.suite.suite import Suite

@@ -21,7 +21,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.bench import Precision
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison

@@ -16,7 +16,8 @@ from perfharness.cli.support.output import FullOutput
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
-from perfharness.render.terminal.plan import print_plan
+from perfharness.render.console import print_blocks
+from perfharness.render.views.plan import plan_view
 from perfharness_launcher.options import LaunchOptions
 
 SHOWN = {
@@ -70,7 +71,7 @@ def mlperf_verb(
     limits = limits_of(checks.fail_if)
     plan = plan_mlperf(model, given(context, settings))
     if checks.dry_run:
-        print_plan(plan.launch, output.results)
+        print_blocks(output.results, plan_view(plan.launch))
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
     run = run_mlperf(plan, command_line(), partial(watching, output=output))

@@ -24,9 +24,9 @@ from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, p
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console
+from perfharness.render.console import Console
 from perfharness.render.terminal.load import print_load, status_text
-from perfharness.render.terminal.plan import headline
+from perfharness.render.views.plan import headline
 from perfharness.runs.comparison.limits import Limit
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import RunningProcess

@@ -120,9 +120,9 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         max([cell_len(safe_line(column.heading)), *(cell_len(row[place]) for row in cells)])
         for place, column in enumerate(table.columns)
     ]
-    room = console.width if console.is_terminal else ANY_WIDTH
+    room = console.width - 1 if console.is_terminal else ANY_WIDTH
     shown = _fitting(table, widths, room)
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for place in shown:
         column, is_text = table.columns[place], table.columns[place].kind == "text"
         grid.add_column(
@@ -155,7 +155,7 @@ def _fitting(table: Table, widths: Sequence[int], room: int) -> list[int]:
     shown = list(range(len(least)))
     droppable = [place for place in shown if table.columns[place].drop]
     for place in sorted(droppable, key=lambda place: -table.columns[place].drop):
-        if sum(least[kept] + 2 for kept in shown) <= room:
+        if sum(least[kept] + 2 for kept in shown) - 2 <= room:
             break
         shown.remove(place)
     return shown

@@ -14,7 +14,7 @@ from perfharness.backends.models import shapes_of
 from perfharness.cli.support.options import command_line, split_commas
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.render.charts.drawing import Picture

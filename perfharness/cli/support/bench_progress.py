@@ -12,8 +12,8 @@ from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.render.console import Console, say
 from perfharness.render.terminal.bench import first_line, status_line
-from perfharness.render.terminal.console import Console, say
 
 SHOWN_AGAIN = 5
 

@@ -35,8 +35,7 @@ from perfharness.render.charts.load import (
     rate_text,
     rates_picture,
 )
-from perfharness.render.numbers import significant
-from perfharness.render.terminal.advice import milliseconds
+from perfharness.render.numbers import milliseconds, significant
 from perfharness.render.terminal.load import FIGURES, MET, percentile_label, phase_name
 from perfharness.runs.report.model import LoadReport
 

@@ -16,8 +16,7 @@ from perfharness.render.blocks import (
     Section,
     Table,
 )
-from perfharness.render.numbers import significant
-from perfharness.render.terminal.advice import milliseconds
+from perfharness.render.numbers import milliseconds, significant
 from perfharness.runs.comparison.load_test import loadgen_verdict
 
 ABOUT = (

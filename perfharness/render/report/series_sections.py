@@ -21,8 +21,8 @@ from perfharness.render.comparison.texts import (
     side_amount,
     verdict_text,
 )
-from perfharness.render.terminal.results import row_names
 from perfharness.render.terminal.series import COLD_START_LABELS
+from perfharness.render.views.names import row_names
 from perfharness.runs.comparison.result import ComparedVersion, Comparison
 from perfharness.runs.report.model import SeriesReport
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat

@@ -9,38 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
 
 import rich.console
 from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
 from rich.text import Text
 
+from perfharness.render.console import Console as Console
 from perfharness.render.text import NOT_MEASURED, safe, safe_line
 
 GAP = "  "
 LEAST_TEXT_WIDTH = 12
 """Minimum width of a shortened text column."""
-
-
-class Console(rich.console.Console):
-    """A console that prints text as it is: no markup, no automatic colours; control characters escaped.
-
-    Args:
-        stderr: for progress and messages; results go to stdout.
-        markdown: print tables as Markdown.
-    """
-
-    def __init__(
-        self, *, stderr: bool = False, file: IO[str] | None = None, width: int | None = None, markdown: bool = False
-    ) -> None:
-        super().__init__(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)
-        self.markdown = markdown
-
-    def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments, their text escaped."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(safe(segment.text), segment.style)
 
 
 def say(console: rich.console.Console, *parts: str | Text) -> None:

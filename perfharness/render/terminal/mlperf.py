@@ -8,9 +8,10 @@ from rich.console import Console
 
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
 from perfharness.model.result import ProcessResult, Tree
+from perfharness.render.console import print_blocks
 from perfharness.render.terminal.console import Column, fixed, print_table, say
-from perfharness.render.terminal.results import print_result
 from perfharness.render.text import NOT_MEASURED
+from perfharness.render.views.result import result_view
 
 
 def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: Mapping[str, ProcessResult]) -> None:
@@ -37,7 +38,7 @@ def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: 
     if result.over_latency:
         say(console, f"{result.over_latency} queries were over the bound")
     say(console, "")
-    print_result(console, mean, processes)
+    print_blocks(console, result_view(mean, processes))
 
 
 def _because(result: MlperfResult) -> str:

@@ -6,9 +6,10 @@ from rich.console import Console
 
 from perfharness.model.result import path_of
 from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.results import MAX_ROWS, row_names
 from perfharness.render.terminal.series import over_launches_text
 from perfharness.render.text import NOT_MEASURED
+from perfharness.render.views.names import row_names
+from perfharness.render.views.stages import MAX_ROWS
 from perfharness.runs.series.overhead import Overhead, OverheadRow
 
 RUN_LABELS = {"items_per_second": "items/s", "duration_s": "process, s", "cpu_s": "CPU time of processes, s"}

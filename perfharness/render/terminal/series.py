@@ -8,8 +8,9 @@ from rich.console import Console
 
 from perfharness.model.result import path_of
 from perfharness.render.terminal.console import Column, ms_text, print_table, say
-from perfharness.render.terminal.results import MAX_ROWS, row_names
 from perfharness.render.text import NOT_MEASURED
+from perfharness.render.views.names import row_names
+from perfharness.render.views.stages import MAX_ROWS
 from perfharness.runs.series.cold_start_file import ColdStart, Spread
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
 from perfharness.runs.series.scaling import Scaling, ScalingPoint, busy_share, total_power_w

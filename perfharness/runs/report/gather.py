@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from perfharness.analysis.analysis import Analysis
@@ -26,19 +25,14 @@ from perfharness.analysis.stages.charts import (
     histogram,
     rest_of_batches,
 )
-from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.tree import combine
-from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.bench import Estimate
-from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
-from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
 from perfharness.model.result import Path as StagePath
+from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
 from perfharness.runs.clocks import machine_clock
@@ -54,14 +48,11 @@ from perfharness.runs.report.model import (
     Measured,
     MergedReport,
     ProcessLine,
-    RangeSum,
     Report,
     RunReport,
     SeriesReport,
     SlowestReport,
-    StageCauses,
     StageDistribution,
-    StageLine,
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
@@ -70,6 +61,7 @@ from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import Repeat, read_repeat
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.runs.slowest import SlowestOfRun
+from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
@@ -80,9 +72,6 @@ MAX_DISTRIBUTIONS = 12
 
 ALL_POINTS, LEAST_POINTS = 4000, 100
 """Of all loops of a run together, and of each at least."""
-
-REST = "(outside of stages)"
-"""Last key of the path of what is outside of stages."""
 
 
 def gather(
@@ -313,18 +302,19 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
 def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
     """What runs and bare traces have alike."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
-    stages = list(_stage_lines(mean, list(results.values()), [seen.rests[of] for of in results], diagnoses))
+    of_processes = list(results.values())
+    stages = stage_lines(mean, of_processes, [seen.rests[of] for of in results], agreement(diagnoses))
     return {
         "name": name,
         "path": path,
         "throughput": Throughput.model_validate(mean["throughput"]),
         "stages": stages,
         "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
-        "ranges": [] if stages else list(_range_sums(results)),
+        "ranges": [] if stages else range_sums(of_processes),
         "advice": advise(diagnoses),
-        "causes": list(_causes(diagnoses)),
+        "diagnoses": diagnoses,
         "series": _series(results),
-        "distributions": list(_distributions(stages, list(results.values()))),
+        "distributions": list(_distributions(stages, of_processes)),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
         **_slowest(seen),
         "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
@@ -372,143 +362,13 @@ def _cost(prices: Prices, throughput: Throughput, energy: RunEnergy | None) -> C
     return cost(prices, throughput.items_per_second, per_item, relative)
 
 
-# ---- stages ----
-
-
-def _stage_lines(
-    mean: Tree,
-    results: Sequence[ProcessResult],
-    rests: Sequence[Mapping[StagePath, Rest]],
-    diagnoses: Mapping[str, Diagnosis],
-) -> Iterator[StageLine]:
-    """Every batch and stage, one around others before these; what is outside of stages behind them."""
-    limits = _limits(diagnoses)
-    batch_paths: list[StagePath] = []
-    pending: list[tuple[StagePath, StageLine]] = []
-    for path, statistics in _walk(mean["stats_minus_warmup"]):
-        while pending and path[: len(pending[-1][0])] != pending[-1][0]:
-            yield pending.pop()[1]
-        is_batch = "total_items" in statistics
-        if is_batch:
-            batch_paths.append(path)
-        around = next((one for one in reversed(batch_paths) if path[: len(one)] == one), None)
-        values = _values(results, path)
-        whole = None if around is None else _values(results, around)
-        verdict, agreement = limits.get(path, (None, None))
-        yield StageLine(
-            path=path,
-            is_batch=is_batch,
-            batches=statistics["cpu_time"]["count"],
-            cpu=Statistics(**statistics["cpu_time"]),
-            gpu=_statistics(statistics.get("gpu_time")),
-            gpu_busy=_statistics(statistics.get("gpu_busy_time")),
-            cpu_mean=_mean(values["cpu_time"]),
-            cpu_per_item=_per_item(statistics, "cpu_time"),
-            gpu_per_item=_per_item(statistics, "gpu_time"),
-            gpu_busy_per_item=_per_item(statistics, "gpu_busy_time"),
-            cpu_share=None if whole is None else _share(values["cpu_time"], whole["cpu_time"]),
-            gpu_busy_share=None if whole is None else _share(values["gpu_busy_time"], whole["gpu_busy_time"]),
-            limited_by=verdict,
-            agreement=agreement,
-        )
-        if is_batch and (rest := _rest_line(path, values["cpu_time"], statistics, rests)) is not None:
-            pending.append((path, rest))
-    yield from (line for _, line in reversed(pending))
-
-
-def _walk(tree: Tree, path: StagePath = ()) -> Iterator[tuple[StagePath, Tree]]:
-    """All stages of a statistics tree that occur without the warm-up, a parent before its children."""
-    if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
-        yield path, tree
-    for name, below in tree.items():
-        if not path or name not in RESERVED_KEYS:
-            yield from _walk(below, (*path, name))
-
-
-def _per_item(statistics: Tree, key: str) -> float | None:
-    mean: float | None = statistics.get(f"{key}_per_item", {}).get("mean")
-    return mean
-
-
-def _statistics(found: Tree | None) -> Statistics | None:
-    return None if found is None else Statistics(**found)
-
-
-def _values(results: Sequence[ProcessResult], path: StagePath) -> dict[str, Float64]:
-    """One value a batch of all processes, by key; empty where a process has it under another key."""
-    own = [result.values_minus_warmup[path] for result in results if path in result.values_minus_warmup]
-    return {key: np.concatenate([np.empty(0), *(columns[key] for columns in own)]) for key in TIMES}
-
-
-def _mean(values: Float64) -> Estimate | None:
-    return mean_estimate(values) if len(values) and not np.isnan(values).any() else None
-
-
-def _share(part: Float64, whole: Float64) -> float | None:
-    total = float(whole.sum())
-    found = float(part.sum()) / total if len(part) and total > 0 else float("nan")
-    return None if np.isnan(found) else found
-
-
-def _rest_line(
-    path: StagePath, whole: Float64, statistics: Tree, rests: Sequence[Mapping[StagePath, Rest]]
-) -> StageLine | None:
-    """What the batches spent outside of their stages; None where they have no stages."""
-    found = [rest[path] for rest in rests if path in rest]
-    if not found:
-        return None
-    reason = next((rest.reason for rest in found if rest.values_ms is None), None)
-    values = np.concatenate([rest.values_ms for rest in found if rest.values_ms is not None] or [np.empty(0)])
-    known = reason is None and len(values) > 0
-    items = statistics["total_items"]["mean"]
-    per_item = float(values.mean()) / items if known and items and len(values) == len(whole) else None
-    return StageLine(
-        path=(*path, REST),
-        is_batch=False,
-        is_rest=True,
-        batches=len(values) if known else len(whole),
-        cpu=summarise(values) if known else Statistics(len(whole), *(None,) * 8),
-        cpu_mean=_mean(values) if known else None,
-        gpu=None,
-        gpu_busy=None,
-        cpu_per_item=per_item,
-        gpu_per_item=None,
-        gpu_busy_per_item=None,
-        cpu_share=_share(values, whole) if known else None,
-        gpu_busy_share=None,
-        reason=reason,
-    )
-
-
-def _limits(diagnoses: Mapping[str, Diagnosis]) -> dict[StagePath, tuple[str, str | None]]:
-    """What limits each stage in most processes, and in how many where not in all."""
-    return {one.path: (next(iter(one.verdicts)).value, one.votes) for one in agreement(diagnoses)}
-
-
-def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
-    stages = {(of, stage.path): stage for of, diagnosis in diagnoses.items() for stage in diagnosis.stages}
-    for one in agreement(diagnoses):
-        yield StageCauses(agreement=one, diagnosis=stages[one.process, one.path])
-
-
-def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:
-    for path, sums in sums_of_ranges([result.entries for result in results.values()]).items():
-        yield RangeSum(
-            path=path,
-            count=sums["count"] or 0.0,
-            cpu=sums["cpu_time"],
-            gpu=sums["gpu_time"],
-            gpu_busy=sums["gpu_busy_time"],
-        )
-
-
 def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]) -> Iterator[StageDistribution]:
     chosen = sorted(
         (line for line in stages if not line.is_rest), key=lambda line: (not line.is_batch, -(line.cpu_share or 0.0))
     )[:MAX_DISTRIBUTIONS]
     for line in stages:
         if line in chosen:
-            found = histogram(_values(results, line.path)["cpu_time"])
+            found = histogram(stage_values(results, line.path)["cpu_time"])
             if found is not None:
                 yield StageDistribution(path=line.path, histogram=found)
 

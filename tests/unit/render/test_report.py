@@ -22,9 +22,10 @@ from perfharness.render.markdown import markdown
 from perfharness.render.report.notebook import result_html
 from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
-from perfharness.runs.report.gather import REST, gather
+from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import Report
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
+from perfharness.runs.stage_lines import REST
 from tests.support.documents import tables_of
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
@@ -98,7 +99,7 @@ def test_without_items_the_breakdown_is_of_batches(tmp_path: Path) -> None:
         builder.batch(index, 20 * index, 20 * index + 10, None)
         builder.stage("a", 20 * index, 20 * index + 4)
     text = markdown(document_of(report_of(builder.write(tmp_path / "t.sqlite"))))
-    assert re.search(r"\ba \| 4\.000 \| 40\.0 % \|", text)
+    assert re.search(r"\ba \| 2 \| 4\.000 \| 40\.0 % \|", text)
 
 
 def test_nothing_is_written_into_the_run(tmp_path: Path) -> None:
