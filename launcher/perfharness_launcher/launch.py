@@ -87,7 +87,9 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
         say: called with a line about what a condition waits for.
     """
     options = plan.options
-    conditions: list[Condition] = [other_users(required=options.require_exclusive), noted_clocks]
+    conditions: list[Condition] = [other_users(required=options.require_exclusive)]
+    if not plan.explaining:  # the clocks of a GPU that has just worked are still high
+        conditions.append(noted_clocks)
     if options.cool_down_c is not None:  # before the clocks are locked: an idle GPU with locked clocks stays warmer
         conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run

@@ -16,8 +16,8 @@ from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
 RESTORE_COMMAND = "perfharness clocks restore"
-AWAKE_S = 1.0
-"""A GPU's clocks fall within this time after its last work."""
+AWAKE_S, ASKED_EVERY_S = 4.0, 0.25
+"""A GPU's clocks fall within this time after its last work: an H200's took more than one second."""
 
 
 class ClockSetting(NamedTuple):
@@ -192,17 +192,16 @@ def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
 
 
 def settings_left(device: Device) -> list[str]:
-    """Settings of a GPU that look like those of a launch that was killed, or of another program; takes up to 1 s."""
+    """Settings of a GPU that look like those of a launch that was killed, or of another program; takes up to 4 s."""
     found, power = [], BY_NAME["power_limit_mw"]
     default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
     limit, largest = power.read(device), power.maximum(device)
     if default.ok and limit.ok and largest.value == limit.value != [default.value]:
         found.append(f"power limit {value_text(power.name, limit.value)}")
-    if _is_locked(device):
-        time.sleep(AWAKE_S)
-        if _is_locked(device):
-            found.append("graphics clock at its maximum while the GPU is idle")
-    return found
+    deadline = time.monotonic() + AWAKE_S
+    while (locked := _is_locked(device)) and time.monotonic() < deadline:
+        time.sleep(ASKED_EVERY_S)
+    return [*found, "graphics clock at its maximum while the GPU is idle"] if locked else found
 
 
 def _is_locked(device: Device) -> bool:

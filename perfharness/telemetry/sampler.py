@@ -33,8 +33,8 @@ HOST_PERIOD_NS = 200 * MS
 ENERGY_PERIOD_NS = 70 * MS
 """At least: the counter moves every 100 ms, reading it takes 3 ms (measured on an H200)."""
 
-MEMORY_PERIOD_NS = 20 * MS
-"""So that a measured window of 0.2 s shows whether memory grows."""
+MEMORY_PERIOD_NS = 10 * MS
+"""So that a measured window of 0.1 s shows whether memory grows."""
 
 PROCESS_MEMORY_PERIOD_NS = 100 * MS
 """At least."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEnergy, RunEnergy, StageEnergy
-from perfharness.analysis.energy.sensor import MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
+from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
 from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.model.findings import Finding, Severity
@@ -176,7 +176,7 @@ def _findings(gpu: GpuEnergy, sensor: Sensor | str, processes: Sequence[Measured
             f"GPU {gpu.uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
             "Wait before the run on a GPU without other users: `measure-idle = 5` in perfharness.toml.",
         )
-    if isinstance(sensor, Sensor) and any(sensor.aliasing(process.batches.start_ns) for process in processes):
+    if gpu.reason is not None and gpu.reason.startswith(IN_STEP):
         yield Finding(
             "energy-sensor-may-miss-work",
             Severity.WARNING,

@@ -30,12 +30,16 @@ MAX_GAP = 10
 TOO_WIDE = 1 / 3
 """Part of an energy: with a larger error it is null."""
 
-ALIASED = 0.05
-"""Part of the sensor's period: batches whose period is so close to a multiple of half of it meet the same part of every
-update for long, and a sensor looks at a quarter of the time only on some cards (arXiv:2312.02741)."""
+LEAST_DUTY = (0.25, 0.5)
+"""Parts of its period that a sensor may look at; the first on some cards (arXiv:2312.02741)."""
 
-REGULAR = 0.25
-"""Part of the sensor's period: batches whose periods spread more (between quartiles) do not keep pace with it."""
+HARMONICS = np.arange(1, 9)
+"""Of the batch, in which its power may change."""
+
+SWING = 2.0
+"""Most that power may change within a batch, times its mean."""
+
+IN_STEP = "updates of the sensor meet the same part of each batch"
 
 Window = tuple[int, int]
 """Start and end, UTC ns."""
@@ -70,14 +74,16 @@ class Sensor:
         return (self.early_ns + self.late_ns) // 2
 
     def total(self, windows: Sequence[Window], batch_start_ns: Sequence[Int64]) -> Energy:
-        """Energy of windows that do not overlap; None where batches of a process may hide work from the sensor."""
+        """Energy of windows that do not overlap; None where batches of a process may hide much from the sensor."""
         parts = [self.between(*window) for window in windows]
+        reason = next((part.reason for part in parts if part.reason), None)
         joules, error = sum(part.joules or 0.0 for part in parts), sum(part.error_j or 0.0 for part in parts)
-        hidden = (self.aliasing(starts) for starts in batch_start_ns)
-        reason = next((reason for reason in (*(part.reason for part in parts), *hidden) if reason), None)
+        missed = max((self.missed_part(starts) for starts in batch_start_ns), default=0.0)
         if reason is None and error > TOO_WIDE * joules:
             reason = f"the sensor is too slow: {joules:.1f} J may be off by {error:.1f} J"
-        return Energy(joules, error) if reason is None else Energy(None, reason=reason)
+        elif reason is None and error + missed * joules > TOO_WIDE * joules:
+            reason = f"{IN_STEP}: they come every {self.period_ns / 1e6:.0f} ms"
+        return Energy(joules, error + missed * joules) if reason is None else Energy(None, reason=reason)
 
     def between(self, start_ns: int, end_ns: int) -> Energy:
         """Energy on the line through the updates.
@@ -114,18 +120,26 @@ class Sensor:
         misplaced = float(np.median(self.late_ns - self.early_ns)) / np.sqrt(12)
         return float(np.ptp(near) * late_ns + near.max() * misplaced) / NS_PER_S if len(near) else 0.0
 
-    def aliasing(self, batch_start_ns: Int64) -> str | None:
-        """Why the sensor may have seen the same part of each batch and never the rest; None: it has not."""
+    def missed_part(self, batch_start_ns: Int64) -> float:
+        """Part of the energy that may be missing or too much, because updates meet the same parts of batches.
+
+        Harmonic by harmonic of the batch: how far the updates keep in step with it, beyond chance, times what a sensor
+        that looks at a part of its period leaves of it.
+        """
         if len(batch_start_ns) < 3:
-            return None
-        low, middle, high = np.percentile(np.diff(batch_start_ns), (25, 50, 75)) / self.period_ns
-        halves = round(2 * middle)
-        if halves < 1 or abs(middle - halves / 2) > ALIASED or high - low > REGULAR:
-            return None
-        return (
-            f"a batch takes {middle:.3g} periods of the sensor ({self.period_ns / 1e6:.0f} ms), "
-            "which may have seen the same part of each batch and never the rest"
-        )
+            return 0.0
+        time = self.time_ns[(self.time_ns >= batch_start_ns[0]) & (self.time_ns < batch_start_ns[-1])]
+        if len(time) < 3:
+            return 0.0
+        at = np.searchsorted(batch_start_ns, time, side="right") - 1
+        length = np.diff(batch_start_ns)[at]
+        phase = (time - batch_start_ns[at]) / length
+        turns = np.exp(2j * np.pi * HARMONICS[:, None] * phase)
+        by_chance = (np.abs(np.diff(turns)) ** 2).mean(axis=1) / 2 / len(time)
+        in_step = np.sqrt(np.maximum(np.abs(turns.mean(axis=1)) ** 2 - 3 * by_chance, 0.0))
+        per_batch = self.period_ns / float(np.median(length))
+        seen = [np.abs(np.sinc(duty * per_batch * HARMONICS)) for duty in LEAST_DUTY]
+        return float(SWING * max((in_step * one * 2 / (np.pi * HARMONICS)).sum() for one in seen))
 
 
 def read_sensor(log: SampleLog, uuid: str) -> Sensor | str:

@@ -41,13 +41,13 @@ Piece = tuple[str, float, float]
 class Draw:
     """Powers, lengths and the sensor of one simulated run; half of the periods are near a ratio to the sensor's."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ratio: float | None = None) -> None:
         self.random = random = np.random.default_rng(seed)
         self.is_counter = bool(random.random() < 0.6)
         self.update_ms = int(random.choice([20, 50, 100, 200] if self.is_counter else [10, 20, 50, 100]))
-        ratio = random.choice([0.2, 0.25, 1 / 3, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 5]) * random.choice([1, 1.001, 1.01])
-        near, far = self.update_ms * ratio, 10 ** random.uniform(0.7, 2.8)
-        self.period_ms = min(max(float(near if random.random() < 0.5 else far), 4.0), 600.0)
+        near = random.choice([0.2, 0.25, 1 / 3, 0.5, 2 / 3, 1, 1.5, 2, 3, 4, 5]) * random.choice([1, 1.001, 1.01])
+        near, far = self.update_ms * (ratio or near), 10 ** random.uniform(0.7, 2.8)
+        self.period_ms = min(max(float(near if ratio or random.random() < 0.5 else far), 4.0), 600.0)
         self.ms = max(random.uniform(8, 20) * 1e3, 25.0 * self.update_ms)
         self.one, self.two, self.wait = (random.uniform(*span) for span in ((350, 690), (150, 400), (80, 130)))
         share = random.uniform(0.2, 0.9)
@@ -110,9 +110,13 @@ FAMILIES: dict[str, Callable[[Draw, float, float], list[Piece]]] = {
 }
 
 
-def simulated(family: str, seed: int) -> tuple[GpuEnergy, dict[str, float]]:
-    """The energy of one simulated run, and the true joules by stage."""
-    draw, pieces, at = Draw(seed), list[Piece](), 0.0
+def simulated(family: str, seed: int, ratio: float | None = None) -> tuple[GpuEnergy, dict[str, float]]:
+    """The energy of one simulated run, and the true joules by stage.
+
+    Args:
+        ratio: of the batch to the sensor's period; None: drawn.
+    """
+    draw, pieces, at = Draw(seed, ratio), list[Piece](), 0.0
     spread = draw.random.uniform(-1, 1)
     while at < draw.ms:
         more = FAMILIES[family](draw, spread, at / draw.ms)
@@ -221,13 +225,21 @@ def test_intervals_hold_the_truth() -> None:
     assert scores[-1].numbers, "long stages have numbers"
 
 
+@pytest.mark.parametrize("ratio", [1 / 7, 1 / 5, 1 / 3, 0.4, 2 / 3, 1, 1.003, 1.01, 1.5, 2.01])
+def test_intervals_hold_the_truth_where_batches_keep_in_step(ratio: float) -> None:
+    score = Score()
+    for seed in range(6):
+        score.add(*simulated("periodic", seed, ratio))
+    assert sum(score.totals) >= 0.93 * len(score.totals)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_intervals_of_each_family_hold_the_truth(family: str) -> None:
     score = scored(family, 100)
     print(score.row(family))
     for which in (score.totals, score.numbers, score.bounds):
-        assert sum(which) >= (0.9 if family == "periodic" else 0.93) * len(which)
+        assert sum(which) >= 0.93 * len(which)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -268,11 +280,9 @@ def gpu_of(
     ("batch_ms", "known"),
     [
         (100, False),
-        (102, False),
-        (98, False),
         (50, False),
         (300, False),
-        (303, False),
+        (20, False),
         (110, True),
         (33, True),
         (1070, True),
