@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.numbers import Kind, number
@@ -76,6 +76,18 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+
+
+Entry = TypeVar("Entry")
+
+Columns = Sequence[tuple[Column, Callable[[Entry], Cell]]]
+"""Columns, and the cell of an entry in each."""
+
+
+def table_of(name: str, columns: Columns[Entry], entries: Iterable[Entry], note: str = "") -> Table:
+    """A table with a row for each entry."""
+    rows = [[cell(one) for _, cell in columns] for one in entries]
+    return Table(name, [column for column, _ in columns], rows, note)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import path_text
 from perfharness.render.blocks import (
     Block,
     Cell,
     Chart,
     Column,
+    Columns,
     Figure,
     Figures,
     Items,
@@ -20,10 +22,12 @@ from perfharness.render.blocks import (
     Section,
     Table,
     cell_text,
+    table_of,
 )
+from perfharness.render.charts.flame import flame_picture
 from perfharness.render.charts.report import distribution_picture, series_picture, stage_picture, timeline_picture
 from perfharness.render.charts.telemetry import telemetry_pictures
-from perfharness.render.numbers import milliseconds, percent, significant
+from perfharness.render.numbers import milliseconds, percent, significant, size
 from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
 from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.views.causes import advice_view
@@ -31,7 +35,7 @@ from perfharness.render.views.diagnosis import evidence_on_page
 from perfharness.render.views.energy import cost_view, energy_view
 from perfharness.render.views.evidence import profiling
 from perfharness.render.views.findings import ORDER, finding_sentence, grouped, listed_processes
-from perfharness.render.views.machine import MIB, gpu_name, gpu_names, telemetry_view
+from perfharness.render.views.machine import gpu_name, gpu_names, telemetry_view
 from perfharness.render.views.names import row_names
 from perfharness.render.views.ranks import ranks_section
 from perfharness.render.views.slowest import slowest_on_page
@@ -52,7 +56,14 @@ MAX_SERIES = 12
 MAX_WARNINGS = 5
 """In the summary; the others are among the findings."""
 
-GIB = float(1 << 30)
+PROCESSES: Columns[ProcessRecord] = [
+    (Column("process"), lambda one: one.folder),
+    (Column("ended"), lambda one: one.ended),
+    (Column("seconds", "number"), lambda one: one.duration_s),
+    (Column("resident"), lambda one: size(one.max_rss_bytes)),
+    (Column("CPUs"), lambda one: None if one.placement is None else one.placement.cpus),
+    (Column("GPU"), lambda one: ", ".join(one.used_gpus) or None),
+]
 HINT = (
     "Drag to move, Shift and the wheel to zoom, double-click to see all again; `perfharness export` writes all batches."
 )
@@ -61,10 +72,11 @@ HINT = (
 def run_summary(run: RunReport) -> Iterator[Block]:
     """What limits it, and the numbers that a reader wants first."""
     yield Figures(list(_first_figures(run)))
-    where = [] if run.mlperf is None else list(mlperf_sentences(run.mlperf))
-    where += _where_time_goes(run) if run.load is None else load_sentences(run.load)
-    if where:
-        yield Items(where)
+    yield from map(Paragraph, () if run.mlperf is None else mlperf_sentences(run.mlperf))
+    if run.load is None:
+        yield from map(Paragraph, _where_time_goes(run))
+    else:
+        yield Items(load_sentences(run.load))
     yield from advice_view(run.diagnoses)
     for one, processes in _important(run)[:MAX_WARNINGS]:
         is_error = one.severity is Severity.ERROR
@@ -79,7 +91,7 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
         None if run.mlperf is None else mlperf_section(run.mlperf),
         slowest if run.load is not None else None,
         _stages(run, number),
-        _diagnosis(run),
+        _diagnosis(run, number),
         _over_time(run, number),
         _timelines(run, number),
         slowest if run.load is None else None,
@@ -221,10 +233,11 @@ def _slowest(run: RunReport, number: int) -> Section | None:
     return Section(title, slowest_on_page(found.result.model_copy(update={"loops": compared})), below)
 
 
-def _diagnosis(run: RunReport) -> Section | None:
+def _diagnosis(run: RunReport, number: int) -> Section | None:
     if not run.diagnoses:
         return None
-    blocks = list(evidence_on_page(run.diagnoses))
+    charts = [] if run.stacks is None else [Chart(flame_picture(f"flame_{number}", *run.stacks))]
+    blocks = list(evidence_on_page(run.diagnoses, charts))
     if not run.measured.explained:
         text = "A launch with --explain finds functions, lines and what threads wait for, in a second pass."
         blocks.append(Paragraph(text, "note"))
@@ -262,29 +275,11 @@ def _findings(run: RunReport) -> Section | None:
 def _measured(run: RunReport) -> Section:
     columns = [Column("what"), Column("value")]
     blocks: list[Block] = [Table("how it was measured", columns, list(_how(run)))]
+    of = PROCESSES if has_gpu(run) else [one for one in PROCESSES if one[0].heading != "GPU"]
     if run.measured.processes:
-        of = [
-            Column("process"),
-            Column("ended"),
-            Column("seconds", "number"),
-            Column("items/s", "number"),
-            Column("resident (MiB)", "number"),
-            Column("CPUs"),
-            *([Column("GPU")] if has_gpu(run) else []),
-        ]
-        rows: list[list[Cell]] = [
-            [
-                one.name,
-                one.ended,
-                one.duration_s,
-                one.items_per_second,
-                None if one.max_rss_bytes is None else one.max_rss_bytes / MIB,
-                one.cpus,
-                *([one.gpu] if has_gpu(run) else []),
-            ]
-            for one in run.measured.processes
-        ]
-        blocks.append(Table("processes", of, rows))
+        rates = {name: rate.items_per_second for name, rate in run.throughput.processes.items()}
+        of = [*of, (Column("items/s", "number"), lambda one: rates.get(one.folder))]
+        blocks.append(table_of("processes", of, run.measured.processes))
     environment = list(_environment(run))
     below = [Section("Environment", [Table("environment", columns, environment)])] if environment else []
     return Section("How it was measured", blocks, below)
@@ -295,15 +290,13 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     yield ["measured", of.created]
     yield ["script", of.script]
     yield ["command", " ".join(of.command) or None]
-    for tracer in of.tracers:
-        why = f" ({tracer.reason})" if tracer.reason else ""
-        yield ["tracer", f"{tracer.kind} {tracer.version or ''}".strip() + why]
+    why = f" ({of.tracer.reason})" if of.tracer.reason else ""
+    yield ["tracer", f"{of.tracer.kind} {of.tracer.version or ''}".strip() + why]
     yield ["warm-up", f"{of.warmup_batches} batches at both ends of each loop are left out"]
-    yield ["telemetry", "sampled during the run" if of.sampled else "not sampled"]
+    yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
     yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:
         yield ["clock", f"tied to UTC within {significant(of.clock_error_ns / 1e3)} µs"]
-    yield ["analysed by", f"perfharness {of.analysed_by}"]
 
 
 def _environment(run: RunReport) -> Iterator[list[Cell]]:
@@ -317,5 +310,5 @@ def _environment(run: RunReport) -> Iterator[list[Cell]]:
         if (value := getattr(of, name)) is not None:
             yield [name.replace("_", " "), str(value)]
     for gpu in of.gpus:
-        memory = "" if gpu.memory_total_bytes is None else f", {significant(gpu.memory_total_bytes / GIB)} GiB"
+        memory = "" if gpu.memory_total_bytes is None else f", {size(gpu.memory_total_bytes)}"
         yield [f"GPU {gpu.index}", f"{gpu.name or 'unknown'}{memory}{', MIG' if gpu.mig else ''}"]

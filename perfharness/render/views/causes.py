@@ -83,7 +83,8 @@ def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mappin
     of_processes = ""
     what, step = cause_lines(cause)
     if len(diagnoses) > 1:
-        of_processes = f"  in {advice.processes} of {len(diagnoses)} processes"
+        with_it = sum(any(stage.path == advice.path for stage in one.stages) for one in diagnoses.values())
+        of_processes = f"  in {advice.processes} of {with_it} processes" if with_it > 1 else ""
         what = f"{safe_line(advice.process)}: {what}"
     head: Line = (
         Span(safe_line(name), "bold"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
 from perfharness.model.diagnosis import Diagnosis, Path, StageDiagnosis
 from perfharness.model.result import path_text
-from perfharness.render.blocks import Block, Cell, Column, Details, Items, Line, Paragraph, Section, Table
+from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Line, Paragraph, Section, Table
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.views import evidence
 from perfharness.render.views.causes import cause_lines, cause_name
@@ -50,7 +50,6 @@ def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
                 *evidence.activities(names, diagnosis.stages),
                 *evidence.functions(names, diagnosis.stages),
                 *evidence.counters(names, diagnosis.stages),
-                *evidence.rooflines(names, diagnosis.stages),
                 *_warmup(diagnosis),
                 *findings_view(diagnosis.findings),
             ],
@@ -81,14 +80,14 @@ def stage_blocks(stage: StageDiagnosis) -> Iterator[Block]:
     busy = "" if stage.gpu_busy_ms is None else f"; GPU busy {milliseconds(stage.gpu_busy_ms)} per batch"
     about = f"{stage.batches} batches, {milliseconds(stage.wall_ms)} per batch; {stage.samples} samples{busy}"
     yield Paragraph(about)
-    for table in (evidence.kernels, evidence.copies, evidence.counters, evidence.rooflines):
+    for table in (evidence.kernels, evidence.copies, evidence.counters):
         yield from table(names, [stage])
     yield from evidence.functions(names, [stage], every=True)
     yield from evidence.gpu_limits(stage.limits)
 
 
-def evidence_on_page(diagnoses: Mapping[str, Diagnosis]) -> Iterator[Block]:
-    """The functions of all stages, and each stage folded; of several processes, the one that shows it best."""
+def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]) -> Iterator[Block]:
+    """The functions of all stages, charts, and each stage folded; of several processes, the one that shows it best."""
     stages = {(process, one.path): one for process, diagnosis in diagnoses.items() for one in diagnosis.stages}
     found = [(one.process, stages[one.process, one.path]) for one in agreement(diagnoses)]
     largest = sorted(found, key=lambda one: -one[1].wall_ms)[:MAX_EVIDENCE]
@@ -96,6 +95,7 @@ def evidence_on_page(diagnoses: Mapping[str, Diagnosis]) -> Iterator[Block]:
     names: Mapping[Path, str] = stage_names(stage.path for _, stage in found)
     yield from evidence.activities(names, [stage for _, stage in shown])
     yield from evidence.functions(names, [stage for _, stage in shown])
+    yield from charts
     for process, stage in shown:
         of_process = f" ({process})" if len(diagnoses) > 1 else ""
         title = f"{path_text(stage.path)}: {cause_name(stage.verdict)}{of_process}"

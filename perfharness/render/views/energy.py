@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from perfharness.analysis.energy.results import GpuEnergy, RunEnergy
+from perfharness.analysis.energy.results import GpuEnergy, RunEnergy, StageEnergy
 from perfharness.analysis.suites.cost import Cost
 from perfharness.model.result import last_key
-from perfharness.render.blocks import Block, Cell, Column, Paragraph, Table
+from perfharness.render.blocks import Block, Cell, Column, Columns, Paragraph, Table, table_of
 from perfharness.render.numbers import interval, significant
 
 
@@ -47,43 +47,25 @@ def _stages(gpu: GpuEnergy, name: str) -> list[Block]:
     if not any(one.energy_j for one in gpu.stages):
         reason = gpu.stages_reason or next((one.reason for one in gpu.stages if one.reason), None)
         return [Paragraph(f"Energy by stage, {name}: not measured ({reason})")] if reason else []
-    columns = [
-        Column("stage"),
-        Column("busy s", "number", drop=3),
-        Column("J", "number"),
-        Column("from to", drop=1),
-        Column("W", "number", drop=4),
-        Column("J/batch", "number", drop=2),
-        Column("J/item", "number", drop=5),
-        Column("remark", drop=6),
-    ]
     shown = [one for one in gpu.stages if one.busy_s]
     last = Counter(last_key(one.stage) for one in shown)
-    rows: list[list[Cell]] = [
-        [
-            last_key(one.stage) if last[last_key(one.stage)] == 1 else one.stage,
-            one.busy_s,
-            one.energy_j,
-            interval(one.energy_j_low, one.energy_j_high, "number"),
-            one.power_mean_w,
-            one.energy_per_batch_j,
-            one.energy_per_item_j,
-            one.reason or "",
-        ]
-        for one in shown
+    columns: Columns[StageEnergy] = [
+        (Column("stage"), lambda one: last_key(one.stage) if last[last_key(one.stage)] == 1 else one.stage),
+        (Column("busy s", "number", drop=3), lambda one: one.busy_s),
+        (Column("J", "number"), lambda one: one.energy_j),
+        (Column("from to", drop=1), lambda one: interval(one.energy_j_low, one.energy_j_high, "number")),
+        (Column("W", "number", drop=4), lambda one: one.power_mean_w),
+        (Column("J/batch", "number", drop=2), lambda one: one.energy_per_batch_j),
+        (Column("J/item", "number", drop=5), lambda one: one.energy_per_item_j),
+        (Column("remark", drop=6), lambda one: one.reason or ""),
     ]
-    return [Table(f"energy by stage, {name}", columns, rows, f"Energy by stage, {name}")]
+    return [table_of(f"energy by stage, {name}", columns, shown, f"Energy by stage, {name}")]
 
 
 def cost_view(cost: Cost) -> list[Block]:
     """What a million items cost, by the machine and by energy."""
-    columns = [
-        Column("a million items"),
-        Column("price", "number"),
-        Column("cost", "number"),
-        Column("±", "number"),
-        Column("remark"),
-    ]
+    numbers = [Column(one, "number") for one in ("price", "cost", "±")]
+    columns = [Column("a million items"), *numbers, Column("remark")]
     rows: list[list[Cell]] = [
         ["machine, per hour", cost.prices.per_hour, cost.machine, None, cost.machine_reason],
         ["energy of the GPUs, per kWh", cost.prices.per_kwh, cost.energy, cost.energy_error, cost.energy_reason],

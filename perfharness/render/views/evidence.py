@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from perfharness.model.activity import ACTIVITIES
-from perfharness.model.diagnosis import Diagnosis, GpuCounters, GpuLimits, Path, StageDiagnosis
-from perfharness.render.blocks import Block, Cell, Column, Items, Paragraph, Table
+from perfharness.model.diagnosis import (
+    CopyGroup,
+    Diagnosis,
+    FunctionShare,
+    GpuCounters,
+    GpuLimits,
+    KernelGroup,
+    Path,
+    RooflinePoint,
+    StageDiagnosis,
+)
+from perfharness.render.blocks import Block, Cell, Column, Columns, Entry, Items, Paragraph, Table, table_of
 from perfharness.render.numbers import interval, milliseconds, percent, significant
 from perfharness.render.text import short_function
 from perfharness.render.views.names import line_of, shortened
@@ -20,167 +31,117 @@ SHOWN = 0.02
 Names = Mapping[Path, str]
 """Of stages."""
 
-Rows = Sequence[tuple[Path, list[Cell]]]
-"""The rows of stages, those of a stage together."""
-
-
-def _table(names: Names, name: str, note: str, columns: Sequence[Column], rows: Rows) -> Iterator[Block]:
-    """A table, if it has rows; a stage is named in the first of its rows."""
-    if not rows:
-        return
-    filled: list[list[Cell]] = []
-    before = None
-    for path, cells in rows:
-        filled.append([shortened(names[path]) if path != before else "", *cells])
-        before = path
-    yield Table(name, [Column("stage"), *columns], filled, note)
+FUNCTIONS: Columns[FunctionShare] = [
+    (Column("function"), lambda one: one.function),
+    (Column("line"), line_of),
+    (Column("own", "share", has_bar=True), lambda one: one.self_share),
+    (Column("with callees", "share", drop=1), lambda one: one.total_share),
+]
+KERNELS: Columns[KernelGroup] = [
+    (Column("kernel"), lambda one: short_function(one.name)),
+    (Column("launches", "number"), lambda one: one.count),
+    (Column("time", "ms"), lambda one: one.time_ms),
+    (Column("share", "share", "of the stage's kernel time", has_bar=True), lambda one: one.share),
+    (Column("mean µs", "number"), lambda one: one.mean_us),
+    (Column("kind"), lambda one: one.kind.value),
+    (Column("grid", drop=4), lambda one: _shape(one.grid)),
+    (Column("block", drop=4), lambda one: _shape(one.block)),
+    (Column("waves", "number", "how often the grid fills the GPU", drop=3), lambda one: one.waves),
+    (Column("occupancy", "share", "of the GPU's warps, at most", drop=1), lambda one: one.occupancy),
+    (Column("by", meaning="what limits the occupancy", drop=2), lambda one: one.limiter and one.limiter.value),
+]
+COPIES: Columns[CopyGroup] = [
+    (Column("direction"), lambda one: one.direction),
+    (Column("from GPU", "count", drop=1), lambda one: one.source_gpu),
+    (Column("to GPU", "count", drop=1), lambda one: one.target_gpu),
+    (Column("host memory"), lambda one: one.host_memory),
+    (Column("copies", "number"), lambda one: one.count),
+    (Column("time", "ms"), lambda one: one.time_ms),
+    (Column("MB", "number"), lambda one: None if one.bytes is None else one.bytes / 1e6),
+    (Column("GB/s", "number"), lambda one: one.gb_per_s),
+]
+COUNTERS: Columns[GpuCounters] = [
+    (Column("GPU", "count"), lambda one: one.gpu),
+    (Column("SMs", "share"), lambda one: one.sm_active),
+    (Column("occupancy", "share"), lambda one: one.occupancy),
+    (Column("tensor", "share"), lambda one: one.tensor),
+    (Column("DRAM", "share"), lambda one: one.dram),
+    (Column("seconds", "number", drop=2), lambda one: one.seconds),
+]
+ROOFLINES: Columns[RooflinePoint] = [
+    (Column("GPU", "count", drop=4), lambda one: one.gpu),
+    (Column("tensor TFLOP/s", "number"), lambda one: one.flop_per_s / 1e12),
+    (Column("of peak", "share"), lambda one: one.tensor_share),
+    (Column("DRAM GB/s", "number"), lambda one: one.bytes_per_s / 1e9),
+    (Column("of peak", "share"), lambda one: _part(one.bytes_per_s, one.peak_bytes_per_s)),
+    (Column("FLOP/byte", "number", drop=2), lambda one: one.flop_per_byte),
+    (Column("of the roof", "share", drop=1), lambda one: _part(one.flop_per_s, one.ceiling_flop_per_s)),
+]
 
 
 def activities(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
     """What the stages' threads did; without activities that take little of every stage."""
     shown = [one for one in ACTIVITIES if any(stage.activities.get(one, 0.0) >= SHOWN for stage in stages)]
-    columns = [*(Column(one.value, "share") for one in shown), Column("samples", "count", drop=1)]
-    rows: Rows = [(stage.path, [*(stage.activities.get(one, 0.0) for one in shown), stage.samples]) for stage in stages]
-    yield from _table(names, "activities", "Time: what the stage's threads did", columns, rows if shown else [])
+    columns = [Column("stage"), *(Column(one.value, "share") for one in shown), Column("samples", "count", drop=1)]
+    rows: list[list[Cell]] = [
+        [shortened(names[one.path]), *(one.activities.get(activity, 0.0) for activity in shown), one.samples]
+        for one in stages
+    ]
+    if shown:
+        yield Table("activities", columns, rows, "Time: what the stage's threads did")
 
 
 def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = False) -> Iterator[Block]:
     """Each stage's functions by their own time."""
-    columns = [
-        Column("function"),
-        Column("line"),
-        Column("own", "share", has_bar=True),
-        Column("with callees", "share", drop=1),
-    ]
-    rows: Rows = [
-        (stage.path, [one.function, line_of(one), one.self_share, one.total_share])
+    found = [
+        (stage.path, one)
         for stage in stages
         for one in (stage.functions if every else stage.functions[:TOP])
         if every or one.self_share >= SHOWN
     ]
-    yield from _table(names, "functions", "Functions: share of the stage's sampled time", columns, rows)
+    yield from _table(names, "functions", "Functions: share of the stage's sampled time", FUNCTIONS, found)
 
 
 def kernels(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
     """Kernels by their time, with their shape."""
-    columns = [
-        Column("kernel"),
-        Column("launches", "number"),
-        Column("time", "ms"),
-        Column("share", "share", "of the stage's kernel time", has_bar=True),
-        Column("mean µs", "number"),
-        Column("kind"),
-        Column("grid", drop=4),
-        Column("block", drop=4),
-        Column("waves", "number", "how often the grid fills the GPU", drop=3),
-        Column("occupancy", "share", "of the GPU's warps that can be resident at most", drop=1),
-        Column("limited by", meaning="what limits the resident warps", drop=2),
-    ]
-    rows: Rows = [
-        (
-            stage.path,
-            [
-                short_function(one.name),
-                one.count,
-                one.time_ms,
-                one.share,
-                one.mean_us,
-                one.kind.value,
-                _shape(one.grid),
-                _shape(one.block),
-                one.waves,
-                one.occupancy,
-                None if one.limiter is None else one.limiter.value,
-            ],
-        )
-        for stage in stages
-        for one in stage.kernels
-    ]
-    yield from _table(names, "kernels", "Kernels: launches and time per batch, ms", columns, rows)
-
-
-def _shape(values: tuple[int, int, int] | None) -> str | None:
-    return None if values is None else "x".join(str(value) for value in values)
+    found = [(stage.path, one) for stage in stages for one in stage.kernels]
+    yield from _table(names, "kernels", "Kernels: launches and ms per batch", KERNELS, found)
 
 
 def copies(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
     """Copies of one direction and kind of memory."""
-    columns = [
-        Column("direction"),
-        Column("GPUs", drop=1),
-        Column("host memory"),
-        Column("copies", "number"),
-        Column("time", "ms"),
-        Column("MB", "number"),
-        Column("GB/s", "number"),
-    ]
-    rows: Rows = [
-        (
-            stage.path,
-            [
-                one.direction,
-                None if one.source_gpu is None else f"{one.source_gpu} to {one.target_gpu}",
-                one.host_memory,
-                one.count,
-                one.time_ms,
-                None if one.bytes is None else one.bytes / 1e6,
-                one.gb_per_s,
-            ],
-        )
-        for stage in stages
-        for one in stage.copies
-    ]
-    yield from _table(names, "copies", "Copies: number, time and size per batch, ms", columns, rows)
-
-
-COUNTERS: Mapping[str, Callable[[GpuCounters], float | None]] = {
-    "SMs": lambda one: one.sm_active,
-    "occupancy": lambda one: one.occupancy,
-    "tensor": lambda one: one.tensor,
-    "DRAM": lambda one: one.dram,
-}
+    found = [(stage.path, one) for stage in stages for one in stage.copies]
+    yield from _table(names, "copies", "Copies: number, ms and size per batch", COPIES, found)
 
 
 def counters(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """Counters of the GPUs, a row for each stage and GPU; without counters that no row has."""
+    """Counters of the GPUs, and what the kernels reached of the tensor cores' and the memory's peak."""
     found = [(stage.path, one) for stage in stages for one in stage.counters]
-    shown = {name: value for name, value in COUNTERS.items() if any(value(row) is not None for _, row in found)}
-    columns = [Column("GPU"), *(Column(name, "share") for name in shown), Column("seconds", "number", drop=2)]
-    rows: Rows = [(path, [str(one.gpu), *(value(one) for value in shown.values()), one.seconds]) for path, one in found]
+    known = [one for one in COUNTERS if any(one[1](row) is not None for _, row in found)]
     note = "GPU counters: while the stage's operations ran, of the peak"
-    yield from _table(names, "GPU counters", note, columns, rows)
-
-
-def rooflines(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """What the kernels of each stage reached of the tensor cores' and the memory's peak."""
-    columns = [
-        Column("GPU", drop=4),
-        Column("tensor TFLOP/s", "number"),
-        Column("of peak", "share"),
-        Column("DRAM GB/s", "number"),
-        Column("of peak", "share"),
-        Column("FLOP/byte", "number", drop=2),
-        Column("of the roof", "share", drop=1),
-    ]
-    rows: Rows = [
-        (
-            stage.path,
-            [
-                str(one.gpu),
-                one.flop_per_s / 1e12,
-                one.tensor_share,
-                one.bytes_per_s / 1e9,
-                _part(one.bytes_per_s, one.peak_bytes_per_s),
-                one.flop_per_byte,
-                _part(one.flop_per_s, one.ceiling_flop_per_s),
-            ],
-        )
-        for stage in stages
-        if stage.limits is not None
-        for one in stage.limits.roofline
-    ]
+    yield from _table(names, "GPU counters", note, known, found)
+    points = [(stage.path, one) for stage in stages if stage.limits is not None for one in stage.limits.roofline]
     note = "Roofline: the roof is the peak of the tensor cores, or of the memory at as many FLOP per byte"
-    yield from _table(names, "roofline", note, columns, rows)
+    yield from _table(names, "roofline", note, ROOFLINES, points)
+
+
+def _table(
+    names: Names, name: str, note: str, columns: Columns[Entry], found: Sequence[tuple[Path, Entry]]
+) -> Iterator[Block]:
+    """A table, if it has rows; a stage is named in the first of its rows."""
+    if not found:
+        return
+    made = table_of(name, columns, (one for _, one in found), note)
+    paths = [path for path, _ in found]
+    firsts = [
+        shortened(names[path]) if path != before else "" for path, before in zip(paths, [None, *paths], strict=False)
+    ]
+    rows = [[first, *row] for first, row in zip(firsts, made.rows, strict=True)]
+    yield replace(made, columns=[Column("stage"), *made.columns], rows=rows)
+
+
+def _shape(values: tuple[int, int, int] | None) -> str | None:
+    return None if values is None else "x".join(str(value) for value in values)
 
 
 def _part(part: float, whole: float) -> float | None:
@@ -193,26 +154,23 @@ def gpu_limits(limits: GpuLimits | None) -> Iterator[Block]:
         return
     basis = "" if limits.basis is None else f", according to {limits.basis}"
     lines = [f"GPU work limited by: {limits.limit.value}{basis} ({milliseconds(limits.work_ms)})"]
-    parts = {name: ms for name, ms in limits.by_name_ms.items() if ms}
     named = {"underfilled": limits.underfilled_ms, "short kernels": limits.short_ms, "last waves": limits.tail_ms}
-    parts |= {name: ms for name, ms in named.items() if ms}
-    if parts:
-        lines.append("of it " + ", ".join(f"{name} {milliseconds(ms)}" for name, ms in parts.items()))
+    parts = [f"{name} {milliseconds(ms)}" for name, ms in {**limits.by_name_ms, **named}.items() if ms]
+    lines += [f"of it {', '.join(parts)}"] if parts else []
     if limits.moved_gb_per_s is not None:
         share = limits.moved_peak_share
         of_peak = "" if share is None else f", {percent(share)} of the memory's bandwidth"
         lines.append(f"copies inside the GPU and memsets: {significant(limits.moved_gb_per_s)} GB/s{of_peak}")
-    lines += [f"not known: {missing}" for missing in limits.missing]
-    yield Items(lines)
+    yield Items([*lines, *(f"not known: {missing}" for missing in limits.missing)])
 
 
 def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
     """How much slower the profiling pass was, and what its mark means."""
     stages = [stage for diagnosis in diagnoses.values() for stage in diagnosis.stages]
-    slowdowns = [stage.slowdown for stage in stages if stage.slowdown is not None]
+    slowdowns = [round(stage.slowdown, 2) for stage in stages if stage.slowdown is not None]
     if not slowdowns:
         return []
-    low, high = (round(bound, 2) for bound in (min(slowdowns), max(slowdowns)))
+    low, high = min(slowdowns), max(slowdowns)
     factor = significant(low) if low == high else interval(low, high, "number")
     mark = "; *: it took another part of the batch" if any(stage.is_changed for stage in stages) else ""
     return [Paragraph(f"Causes are of a profiling pass: stages took {factor} times as long in it{mark}.", "note")]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfharness.analysis.ranks import RankGroup, RunRanks
+from perfharness.analysis.ranks.results import RankFigures, StageWaiting
 from perfharness.model.result import path_text
-from perfharness.render.blocks import Block, Cell, Chart, Column, Paragraph, Section, Table
+from perfharness.render.blocks import Block, Chart, Column, Columns, Paragraph, Section, table_of
 from perfharness.render.numbers import milliseconds
 
 MAX_RANKS = 64
@@ -26,6 +27,27 @@ BASIS = {
 }
 
 
+RANKS: Columns[RankFigures] = [
+    (Column("rank", "count"), lambda one: one.rank),
+    (Column("process", drop=7), lambda one: one.process),
+    (Column("batch", "ms", "from the start of one to that of the next", drop=3), lambda one: one.batch_ms),
+    (Column("collectives", "number", "per batch", drop=6), lambda one: one.collectives),
+    (Column("communication", "ms", "a collective was under way"), lambda one: one.communication_ms),
+    (Column("share", "share", "of the batch", has_bar=True, drop=1), lambda one: one.communication_share),
+    (Column("waiting", "ms", "part of it, until the last rank had come"), lambda one: one.waiting_ms),
+    (Column("came last", "share", "of the collectives in which all wait", drop=2), lambda one: one.last_share),
+    (Column("later by", "ms", "than the mean of the others, summed over a batch", drop=4), lambda one: one.lag_ms),
+]
+COLLECTIVES: Columns[StageWaiting] = [
+    (Column("process"), lambda one: one.process),
+    (Column("stage"), lambda one: path_text(one.path[1:])),
+    (Column("operations"), lambda one: ", ".join(one.operations)),
+    (Column("collectives", "number", "per batch"), lambda one: one.collectives),
+    (Column("communication", "ms", "per batch"), lambda one: one.communication_ms),
+    (Column("waiting", "ms", "per batch"), lambda one: one.waiting_ms),
+]
+
+
 def ranks_view(ranks: RunRanks | None) -> list[Block]:
     """Each group: a table of its ranks; nothing where there is none."""
     return [block for group in (ranks.groups if ranks is not None else ()) for block in _group(group)]
@@ -42,7 +64,8 @@ def ranks_section(ranks: RunRanks | None, number: int) -> Section | None:
         blocks = list(_group(group))
         if group.ranks:
             blocks.append(Chart(ranks_picture(f"ranks_{number}_{place}", group.ranks[:MAX_RANKS])))
-            blocks.append(_collectives(group))
+            stages = group.stages[: 4 * MAX_RANKS]
+            blocks.append(table_of("collectives", COLLECTIVES, stages, "Collectives by the stage that calls them"))
         parts.append(Section(", ".join(group.processes[:1]), blocks))
     return Section("Ranks", parts[0].blocks) if len(parts) == 1 else Section("Ranks", [], parts)
 
@@ -58,32 +81,8 @@ def _group(group: RankGroup) -> Iterator[Block]:
     if not group.ranks:
         yield Paragraph(f"{about}; their communication is not known: {group.reason}")
         return
-    columns = [
-        Column("rank", "count"),
-        Column("process", drop=7),
-        Column("batch", "ms", "from the start of one to that of the next", drop=3),
-        Column("collectives", "number", "per batch", drop=6),
-        Column("communication", "ms", "a collective was under way"),
-        Column("share", "share", "of the time from batch to batch", has_bar=True, drop=1),
-        Column("waiting", "ms", "part of it, until the last rank had come"),
-        Column("came last", "share", "of the collectives in which all wait for the last", drop=2),
-        Column("later by", "ms", "than the mean of the others, all collectives of a batch added up", drop=4),
-    ]
-    rows: list[list[Cell]] = [
-        [
-            one.rank,
-            one.process,
-            one.batch_ms,
-            one.collectives,
-            one.communication_ms,
-            one.communication_share,
-            one.waiting_ms,
-            one.last_share,
-            one.lag_ms,
-        ]
-        for one in group.ranks[:MAX_RANKS]
-    ]
-    yield Table("ranks", columns, rows, f"{about}; ms per batch, of {group.batches} batches that all ranks have")
+    note = f"{about}; ms per batch, of {group.batches} batches that all ranks have"
+    yield table_of("ranks", RANKS, group.ranks[:MAX_RANKS], note)
     if len(group.ranks) > MAX_RANKS:
         yield Paragraph(f"{len(group.ranks) - MAX_RANKS} more ranks are in the JSON files.")
     if group.reason is not None:
@@ -94,28 +93,3 @@ def _group(group: RankGroup) -> Iterator[Block]:
             f"{group.skew.collectives}), at most {milliseconds(group.skew.max_ms)}; "
             f"clocks agree to {milliseconds(group.skew.clock_error_ms)}"
         )
-
-
-def _collectives(group: RankGroup) -> Table:
-    columns = [
-        Column("rank", "count"),
-        Column("stage"),
-        Column("operations"),
-        Column("collectives", "number", "per batch"),
-        Column("communication", "ms", "per batch"),
-        Column("waiting", "ms", "per batch"),
-    ]
-    rank_of = {one.process: one.rank for one in group.ranks}
-    rows: list[list[Cell]] = [
-        [
-            rank_of[one.process],
-            path_text(one.path[1:]),
-            ", ".join(one.operations),
-            one.collectives,
-            one.communication_ms,
-            one.waiting_ms,
-        ]
-        for one in group.stages
-        if one.process in rank_of
-    ]
-    return Table("collectives", columns, rows[: 4 * MAX_RANKS], "Collectives by the stage that calls them.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.analysis.slowest import Slowest, SlowLoop, SlowRequest
-from perfharness.analysis.slowest.results import GENERATOR, OUTSIDE, QUEUE, Part, StageBeside
+from perfharness.analysis.slowest.results import GENERATOR, OUTSIDE, QUEUE, OperationBeside, Part, StageBeside
 from perfharness.model.activity import Activity
 from perfharness.model.host_samples import Frame
-from perfharness.render.blocks import Block, Cell, Column, Details, Paragraph, Table
+from perfharness.render.blocks import Block, Cell, Column, Columns, Details, Paragraph, Table, table_of
 from perfharness.render.numbers import percent
 from perfharness.render.places import place_text
 
@@ -37,6 +37,23 @@ NEARLY_ALL = 0.95
 MOST_OF_IT = 0.8
 """Of a stage's difference: the stage inside it that has so much is named instead."""
 
+STAGES: Columns[StageBeside] = [
+    (Column("stage"), lambda one: one.stage),
+    (Column("ms", "ms"), lambda one: one.slow_ms),
+    (Column("typical", "ms"), lambda one: one.typical_ms),
+    (Column("more", "ms"), lambda one: one.slow_ms - one.typical_ms),
+]
+OPERATIONS: Columns[OperationBeside] = [
+    (Column("GPU operation"), lambda one: one.name),
+    (Column("count", "count"), lambda one: one.count),
+    (Column("typical", "number"), lambda one: one.typical_count),
+    (Column("GPU ms", "ms"), lambda one: one.gpu_ms),
+    (Column("typical", "ms"), lambda one: one.typical_gpu_ms),
+    (Column("more", "ms"), lambda one: one.gpu_ms - one.typical_gpu_ms),
+    (Column("MB", "number"), lambda one: one.copied_bytes / 1e6),
+    (Column("typical", "number"), lambda one: one.typical_copied_bytes / 1e6),
+]
+
 PartRow = tuple[str, float | None, float | None]
 """What was different, ms, and what is usual."""
 
@@ -61,7 +78,7 @@ def slowest_on_page(result: Slowest) -> list[Block]:
     for loop in result.loops:
         blocks += loop_blocks(loop)
         below = [block for request in loop.requests[:1] for block in beside(request)]
-        blocks += [Details("Stages and GPU operations of the slowest", below)] if below else []
+        blocks += [Details("The slowest, stage by stage", below)] if below else []
     return [*blocks, *(Paragraph(f"Not known: {note}", "note") for note in result.notes)]
 
 
@@ -172,33 +189,7 @@ def beside(request: SlowRequest) -> Iterator[Block]:
     of = f"{request.index} of {request.process} beside the median of {typical.batches} batches"
     about = f"{of}; batch {typical.nearest_batch} is near it"
     if request.stages:
-        columns = [Column("stage"), Column("ms", "ms"), Column("typical", "ms"), Column("more", "ms")]
-        rows: list[list[Cell]] = [
-            [one.stage, one.slow_ms, one.typical_ms, one.slow_ms - one.typical_ms] for one in request.stages
-        ]
-        yield Table(f"stages of {request.index}", columns, rows, about)
+        yield table_of(f"stages of {request.index}", STAGES, request.stages, about)
     if request.operations:
-        columns = [
-            Column("GPU operation"),
-            Column("count", "count"),
-            Column("typical", "number"),
-            Column("GPU ms", "ms"),
-            Column("typical", "ms"),
-            Column("more", "ms"),
-            Column("MB", "number"),
-            Column("typical", "number"),
-        ]
-        rows = [
-            [
-                one.name,
-                one.count,
-                one.typical_count,
-                one.gpu_ms,
-                one.typical_gpu_ms,
-                one.gpu_ms - one.typical_gpu_ms,
-                one.copied_bytes / 1e6,
-                one.typical_copied_bytes / 1e6,
-            ]
-            for one in request.operations
-        ]
-        yield Table(f"GPU operations of {request.index}", columns, rows, about if not request.stages else "")
+        note = "" if request.stages else about
+        yield table_of(f"GPU operations of {request.index}", OPERATIONS, request.operations, note)

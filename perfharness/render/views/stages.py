@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.statistics import summarise
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import Path, Statistics, Tree
-from perfharness.render.blocks import Block, Cell, Column, Line, Paragraph, Table
-from perfharness.render.numbers import Kind, interval, milliseconds, percent, significant
+from perfharness.render.blocks import Block, Column, Columns, Entry, Line, Paragraph, Table, table_of
+from perfharness.render.numbers import interval, milliseconds, percent, significant
 from perfharness.render.views.causes import cause_name, cause_span
 from perfharness.render.views.names import row_names
 from perfharness.runs.stage_lines import RangeSum, StageLine
@@ -28,48 +29,68 @@ MANY_RARE = 40
 LEAST_SHARE_OF_OTHERS = 0.05
 """Of the batch: a shorter stage that another recorder or a library made is in the JSON files only."""
 
-Value = Callable[[StageLine], Cell]
+STAGES: Columns[StageLine] = [
+    (Column("batches", "count", "without the warm-up, in which it occurs", drop=3), lambda line: line.batches),
+    (Column("CPU", "ms", "from push to pop, mean"), lambda line: line.cpu.mean),
+    (Column("share", "share", "of all batches' time", has_bar=True), lambda line: line.cpu_share),
+    (Column("p50", "ms", drop=2), lambda line: line.cpu.p50),
+    (Column("p99", "ms", drop=5), lambda line: line.cpu.p99),
+    (Column("GPU", "ms", "from the first GPU operation to the last", drop=1), lambda line: _mean(line.gpu)),
+    (Column("busy", "ms", "union of these operations", drop=6), lambda line: _mean(line.gpu_busy)),
+    (Column("share of busy", "share", "stages may overlap", has_bar=True), lambda line: line.gpu_busy_share),
+    (Column("CPU/item", "ms", "ratio of totals", drop=4), lambda line: line.cpu_per_item),
+    (Column("GPU/item", "ms", "ratio of totals", drop=7), lambda line: line.gpu_per_item),
+    (Column("busy/item", "ms", "ratio of totals"), lambda line: line.gpu_busy_per_item),
+]
+ON_PAGE = ("share", "share of busy", "busy/item")
+"""Columns that are too much for a terminal."""
 
-
-@dataclass(frozen=True)
-class _Figure:
-    """A column of the table. `of_gpu`: zeros mean nothing without a GPU; `on_page`: too much for a terminal."""
-
-    heading: str
-    value: Value
-    kind: Kind = "ms"
-    meaning: str = ""
-    drop: int = 0
-    of_gpu: bool = False
-    on_page: bool = False
-    has_bar: bool = False
+PERCENTILES = ("min", "p50", "p90", "p95", "p99", "max", "std")
+OUTSIDE: Columns[Tree] = [
+    (Column("count", "count"), lambda one: one["count"]),
+    (Column("CPU", "ms"), lambda one: one["cpu_time"]["mean"]),
+    (Column("p50", "ms", drop=2), lambda one: one["cpu_time"]["p50"]),
+    (Column("total", "ms"), lambda one: one["cpu_time"]["total"]),
+    (Column("GPU", "ms", drop=1), lambda one: one["gpu_time"]["mean"]),
+]
+RANGES: Columns[RangeSum] = [
+    (Column("count", "count"), lambda one: one.count),
+    (Column("CPU total", "ms", drop=1), lambda one: one.cpu),
+    (Column("CPU mean", "ms"), lambda one: _per(one.cpu, one.count)),
+    (Column("GPU total", "ms", drop=2), lambda one: one.gpu),
+    (Column("GPU mean", "ms", drop=1), lambda one: _per(one.gpu, one.count)),
+    (Column("busy total", "ms", drop=2), lambda one: one.gpu_busy),
+    (Column("busy mean", "ms", drop=1), lambda one: _per(one.gpu_busy, one.count)),
+]
 
 
 def _mean(found: Statistics | None) -> float | None:
     return None if found is None else found.mean
 
 
-FIGURES = (
-    _Figure("batches", lambda line: line.batches, "count", "without the warm-up, in which it occurs", drop=3),
-    _Figure("CPU", lambda line: line.cpu.mean, "ms", "from push to pop, mean"),
-    _Figure("share", lambda line: line.cpu_share, "share", "of all batches' time", on_page=True, has_bar=True),
-    _Figure("p50", lambda line: line.cpu.p50, drop=2),
-    _Figure("p99", lambda line: line.cpu.p99, drop=5),
-    _Figure("GPU", lambda line: _mean(line.gpu), "ms", "from the first GPU operation to the last", 1, of_gpu=True),
-    _Figure("busy", lambda line: _mean(line.gpu_busy), "ms", "union of these operations", 6, of_gpu=True),
-    _Figure(
-        "share of busy",
-        lambda line: line.gpu_busy_share,
-        "share",
-        "of all batches' busy time; stages may overlap",
-        of_gpu=True,
-        on_page=True,
-        has_bar=True,
-    ),
-    _Figure("CPU/item", lambda line: line.cpu_per_item, "ms", "ratio of totals", 4),
-    _Figure("GPU/item", lambda line: line.gpu_per_item, "ms", "ratio of totals", 7, of_gpu=True),
-    _Figure("busy/item", lambda line: line.gpu_busy_per_item, "ms", "ratio of totals", of_gpu=True, on_page=True),
-)
+def _per(total: float | None, count: float) -> float | None:
+    return None if total is None or not count else total / count
+
+
+def _is_of_gpu(column: Column) -> bool:
+    """Whether its zeros mean nothing without a GPU."""
+    return any(word in column.heading for word in ("GPU", "busy"))
+
+
+def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) -> Columns[Entry]:
+    """The columns that have a value in any row."""
+    return [
+        (column, cell)
+        for column, cell in columns
+        if any(value is not None and (has_gpu or value or not _is_of_gpu(column)) for value in map(cell, entries))
+    ]
+
+
+def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str) -> Table:
+    """A table whose first column names the stage."""
+    made = table_of(name, columns, entries.values(), note)
+    rows = [[stage, *row] for stage, row in zip(row_names(list(entries)), made.rows, strict=True)]
+    return Table(name, [Column("stage"), *made.columns], rows, note)
 
 
 def stages_view(
@@ -92,29 +113,18 @@ def stages_view(
     rare = next((one.reason for one in shown if one.reason and not one.is_rest), None)
     rest = len(shown) - MAX_ROWS if not full else 0
     shown = shown if full else shown[:MAX_ROWS]
-    figures = [one for one in FIGURES if (full or not one.on_page) and _is_known(one, shown, has_gpu=has_gpu)]
-    columns = [
-        Column("stage"),
-        *(Column(one.heading, one.kind, one.meaning, one.has_bar, one.drop) for one in figures),
-        *([Column("limited by")] if limits else []),
-    ]
-    rows: list[list[Cell]] = []
-    for name, line in zip(row_names([line.path for line in shown]), shown, strict=True):
-        limit = [limits.get(line.path)] if limits else []
-        rows.append([name, *(one.value(line) for one in figures), *limit])
-    of_gpu = any(one.of_gpu for one in figures)
-    note = "ms per batch, without warm-up" + (" (GPU: projected, busy: union of operations)" if of_gpu else "")
-    blocks: list[Block] = [Table("stages", columns, rows, note)]
+    columns = [one for one in STAGES if full or one[0].heading not in ON_PAGE]
+    columns = list(_known(columns, shown, has_gpu=has_gpu))
+    of_gpu = " (GPU: projected, busy: union of operations)" if any(_is_of_gpu(one) for one, _ in columns) else ""
+    if limits:
+        columns.append((Column("limited by"), lambda line: limits.get(line.path)))
+    note = f"ms per batch, without warm-up{of_gpu}"
+    blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
         blocks.append(Paragraph(f"{rest} more stages are in the JSON files."))
     if rare is not None:
         blocks.append(Paragraph(rare, "warning"))
     return blocks
-
-
-def _is_known(figure: _Figure, lines: Sequence[StageLine], *, has_gpu: bool) -> bool:
-    values = [figure.value(line) for line in lines]
-    return any(value is not None and (not figure.of_gpu or has_gpu or value) for value in values)
 
 
 def _without_short_ones(lines: Sequence[StageLine], hidden: Container[Path]) -> Iterator[StageLine]:
@@ -161,77 +171,40 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
 
 def latency_table(lines: Sequence[StageLine]) -> list[Block]:
     """How the times of each stage are distributed, for a page."""
-    columns = [Column("stage"), Column("mean", "ms"), Column("95 % of the mean", meaning="within this launch only")]
-    percentiles = ("min", "p50", "p90", "p95", "p99", "max", "std")
-    columns += [Column(name, "ms") for name in percentiles]
-    rows: list[list[Cell]] = []
-    for name, line in zip(row_names([line.path for line in lines]), lines, strict=True):
-        mean = line.cpu_mean
-        ends = None if mean is None else interval(mean.low, mean.high)
-        rows.append([name, line.cpu.mean, ends, *(getattr(line.cpu, one) for one in percentiles)])
+    columns: Columns[StageLine] = [
+        (Column("mean", "ms"), lambda line: line.cpu.mean),
+        (Column("95 % of the mean", meaning="within this launch only"), _interval),
+        *((Column(name, "ms"), attrgetter(f"cpu.{name}")) for name in PERCENTILES),
+    ]
     note = "ms per batch, without warm-up. Intervals say nothing about the next launch: to compare, repeat the launch."
     estimates = [line.cpu_mean for line in lines if line.cpu_mean is not None]
     reasons = dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None)
     reasons |= dict.fromkeys(f"{line.path[-2]}: {line.reason}" for line in lines if line.is_rest and line.reason)
     return [
-        Table("latency", columns, rows, note),
+        _named("latency", columns, {line.path: line for line in lines}, note),
         *(Paragraph(f"Not known: {reason.replace('iterations', 'batches')}.", "note") for reason in reasons),
     ]
 
 
+def _interval(line: StageLine) -> str | None:
+    return None if line.cpu_mean is None else interval(line.cpu_mean.low, line.cpu_mean.high)
+
+
 def outside_view(stages: Sequence[Tree]) -> list[Block]:
     """Stages outside of batches."""
-    if not stages:
-        return []
-    columns = [
-        Column("stage"),
-        Column("count", "count"),
-        Column("CPU", "ms"),
-        Column("p50", "ms", drop=2),
-        Column("total", "ms"),
-        Column("GPU", "ms", drop=1),
-    ]
-    shown = stages[:MAX_ROWS]
-    rows: list[list[Cell]] = [
-        [name, one["count"], *(one["cpu_time"][key] for key in ("mean", "p50", "total")), one["gpu_time"]["mean"]]
-        for name, one in zip(row_names([tuple(one["path"]) for one in shown]), shown, strict=True)
-    ]
-    return [Table("outside of batches", columns, rows, "outside of batches, ms per occurrence")]
+    shown = {tuple(one["path"]): one for one in stages[:MAX_ROWS]}
+    return [_named("outside of batches", OUTSIDE, shown, "outside of batches, ms per occurrence")] if shown else []
 
 
 def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
     """Every range of a run without batches: count, sum and mean of its times."""
     if not ranges:
         return []
-    times: dict[str, Callable[[RangeSum], float | None]] = {
-        "CPU": lambda one: one.cpu,
-        "GPU": lambda one: one.gpu,
-        "busy": lambda one: one.gpu_busy,
-    }
-    shown = {
-        heading: value
-        for heading, value in times.items()
-        if heading == "CPU" or any(has_gpu or value(one) for one in ranges if value(one) is not None)
-    }
-    columns = [Column("range"), Column("count", "count")]
-    for heading in shown:
-        is_gpu = heading != "CPU"
-        columns += [
-            Column(f"{heading} total", "ms", drop=1 + is_gpu),
-            Column(f"{heading} mean", "ms", drop=int(is_gpu)),
-        ]
-    rows: list[list[Cell]] = []
-    for name, one in zip(row_names([one.path for one in ranges]), ranges, strict=True):
-        row: list[Cell] = [name, one.count]
-        for value in shown.values():
-            total = value(one)
-            row += [total, None if total is None or not one.count else total / one.count]
-        rows.append(row)
-    blocks: list[Block] = [
-        Table("ranges", columns, rows[:MAX_RANGES], "ms per range, all processes together, with warm-up")
-    ]
-    if len(rows) > MAX_RANGES:
-        more = f"{len(rows) - MAX_RANGES} more ranges; for all: perfharness export --table ranges"
+    shown = {one.path: one for one in ranges[:MAX_RANGES]}
+    note = "ms per range, all processes together, with warm-up"
+    blocks: list[Block] = [_named("ranges", _known(RANGES, ranges, has_gpu=has_gpu), shown, note)]
+    if len(ranges) > MAX_RANGES:
+        more = f"{len(ranges) - MAX_RANGES} more ranges; for all: perfharness export --table ranges"
         blocks.append(Paragraph(more))
     return blocks
 

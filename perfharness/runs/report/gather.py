@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
@@ -40,14 +41,13 @@ from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.files.inputs import Located
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
     LoadReport,
     LoopSeries,
     Measured,
     MergedReport,
-    ProcessLine,
     Report,
     RunReport,
     SeriesReport,
@@ -61,6 +61,7 @@ from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import Repeat, read_repeat
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.runs.slowest import SlowestOfRun
+from perfharness.runs.stacks import stacks_of_stages
 from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
 from perfharness.telemetry.store import read_sample_log
 
@@ -225,26 +226,12 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         script=manifest.script if test is None else test.target,
         command=manifest.command,
         warmup_batches=mean["meta"]["warmup_batches"],
-        tracers=[manifest.tracer],
+        tracer=manifest.tracer,
         environment=manifest.environment,
         devices=_devices(seen.metas),
-        processes=[
-            ProcessLine(
-                name=one.folder,
-                ended=one.ended,
-                gpu=", ".join(one.used_gpus) or None,
-                duration_s=one.duration_s,
-                items_per_second=rate.items_per_second if (rate := made.processes.get(one.folder)) else None,
-                cpus=one.placement.cpus if one.placement else None,
-                max_rss_bytes=one.max_rss_bytes,
-            )
-            for one in manifest.measured_processes
-            if is_part_of(process, one.folder)
-        ],
-        sampled="gpu_metrics" in mean,
+        processes=[one for one in manifest.measured_processes if is_part_of(process, one.folder)],
         explained=manifest.explained,
         clock_error_ns=_clock_error(seen.metas),
-        analysed_by=VERSION,
     )
     mlperf = read_mlperf_file(run_dir) if process is None else None
     of = Path(manifest.script).name if test is None else test.short_target
@@ -263,6 +250,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         cost=None if prices is None else _cost(prices, made, energy),
         findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
+        stacks=_stacks(run_dir if process is None else run_dir / process, read_as) if manifest.explained else None,
         sampled=sampled,
     )
 
@@ -280,14 +268,12 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
         script=None,
         command=[],
         warmup_batches=options.warmup_batches,
-        tracers=[TracerRecord(kind=meta.tracer, version=meta.tracer_version)],
+        tracer=TracerRecord(kind=meta.tracer, version=meta.tracer_version),
         environment=None,
         devices=_devices(seen.metas),
         processes=[],
-        sampled=False,
         explained=False,
         clock_error_ns=_clock_error(seen.metas),
-        analysed_by=VERSION,
     )
     return RunReport(
         **_common(one.name, str(one.path), mean, results, seen),
@@ -319,6 +305,12 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         **_slowest(seen),
         "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
     }
+
+
+def _stacks(path: Path, read_as: ReadAs) -> tuple[str, list[Stack]] | None:
+    """The stacks of the batches that take most time, and what they are of."""
+    found = stacks_of_stages(locate(path), read_as)
+    return max(found.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None)
 
 
 def _slowest(seen: _Seen) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pydantic import Field, field_serializer
 
 from perfharness.analysis.diagnosis import Advice
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.slowest import Slowest
@@ -22,7 +23,7 @@ from perfharness.model.checks import PrintableText
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.load import LoadResult, StepVerdict
-from perfharness.model.manifest import EnvironmentRecord, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
@@ -54,18 +55,6 @@ class StageDistribution(_Model):
     histogram: Histogram
 
 
-class ProcessLine(_Model):
-    """A measured process."""
-
-    name: str
-    ended: str
-    gpu: str | None
-    duration_s: float | None
-    items_per_second: float | None
-    cpus: str | None
-    max_rss_bytes: int | None
-
-
 class Measured(_Model):
     """How it was measured, and on what."""
 
@@ -73,20 +62,17 @@ class Measured(_Model):
     script: str | None
     command: list[str]
     warmup_batches: int
-    tracers: list[TracerRecord]
+    tracer: TracerRecord
     environment: EnvironmentRecord | None
     """None of a bare trace."""
 
     devices: list[str]
     """GPUs that the traces name."""
 
-    processes: list[ProcessLine]
-    sampled: bool
+    processes: list[ProcessRecord]
     explained: bool
     clock_error_ns: int | None
     """The largest of the traces' clocks against UTC; None where one is not known."""
-
-    analysed_by: str
 
 
 class LoadPoint(_Model):
@@ -209,6 +195,9 @@ class RunReport(_Model):
     """None: it was no test of LoadGen."""
 
     findings: list[Finding]
+    stacks: tuple[str, list[Stack]] | None = Field(default=None, exclude=True)
+    """Sampled stacks of the batches that take most time, and what they are of; None: nothing was sampled."""
+
     sampled: SampledRun | None = Field(default=None, exclude=True)
     """Telemetry for charts; its figures are in `metrics`."""
 

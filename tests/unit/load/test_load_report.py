@@ -314,9 +314,9 @@ def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pyte
     (table,) = (one for name, one in tables_of(document).items() if name.startswith("slowest "))
     headings = [column.heading for column in table.columns]
     first = dict(zip(headings, table.rows[0], strict=True))
-    assert first["request"] == "37"
-    assert first["part of it"] == pytest.approx(30.0, abs=0.1)
-    assert "decode" in str(first["what was different"])
+    assert first["batch"] == "37"
+    assert first["by"] == pytest.approx(30.0, abs=0.1)
+    assert "decode" in str(first["what made it slow"])
 
 
 def loadgen_folder(folder: Path, **more: Any) -> Path:

@@ -119,7 +119,7 @@ def test_a_pdf_has_its_charts_and_survives_hostile_names(tmp_path: Path) -> None
 
 def test_a_process_of_a_run_is_reported_alone(tmp_path: Path) -> None:
     (found,) = report_of(two_processes(tmp_path / "out") / "proc_1_gpu_0").runs
-    assert [one.name for one in found.measured.processes] == ["proc_1_gpu_0"]
+    assert [one.folder for one in found.measured.processes] == ["proc_1_gpu_0"]
     assert {one.process for one in found.series} == {"proc_1_gpu_0"}
     assert found.stages[0].batches == 1
 
