@@ -89,6 +89,7 @@ class InterpreterReader:
         self._page_mask = -1 if layout["frames_are_objects"] else -PAGE
         self._codes: dict[int, Code] = {}
         at, ident = layout["current"] if layout["cframe"] < 0 else layout["cframe"], layout["ident"]
+        self._frame_at = at
         self._thread = struct.Struct(f"<Q{at - 8}xQ{ident - at - 8}xQQ")
         """The newer thread, the frame, and both idents (in 3.10 the second one is elsewhere)."""
 
@@ -108,6 +109,10 @@ class InterpreterReader:
             if not newer:
                 return
             address = newer
+
+    def frame(self, thread: int) -> int:
+        """What `stack` takes, of the thread whose state is at this address."""
+        return self._pointer(thread + self._frame_at)
 
     def gil_holder(self) -> int:
         """Address of the state of the thread that holds the interpreter lock; 0: none, or not known."""
@@ -222,6 +227,14 @@ class RangeReader:
         if len(found) > 1 and any(lane for lane, _ in found):
             return None
         return found[0][1] if found else None
+
+    def innermost(self, ident: int) -> list[int]:
+        """Addresses of the innermost open ranges' names: they change with the stage."""
+        found, memory, slots = [], self._interpreter.memory, self._slots
+        for address in self._stacks.get(ident, {}).values():
+            node = _word(os.pread(memory, slots["node"] + 8, address), slots["node"])
+            found.append(_word(os.pread(memory, slots["message"] + 8, node), slots["message"]))
+        return found
 
     def _open(self, stack: int) -> list[str]:
         slots, memory = self._slots, self._interpreter.memory

@@ -150,7 +150,7 @@ class SampledProcess:
         self._cpu_time, self._cpu_time_read_ns = used_ns, now_ns
 
     def _sample_thread(self, state: ThreadState) -> None:
-        _, ident, tid, frame = state
+        address, ident, tid, _ = state
         now_ns, thread = time.monotonic_ns(), self._threads.get(tid)
         if thread is None:
             row_ns = now_ns - self._interval_ns
@@ -170,8 +170,11 @@ class SampledProcess:
             self._write(thread, thread.seen_ns, 0)
         thread.schedule = schedule
         try:  # stack, stage and state as close to each other as can be
-            frames = tuple(self._reader.stack(frame))
+            before = self._ranges.innermost(ident) if self._ranges is not None else None
+            frames = tuple(self._reader.stack(self._reader.frame(address)))
             path = self._ranges.path(ident) if self._ranges is not None else None
+            if self._ranges is not None and self._ranges.innermost(ident) != before:
+                frames = ()  # a stage began or ended meanwhile: the stack may be of either
         except UNREADABLE:
             path, frames = None, ()
         thread.state = self._process.state(thread.files.call())

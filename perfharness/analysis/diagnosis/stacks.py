@@ -28,6 +28,9 @@ DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/pytho
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
 """The same that wait for work which was handed to a pool of threads or processes."""
 MOST_FUNCTIONS = 20
+KNOWN_SHARE = 0.5
+"""Of the time of samples: with stacks of less of it, no function and line is named."""
+
 MOST = 0.5
 """Of a function's computing: in a library that takes so much of it."""
 
@@ -110,7 +113,8 @@ class Stacks:
         """
         total: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], dict[int, float]] = {}
-        for stack, ns in _times(mine, np.ones(len(mine), dtype=np.bool_)):
+        times = _times(mine, np.ones(len(mine), dtype=np.bool_))
+        for stack, ns in times:
             frames = self.frames[stack]
             if is_ours := is_recording(frames):
                 frames = frames[next(at for at, frame in enumerate(frames) if is_instrument(frame.file)) :]
@@ -122,7 +126,7 @@ class Stacks:
                 total[key] = total.get(key, 0.0) + ns
                 at = lines.setdefault(key, {})
                 at[frame.line] = at.get(frame.line, 0.0) + (ns if frame is frames[0] and not is_ours else 0.0)
-        own, whole = {key: sum(at.values()) for key, at in lines.items()}, float(mine.ns.sum())
+        own, whole = {key: sum(at.values()) for key, at in lines.items()}, sum(ns for _, ns in times)
         most = sorted(own, key=lambda key: (-own[key], -total[key]))[:MOST_FUNCTIONS]
         line = {key: max(lines[key], key=lines[key].__getitem__) for key in most}
         return [FunctionShare(*key, line[key], own[key] / whole, total[key] / whole) for key in most]
@@ -161,7 +165,12 @@ def _with(samples: HostSamples, names: Names) -> Bool:
 
 
 def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:
-    """Each stack of the chosen samples and their time, ns."""
+    """Each stack of the chosen samples and their time, ns; none where most samples have no stack.
+
+    A sample has none where a stage began or ended while it was read: so of stages that are shorter than a reading.
+    """
     stack = mine.samples.stack[mine.sample[chosen]]
     spent = np.bincount(stack[stack >= 0], weights=mine.ns[chosen][stack >= 0], minlength=1)
+    if spent.sum() < KNOWN_SHARE * mine.ns[chosen].sum():
+        return []
     return [(int(one), float(spent[one])) for one in np.flatnonzero(spent)]
