@@ -154,9 +154,10 @@ def gpu_limits(limits: GpuLimits | None) -> Iterator[Block]:
         return
     basis = "" if limits.basis is None else f", according to {limits.basis}"
     lines = [f"GPU work limited by: {limits.limit.value}{basis} ({milliseconds(limits.work_ms)})"]
-    named = {"underfilled": limits.underfilled_ms, "short kernels": limits.short_ms, "last waves": limits.tail_ms}
-    parts = [f"{name} {milliseconds(ms)}" for name, ms in {**limits.by_name_ms, **named}.items() if ms]
-    lines += [f"of it {', '.join(parts)}"] if parts else []
+    more = {"underfilled": limits.underfilled_ms, "short": limits.short_ms, "lost in last waves": limits.tail_ms}
+    for about, times in (("by kind", limits.by_name_ms), ("kernels", more)):
+        parts = [f"{name} {milliseconds(ms)}" for name, ms in times.items() if ms]
+        lines += [f"{about}: {', '.join(parts)}"] if parts else []
     if limits.moved_gb_per_s is not None:
         share = limits.moved_peak_share
         of_peak = "" if share is None else f", {percent(share)} of the memory's bandwidth"

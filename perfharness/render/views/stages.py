@@ -86,11 +86,11 @@ def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) 
     ]
 
 
-def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str) -> Table:
-    """A table whose first column names the stage."""
+def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str, first: str = "stage") -> Table:
+    """A table whose first column names the stage, or the range."""
     made = table_of(name, columns, entries.values(), note)
     rows = [[stage, *row] for stage, row in zip(row_names(list(entries)), made.rows, strict=True)]
-    return Table(name, [Column("stage"), *made.columns], rows, note)
+    return Table(name, [Column(first), *made.columns], rows, note)
 
 
 def stages_view(
@@ -202,7 +202,8 @@ def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
         return []
     shown = {one.path: one for one in ranges[:MAX_RANGES]}
     note = "ms per range, all processes together, with warm-up"
-    blocks: list[Block] = [_named("ranges", _known(RANGES, ranges, has_gpu=has_gpu), shown, note)]
+    columns = _known(RANGES, ranges, has_gpu=has_gpu)
+    blocks: list[Block] = [_named("ranges", columns, shown, note, "range")]
     if len(ranges) > MAX_RANGES:
         more = f"{len(ranges) - MAX_RANGES} more ranges; for all: perfharness export --table ranges"
         blocks.append(Paragraph(more))
