@@ -38,7 +38,7 @@ from perfharness.render.views.findings import ORDER, finding_sentence, grouped, 
 from perfharness.render.views.machine import gpu_name, gpu_names, telemetry_view
 from perfharness.render.views.names import row_names
 from perfharness.render.views.ranks import ranks_section
-from perfharness.render.views.slowest import slowest_on_page
+from perfharness.render.views.slowest import slowest_view
 from perfharness.render.views.stages import (
     latency_table,
     limited_by,
@@ -230,7 +230,7 @@ def _slowest(run: RunReport, number: int) -> Section | None:
         return None
     charts = [Chart(timeline_picture(f"slowest_{number}_{place}", one)) for place, one in enumerate(found.timelines)]
     below = [Section("The slowest of them above a typical one", charts)] if charts else []
-    return Section(title, slowest_on_page(found.result.model_copy(update={"loops": compared})), below)
+    return Section(title, slowest_view(found.result.model_copy(update={"loops": compared}), folded=True), below)
 
 
 def _diagnosis(run: RunReport, number: int) -> Section | None:

@@ -58,27 +58,19 @@ PartRow = tuple[str, float | None, float | None]
 """What was different, ms, and what is usual."""
 
 
-def slowest_view(result: Slowest, *, details: bool = False) -> list[Block]:
+def slowest_view(result: Slowest, *, details: bool = False, folded: bool = False) -> list[Block]:
     """A table of each loop, and the slowest request's stages and GPU work.
 
     Args:
         details: those of all requests.
+        folded: on a page.
     """
     blocks: list[Block] = []
     for loop in result.loops:
         blocks += loop_blocks(loop)
-        for request in loop.requests if details else loop.requests[:1]:
-            blocks += beside(request)
-    return [*blocks, *(Paragraph(f"not known: {note}", "note") for note in result.notes)]
-
-
-def slowest_on_page(result: Slowest) -> list[Block]:
-    """A table of each loop, and folded the slowest request's stages and GPU work."""
-    blocks: list[Block] = []
-    for loop in result.loops:
-        blocks += loop_blocks(loop)
-        below = [block for request in loop.requests[:1] for block in beside(request)]
-        blocks += [Details("The slowest, stage by stage", below)] if below else []
+        shown = loop.requests if details else loop.requests[:1]
+        below = [block for request in shown for block in beside(request)]
+        blocks += [Details("The slowest, stage by stage", below)] if below and folded else below
     return [*blocks, *(Paragraph(f"Not known: {note}", "note") for note in result.notes)]
 
 
