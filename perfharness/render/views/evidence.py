@@ -117,9 +117,8 @@ def copies(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
 def counters(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
     """Counters of the GPUs, and what the kernels reached of the tensor cores' and the memory's peak."""
     found = [(stage.path, one) for stage in stages for one in stage.counters]
-    known = [one for one in COUNTERS if any(one[1](row) is not None for _, row in found)]
     note = "GPU counters: while the stage's operations ran, of the peak"
-    yield from _table(names, "GPU counters", note, known, found)
+    yield from _table(names, "GPU counters", note, COUNTERS, found)
     points = [(stage.path, one) for stage in stages if stage.limits is not None for one in stage.limits.roofline]
     note = "Roofline: the roof is the peak of the tensor cores, or of the memory at as many FLOP per byte"
     yield from _table(names, "roofline", note, ROOFLINES, points)
@@ -128,10 +127,11 @@ def counters(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
 def _table(
     names: Names, name: str, note: str, columns: Columns[Entry], found: Sequence[tuple[Path, Entry]]
 ) -> Iterator[Block]:
-    """A table, if it has rows; a stage is named in the first of its rows."""
+    """A table, if it has rows; a stage is named in the first of its rows. Columns without a value are left out."""
     if not found:
         return
-    made = table_of(name, columns, (one for _, one in found), note)
+    known = [(column, cell) for column, cell in columns if any(cell(one) is not None for _, one in found)]
+    made = table_of(name, known, (one for _, one in found), note)
     paths = [path for path, _ in found]
     firsts = [
         shortened(names[path]) if path != before else "" for path, before in zip(paths, [None, *paths], strict=False)

@@ -181,7 +181,7 @@ def latency_table(lines: Sequence[StageLine]) -> list[Block]:
     reasons = dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None)
     reasons |= dict.fromkeys(f"{line.path[-2]}: {line.reason}" for line in lines if line.is_rest and line.reason)
     return [
-        _named("latency", columns, {line.path: line for line in lines}, note),
+        _named("latency", _known(columns, lines, has_gpu=True), {line.path: line for line in lines}, note),
         *(Paragraph(f"Not known: {reason.replace('iterations', 'batches')}.", "note") for reason in reasons),
     ]
 
