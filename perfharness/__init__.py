@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfharness.notebook import show_with
 
-if TYPE_CHECKING:
-    from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
-    from perfharness.runs.analyze import analyze
-    from perfharness.runs.comparison.compare import compare_runs
-    from perfharness.runs.comparison.compare import compare_runs as compare
-    from perfharness.runs.launch import launch
-    from perfharness.runs.run import open_run
-    from perfharness.runs.series.cold_start import cold_start
-    from perfharness.runs.series.overhead import measure_overhead
-    from perfharness.runs.series.repeat import repeat, repeat_cases
-    from perfharness.runs.series.steadiness import unsteadiness
-    from perfharness.runs.series.sweep import sweep_processes
-    from perfharness_launcher.clocks import maximize_clocks
+RECORDER = ("PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range")
 
-__all__ = [
-    "PerfRecorder",
-    "analyze",
-    "cold_start",
-    "compare",
-    "compare_runs",
-    "get_default_arg_parser",
-    "launch",
-    "maximize_clocks",
-    "measure_overhead",
-    "mlperf",
-    "open_run",
-    "parse_validate_default_args",
-    "repeat",
-    "repeat_cases",
-    "report",
-    "startup_range",
-    "stress",
-    "sweep_processes",
-    "unsteadiness",
-]
-
-# The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
-# this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
-    "cold_start": "perfharness.runs.series.cold_start",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
-    "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
+    "launch_in_turns": "perfharness.runs.series.launching",
+    "launch_series": "perfharness.runs.series.launching",
+    "load_suite": "perfharness.bench.suite.check",
+    "machine_changes": "perfharness.runs.series.machine:changes_between",
     "maximize_clocks": "perfharness_launcher.clocks",
-    "measure_overhead": "perfharness.runs.series.overhead",
-    "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",
-    "repeat": "perfharness.runs.series.repeat",
-    "repeat_cases": "perfharness.runs.series.repeat",
     "report": "perfharness.render.report.files",
+    "run_mlperf": "perfharness.load.mlperf.run:mlperf",
+    "run_suite": "perfharness.bench.suite.run",
     "stress": "perfharness.load.stress",
-    "sweep_processes": "perfharness.runs.series.sweep",
-    "unsteadiness": "perfharness.runs.series.steadiness",
 }
+"""The module of each, and its name there where that is another one; their types are in `__init__.pyi`."""
+
+__all__ = [*RECORDER, *USE_CASES]
 
 
 def __getattr__(name: str) -> Any:
@@ -70,7 +35,11 @@ def __getattr__(name: str) -> Any:
 
         module, _, own_name = USE_CASES[name].partition(":")
         return getattr(import_module(module), own_name or name)
-    if name in __all__:
+    if name == "__version__":
+        from perfharness.distribution import VERSION
+
+        return VERSION
+    if name in RECORDER:
         import perfharness.recorder
 
         return getattr(perfharness.recorder, name)

@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from perfharness.errors import ResultError, UsageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
 
 STDOUT = Path("-")
 """As an output, standard output."""
@@ -88,6 +90,16 @@ def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
 def write_model(path: Path, model: BaseModel) -> None:
     """Write it as JSON, atomically. Raises `ResultError`, as `replacing` does."""
     write_text(path, lambda file: print(model.model_dump_json(indent=2), file=file))
+
+
+def read_model(path: Path, model: type[Model]) -> Model | None:
+    """Read what `write_model` wrote; None where there is no file. Raises `ResultError` where it is damaged."""
+    try:
+        return model.model_validate_json(read_regular(path, follow=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged.") from error
 
 
 @contextmanager

@@ -58,11 +58,6 @@ class LaunchPlan:
     measured_s: float | None = None
 
 
-def folders_of(plans: Sequence[LaunchPlan]) -> list[str]:
-    """Names of the folders of the launches of a series."""
-    return [plan.options.output_dir.name for plan in plans]
-
-
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     """Plan a launch.
 

@@ -21,7 +21,7 @@ import orjson
 from perfharness.errors import LaunchError, UsageError
 from perfharness.files import is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.checks import PROCESS_FOLDER
-from perfharness.model.manifest import BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, RunManifest
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, SERIES_NAME, RunManifest
 
 STAGING_PREFIX = ".perfharness-run-"
 """A run that is being written, or whose launcher was killed."""
@@ -30,15 +30,17 @@ ASIDE_PREFIX = "run-"
 """A run without numbers, next to one that has some."""
 
 PREVIOUS_NAME = "previous"
-COLD_START = "cold_start.json"
-MARKERS = (MANIFEST_NAME, "repeat.json", "scaling.json", COLD_START, "overhead.json")
+MARKERS = (MANIFEST_NAME, SERIES_NAME)
 """Each marks a whole run, or series of launches; moved last."""
 
 LOAD_FILES = ("load.json", "mlperf.json")
 RUN_FILES = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
 CHART = re.compile(r"(telemetry_(gpu_\d+|host)|scaling)\.png|(telemetry|scaling)\.html")
-LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|traced|untraced|{EXPLAIN_NAME}", re.ASCII)
+LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|{EXPLAIN_NAME}", re.ASCII)
 """Folders of launches inside a series, and of the profiling pass of a run."""
+
+LAUNCHES_FOLDER = re.compile(r"traced|untraced|base|new(_\d{1,9})?", re.ASCII)
+"""Folders of launches of one kind, inside a series of several kinds."""
 
 Say = Callable[[str], None]
 """Called with a line when an earlier run is moved."""
@@ -79,21 +81,24 @@ def _entries_of(folder: Path) -> list[str]:
 
 
 def _is_launch(folder: Path) -> bool:
-    is_named = LAUNCH_FOLDER.fullmatch(folder.name) and is_plain_folder(folder)
-    return bool(is_named) and (is_run(folder) or bool(unfinished_runs(folder)))
+    if not is_plain_folder(folder):
+        return False
+    if LAUNCHES_FOLDER.fullmatch(folder.name):
+        return any(map(_is_launch, folder.iterdir()))
+    return bool(LAUNCH_FOLDER.fullmatch(folder.name)) and (is_run(folder) or bool(unfinished_runs(folder)))
 
 
 def has_numbers(folder: Path) -> bool:
     """Whether anything was measured in the run, or the series, there: a whole batch, if its processes were cut off."""
     entries = _entries_of(folder)
-    read = (BENCHMARK_MEAN_NAME, COLD_START, MANIFEST_NAME)
-    mean, cold, manifest = (_content(folder / name) if name in entries else {} for name in read)
+    read = (BENCHMARK_MEAN_NAME, SERIES_NAME, MANIFEST_NAME)
+    mean, series, manifest = (_content(folder / name) if name in entries else {} for name in read)
     is_whole = any(one.get("ended") == "ok" for one in manifest.get("processes", ()))
     return (
         any(name in LOAD_FILES for name in entries)
         or bool(mean.get("mean_data") or (is_whole and mean.get("mean_all_batches")))
-        or any(row.get("startup") for row in cold.get("rows", ()))
-        or any(has_numbers(folder / name) for name in entries if LAUNCH_FOLDER.fullmatch(name))
+        or any(row.get("figures") for row in series.get("rows", ()))
+        or any(has_numbers(folder / name) for name in entries if _is_launch(folder / name))
     )
 
 

@@ -54,14 +54,9 @@ def min_count(percentile: int) -> int:
 
 
 def summarise(values: Float64, mean: float | None = None) -> Statistics:
-    """Statistics of the values; all null where one of them is NaN, that is, could not be measured.
-
-    Percentiles interpolate linearly between the closest ranks (NumPy's default, type 7 of Hyndman and Fan 1996).
-
-    Args:
-        values: one per batch.
-        mean: a mean that is not that of the values (per item it is a ratio of totals), NaN where it is not known; None:
-            that of the values.
+    """Statistics of the values, one per batch; all null where one is NaN, that is, could not be measured. Percentiles
+    interpolate linearly between the closest ranks (type 7 of Hyndman and Fan 1996). `mean`: one that is not that of the
+    values (per item: a ratio of totals).
     """
     count = len(values)
     own_mean = figure(mean) if mean is not None and not np.isnan(mean) else None
@@ -110,10 +105,8 @@ def mean_interval(values: Float64) -> Interval | str:
 
 
 def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> Interval | str:
-    """The interval of the sum of the values over that of the counts, both in their order in time.
-
-    Args:
-        least: independent parts that there have to be.
+    """The interval of the sum of the values over that of the counts, both in their order in time; `least` independent
+    parts are needed.
     """
     total = float(counts.sum())
     ratio = float(values.sum()) / total
@@ -127,9 +120,8 @@ def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPEND
 def batch_variance(
     residuals: Float64, batches: Sequence[int] = SHARE_BATCHES, least: float = MIN_INDEPENDENT
 ) -> float | str:
-    """The variance of the sum of residuals, which add up to 0, in their order in time; or why it is not known.
-
-    It is widened: 1.96 of its roots are the interval of Student's t.
+    """The variance of the sum of residuals, which add up to 0, in their order in time, widened so that 1.96 of its
+    roots are the interval of Student's t; or why it is not known.
     """
     count = len(residuals)
     if count < MIN_INDEPENDENT:
@@ -149,9 +141,8 @@ def batch_variance(
 
 
 def _independence(residuals: Float64) -> float:
-    """How many independent values one is worth, by its lag-one autocorrelation beside a linear trend; at most 1.
-
-    A trend is no dependence: it is in the variance between batches.
+    """How many independent values one is worth, by its lag-one autocorrelation beside a linear trend (which is in the
+    variance between batches); at most 1.
     """
     count = len(residuals)
     position = np.arange(count) - (count - 1) / 2
@@ -184,11 +175,7 @@ def milder(share: float) -> float:
 
 def share_inflation(below: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> float | str:
     """How many values are worth one independent value, to know the share of those below a threshold; at least 1.
-
-    Args:
-        below: how many of each block in time are below it.
-        counts: how many each block has.
-        least: independent blocks that there have to be.
+    `below`, `counts`: of each block in time; `least` independent blocks are needed.
     """
     total = float(counts.sum())
     share = float(below.sum()) / total
@@ -248,9 +235,8 @@ def trend(values: Sequence[float] | Float64, alpha: float = ALPHA) -> Slope | No
 
 
 def growth(levels: Float64) -> Slope:
-    """The growth of a level that keeps what it gained, as memory does: the mean step, with Student's interval.
-
-    Steps are independent even where a level wanders at random; one large step, as of a cache, widens the interval.
+    """The growth of a level that keeps what it gained, as memory does: the mean step, with Student's interval. Steps
+    are independent even where a level wanders at random; one large step widens the interval.
     """
     steps = np.diff(levels)
     return Slope(float(steps.mean()), *student_interval(steps))

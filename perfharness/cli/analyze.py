@@ -123,20 +123,12 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
     """Print each run, then the table of a series; as JSON, add them to the documents."""
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)
-    if output.is_json or not analyzed.located.is_series:
+    if output.is_json or analyzed.series is None:
         return
-    from perfharness.render.terminal.series import (  # few runs are a series
-        print_cold_start,
-        print_repeat,
-        print_scaling,
-    )
+    from perfharness.render.console import print_blocks
+    from perfharness.render.views.series import series_view  # few runs are a series
 
-    if analyzed.scaling is not None:
-        print_scaling(output.results, analyzed.scaling)
-    if analyzed.cold_start is not None:
-        print_cold_start(output.results, analyzed.cold_start)
-    if analyzed.repeat is not None:
-        print_repeat(output.results, analyzed.repeat)
+    print_blocks(output.results, series_view(analyzed.series))
 
 
 def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, documents: dict[str, Tree]) -> None:

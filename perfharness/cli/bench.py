@@ -183,8 +183,8 @@ def _range_of(sizes: list[int] | str | None) -> tuple[int, int]:
 
 def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSettings) -> int:
     from perfharness.bench import load_suite, run_startup
-    from perfharness.bench.suite.startup import FIGURES
-    from perfharness.render.terminal.series import print_cold_start
+    from perfharness.render.console import print_blocks
+    from perfharness.render.views.series import series_view
 
     messages = Console(stderr=True)
     found = run_startup(
@@ -194,10 +194,10 @@ def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSe
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
     )
-    print_cold_start(Console(), found, FIGURES)
+    print_blocks(Console(), series_view(found))
     say(messages, f"Results: {run.output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
-    statuses = [row.status for row in found.rows if row.status == "failed" or row.cache != "unknown"]
+    statuses = [row.status for row in found.rows if row.status == "failed" or row.label != "first"]
     return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
 
 

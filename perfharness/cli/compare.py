@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,17 +32,34 @@ from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
+    from perfharness.runs.comparison.revision import Worktree
     from perfharness_launcher.options import LaunchOptions
+    from perfharness_launcher.plan import LaunchPlan
+    from perfharness_launcher.supervise import Observer
 
 MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
 """Groups of options in the help."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
+REV, LAUNCH = "--rev", "perfharness.launch"
+"""The option that ends those of `compare`, and where the words after its commit are kept."""
+
+
+class CompareCommand(GroupedCommand):
+    """A command whose options end at `--rev REV`: what follows are the arguments of a launch."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Keep the arguments of the launch for the verb."""
+        end = next((place for place, word in enumerate(args) if word.partition("=")[0] == REV), len(args))
+        end += 1 if args[end : end + 1] != [REV] else 2
+        ctx.meta[LAUNCH] = args[end:]
+        return super().parse_args(ctx, args[:end])
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("compare", cls=GroupedCommand)(compare_verb)
+    app.command("compare", cls=CompareCommand)(compare_verb)
 
 
 def percentage(text: Any) -> Any:
@@ -80,12 +97,12 @@ class CompareSettings(BaseModel):
     min_effect: Annotated[
         float,
         BeforeValidator(percentage),
-        Option(("--min-effect",), DECIDING, "Smallest change that counts.", metavar="PERCENT", show_default="2%"),
+        Option(("--min-effect",), DECIDING, "Smallest change that counts. [default: 2%]", metavar="PERCENT"),
     ] = 0.02
     alpha: Annotated[
         float,
         BeforeValidator(percentage),
-        Option(("--alpha",), DECIDING, "False-alarm rate over all rows.", metavar="PERCENT", show_default="5%"),
+        Option(("--alpha",), DECIDING, "False-alarm rate over all rows. [default: 5%]", metavar="PERCENT"),
     ] = Field(default=0.05, gt=0, lt=0.5)
     spread: Annotated[
         float | None,
@@ -93,7 +110,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--spread",),
             DECIDING,
-            "Known standard deviation between launches. Without it one launch per side decides nothing.",
+            "Known standard deviation between launches. Without it one launch per side proves nothing.",
             metavar="PERCENT",
         ),
     ] = Field(default=None, gt=0)
@@ -121,17 +138,27 @@ class CompareSettings(BaseModel):
             metavar="LAUNCH",
         ),
     ] = []
+    rev: Annotated[
+        str | None,
+        Option(
+            (REV,),
+            MEASURE,
+            "Launch a script of this commit and of the working tree in turns; the commit is BASE. Arguments of "
+            "`perfharness launch` follow, so this is the last option.",
+            metavar="REV … SCRIPT",
+        ),
+    ] = None
     repeat: Annotated[
-        int | None, Option(("--repeat",), MEASURE, f"Launches of each --run. [default: {DEFAULT_COUNT}]", metavar="N")
+        int | None, Option(("--repeat",), MEASURE, f"Launches of each version. [default: {DEFAULT_COUNT}]", metavar="N")
     ] = Field(default=None, ge=1)
     output_dir: Annotated[
-        Path | None,
-        Option(("-o", "--output-dir"), MEASURE, f"Folder of the launches of --run. [default: {OUTPUT_DIR}]"),
+        Path | None, Option(("-o", "--output-dir"), MEASURE, f"Folder of the launches. [default: {OUTPUT_DIR}]")
     ] = None
 
 
 @with_settings()
 def compare_verb(
+    context: typer.Context,
     sides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -148,16 +175,17 @@ def compare_verb(
 ) -> None:
     """Compare stages, throughput, latency, memory, energy and start-up of NEW with those of BASE.
 
-    The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided,
-    not-comparable.
+    The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided (not
+    proven), not-comparable.
 
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
-    from perfharness.runs.comparison.compare import compare_sides, read_side
+    from perfharness.runs.comparison.compare import compare_sides
     from perfharness.runs.comparison.limits import parse_limit
-    from perfharness.runs.comparison.matched_sides import CompareOptions
+    from perfharness.runs.comparison.match import CompareOptions
+    from perfharness.runs.comparison.sides import read_side
 
     verdicts = _verdicts(asked.fail_on)
     options = CompareOptions(
@@ -167,12 +195,16 @@ def compare_verb(
         stages=tuple(asked.stage),
         limits=tuple(parse_limit(text) for text in asked.fail_if),
     )
+    chosen = [name for name, value in (("BASE NEW", sides), ("--run", asked.run), (REV, asked.rev)) if value]
+    if len(chosen) > 1:
+        raise UsageError(f"{chosen[0]} and {chosen[1]} both say what is compared; drop one of them")
+    folder = asked.output_dir or Path(OUTPUT_DIR)
     if asked.run:
-        if sides:
-            raise UsageError(f"--run measures both sides, so {sides[0]} cannot be one; leave one of the two away")
-        sides = _measure(asked.run, asked.repeat or DEFAULT_COUNT, asked.output_dir or Path(OUTPUT_DIR), output)
+        sides = _measure_runs(asked.run, asked.repeat or DEFAULT_COUNT, folder, output)
+    elif asked.rev is not None:
+        sides = _measure_revision(asked.rev, context.meta[LAUNCH], asked.repeat or DEFAULT_COUNT, folder, output)
     elif asked.repeat is not None or asked.output_dir is not None:
-        raise UsageError("--repeat and -o are about launches of --run; without it, nothing is launched")
+        raise UsageError("--repeat and -o are about launches of --run or --rev; without these, nothing is launched")
     if len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
     base, *others = [read_side(side, reading.read_as()) for side in sides or ()]
@@ -181,64 +213,96 @@ def compare_verb(
     raise typer.Exit(_exit_code(comparison, verdicts, output))
 
 
-def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) -> list[str]:
+def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
+    """Launch the commands in turns; returns the folder of each."""
+    if len(runs) < 2:
+        raise UsageError("--run is given once; give it once for BASE and once for each NEW")
+    cases = [_launch_of(_words(text), f"--run '{text}'") for text in runs]
+    return _measure(cases, count, folder, output)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--run '{text}': {error}") from error
+
+
+def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
+    """Launch the script of a commit and of the working tree in turns; returns the folder of each."""
+    from perfharness.runs.comparison.revision import worktree_of
+
+    new = _launch_of(words, f"{REV} {revision}")
+    with worktree_of(revision, new.script) as tree:
+        return _measure([tree.options(new), new], count, folder, output, tree)
+
+
+def _measure(
+    cases: Sequence[LaunchOptions], count: int, folder: Path, output: Output, tree: Worktree | None = None
+) -> list[str]:
     """Launch all in turns; returns the folder of each.
+
+    Args:
+        tree: where the launches of the first are made.
 
     Raises:
         UsageError: a command line is wrong; nothing was started.
         LaunchError: it was interrupted, and what was measured is not compared.
     """
     from perfharness.cli.launch import watching_one
-    from perfharness.runs.series.repeat import plan_repeats, repeat_request, run_repeats
-    from perfharness_launcher.options import command_of
+    from perfharness.runs.series.launching import labels_of_turns, series_in_turns
 
-    if len(runs) < 2:
-        raise UsageError("--run is given once; give it once for BASE and once for each NEW")
-    names = ["base", "new"] if len(runs) == 2 else ["base", *(f"new_{place}" for place in range(1, len(runs)))]
-    cases = [_launch_of(text, output_dir / name) for text, name in zip(runs, names, strict=True)]
-    commands = [command_of(case, "--repeat", str(count)) for case in cases]
-    for one in run_repeats(plan_repeats(cases, repeat_request(count), commands), partial(watching_one, output=output)):
+    labels = labels_of_turns(len(cases))
+
+    def place(label: str) -> AbstractContextManager[None]:
+        return tree.entered() if tree is not None and label == labels[0] else nullcontext()
+
+    @contextmanager
+    def observe(plan: LaunchPlan) -> Iterator[Observer]:
+        with place(plan.options.output_dir.parent.name), watching_one(plan, output) as observer:
+            yield observer
+
+    series = series_in_turns(cases, folder.absolute() if tree is not None else folder, count)
+    series.plan(place)
+    for one in series.run(observe, output.message):
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.interrupted:
-            raise LaunchError(f"interrupted; what was measured lies in {output_dir}")
-    return [str(case.output_dir) for case in cases]
+            raise LaunchError(f"interrupted; what was measured lies in {folder}")
+    measured = folder if series.folder.absolute() == folder.absolute() else series.folder
+    return [str(measured / label) for label in labels]
 
 
-def _launch_of(text: str, folder: Path) -> LaunchOptions:
+def _launch_of(words: Sequence[str], where: str) -> LaunchOptions:
     """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
     from perfharness_launcher.options import LaunchOptions, launch_options
 
     try:
-        context, values = read_command_line(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"--run '{text}': {error}") from error
+        context, values = read_command_line(words)
     except CommandLineError as error:
         raise UsageError(
-            f"--run '{text}': {command_line_error(error)}; give what stands behind `perfharness launch`"
+            f"{where}: {command_line_error(error)}; give what stands behind `perfharness launch`"
         ) from error
     named = given(context, values)
     settings = {*LaunchOptions.model_fields} - {"script", "script_arguments", "output_dir", "explain"}
     if other := sorted({*named} - settings - {"script", "script_arguments", "config"}):
         name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
-        raise UsageError(f"--run '{text}': {name} is no option of one launch among several; leave it away there")
+        raise UsageError(f"{where}: {name} is no option of one launch among several; drop it, or give it to compare")
     chosen = {name: value for name, value in named.items() if name in settings}
-    chosen |= {"explain": False, "output_dir": folder}
+    chosen |= {"explain": False}
     return launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
 
 
 def _show(comparison: Comparison, output: Output) -> None:
     if output.is_json:
         sys.stdout.write(ascii_json(comparison.model_dump_json(indent=2)) + "\n")
-    elif output.format == "md":
-        from perfharness.render.comparison.markdown import comparison_markdown
+        return
+    from perfharness.render.console import print_blocks
+    from perfharness.render.views.compare import compare_view
 
-        sys.stdout.write(comparison_markdown(comparison))
-    else:
-        from perfharness.render.comparison.terminal import print_comparison
-
-        print_comparison(output.results, comparison)
+    print_blocks(output.results, compare_view(comparison, fold=output.format == "md"))
+    output.findings(finding for version in comparison.versions for finding in version.findings)
 
 
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:

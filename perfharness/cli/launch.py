@@ -41,12 +41,12 @@ from perfharness_launcher.options import (
     LaunchOptions,
     launch_options,
 )
-from perfharness_launcher.plan import LaunchPlan, folders_of
-from perfharness_launcher.staging import series_folder
+from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
-    from perfharness.runs.series.repeat_file import RepeatRequest
+    from perfharness.runs.series.launching import SeriesRun
+    from perfharness.runs.series.model import Series
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -69,20 +69,20 @@ class DryRun(BaseModel):
     dry_run: Annotated[bool, Option(("--dry-run",), OUTPUT, "Print the plan and start nothing.")] = False
 
 
-class Series(DryRun):
+class SeriesSettings(DryRun):
     """How many launches there are, and where the settings of each are."""
 
     np_sweep: Annotated[
         str | None, Option(("--np-sweep",), SERIES, "Launch with each number of processes.", metavar="N,…")
     ] = None
-    cold_start: Annotated[
-        int | None,
-        Option(("--cold-start",), SERIES, "Start N times with a cold file cache, N with a warm one.", metavar="N"),
-    ] = None
     repeat: Annotated[
         int | None,
-        Option(("--repeat",), SERIES, "Launch N times, and print each number with its interval.", metavar="N"),
+        Option(("--repeat",), SERIES, "Launch N times; print means with their 95 % intervals.", metavar="N"),
     ] = None
+    cold: Annotated[
+        bool,
+        Option(("--cold",), SERIES, "Time start-up with an empty file cache and with a warm one, --repeat times each."),
+    ] = False
     overhead: Annotated[
         bool,
         Option(("--overhead",), SERIES, "Measure what tracing costs: launch traced and untraced in turns."),
@@ -116,7 +116,7 @@ def launch_verb(
         ),
     ] = None,
     *,
-    series: Series,
+    series: SeriesSettings,
     output: FullOutput,
     **settings: Any,
 ) -> None:
@@ -127,22 +127,20 @@ def launch_verb(
     Exit codes: 0 success; 1 a process failed; 2 usage; 3 a check failed, or nothing could be measured.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
-    request = parse_repeat(series.repeat, default=series.overhead)
-    with naming_settings(asked):
-        numbers = parse_numbers(series.np_sweep)
-        launches = launches_of(asked, numbers, series.cold_start, request, overhead=series.overhead)
-    plans = planned(context, launches, output, dry_run=series.dry_run)
-    if series.dry_run:
+    if series == SeriesSettings(dry_run=series.dry_run, config=series.config):
+        plans = planned(context, [asked], output, dry_run=series.dry_run)
+        if not series.dry_run:
+            raise typer.Exit(show_launch(plans[0], output))
         return
-    if request is not None and series.overhead:
-        raise typer.Exit(show_overhead(asked, request, plans, output))
-    if request is not None:
-        raise typer.Exit(show_repeat(asked, request, plans, output))
-    if series.cold_start is not None:
-        raise typer.Exit(show_cold_start(asked, plans, output))
-    if numbers is not None:
-        raise typer.Exit(show_sweep(asked, plans, output))
-    raise typer.Exit(show_launch(plans[0], output))
+    from perfharness.runs.series.launching import series_of
+
+    numbers, kind = parse_numbers(series.np_sweep), {"cold": series.cold, "overhead": series.overhead}
+    with naming_settings(asked):
+        series_run = series_of(asked, series.repeat, numbers, command=command_line(), **kind)
+    launches = [one.options for one in series_run.launches]
+    series_run.plans = planned(context, launches, output, dry_run=series.dry_run)
+    if not series.dry_run:
+        raise typer.Exit(show_series(series_run, output))
 
 
 def planned(
@@ -180,38 +178,6 @@ def naming_settings(options: LaunchOptions) -> Iterator[None]:
         raise UsageError(f"{error} ({', '.join(options.settings.names)}: from {options.settings.file})") from error
 
 
-def launches_of(
-    options: LaunchOptions,
-    np_sweep: Sequence[int] | None,
-    cold_start: int | None,
-    request: RepeatRequest | None = None,
-    *,
-    overhead: bool = False,
-) -> Sequence[LaunchOptions]:
-    """The options of each launch. Raises `UsageError`."""
-    if request is not None:
-        from perfharness.runs.series.repeat import repeat_options
-
-        if np_sweep is not None or cold_start is not None:
-            raise UsageError("--repeat cannot be combined with --np-sweep or --cold-start")
-        if overhead:
-            from perfharness.runs.series.overhead import overhead_options
-
-            return overhead_options(options, request)
-        return repeat_options(options, request)
-    if cold_start is not None:
-        from perfharness.runs.series.cold_start import cold_start_options
-
-        if np_sweep is not None:
-            raise UsageError("--cold-start cannot be combined with --np-sweep")
-        return cold_start_options(options, cold_start)
-    if np_sweep is not None:
-        from perfharness.runs.series.sweep import sweep_options
-
-        return sweep_options(options, np_sweep)
-    return [options]
-
-
 def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Parse the words after `perfharness launch`; returns context and values, raises as the command does."""
     app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
@@ -246,16 +212,6 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     if not all(part.isdigit() for part in parts):
         raise UsageError(f"--np-sweep {text}: must be numbers of processes, as in 1,2,4,8")
     return tuple(int(part) for part in parts)
-
-
-def parse_repeat(count: int | None, *, default: bool) -> RepeatRequest | None:
-    """Read --repeat, or take its default; None: one launch. Raises `UsageError`."""
-    if count is None and not default:
-        return None
-    from perfharness.runs.series.repeat import repeat_request
-    from perfharness.runs.series.repeat_file import DEFAULT_COUNT
-
-    return repeat_request(DEFAULT_COUNT if count is None else count)
 
 
 @contextmanager
@@ -303,120 +259,55 @@ def _shortest(folder: Path) -> str:
     return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
-def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
-    """Launch repeatedly, and print each number with its interval over launches.
+def show_series(series_run: SeriesRun, output: Output) -> int:
+    """Launch several times, and print what the launches come to.
 
-    Returns 0: success; 3: a launch or a check failed; 1: none was measured, or it was interrupted.
+    Returns 0: success; 3: a launch or a check failed, or nothing was measured; 1: no launch ended well, or it was
+    interrupted.
     """
-    from perfharness.render.terminal.series import print_repeat
-    from perfharness.runs.series.repeat import plan_repeats, run_repeats
+    from perfharness.render.console import print_blocks
+    from perfharness.render.views.series import series_view
 
-    findings, interrupted = [], False
+    findings: list[Finding] = []
     missing: Sequence[Finding] = ()  # from the history: reported once
-    (case,) = plan_repeats([options], request, [command_line()], [plans])
-    for one in run_repeats([case], partial(watching_one, output=output), output.message):
+    interrupted = False
+    for one in series_run.run(partial(watching_one, output=output), output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.result is not None:
-            name = one.row.folder
+            name = str(one.result.folder.relative_to(series_run.options.output_dir.absolute()))
             findings += [
                 replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
                 for finding in one.result.findings
                 if finding not in one.result.history_findings
             ]
             missing = one.result.history_findings
-    repeat = case.repeat
+    series = series_run.series
+    if series.kind == "processes":
+        draw_scaling(series, series_run.folder, output)
     if output.is_json:
-        output.json_document(repeat.model_dump(mode="json"))
+        output.json_document(series.model_dump(mode="json"))
     else:
-        print_repeat(output.results, repeat)
-    findings += [*repeat.findings, *missing]
+        print_blocks(output.results, series_view(series))
+    findings += [*series.findings, *missing]
     output.findings(findings)
-    output.message(f"Results: {case.folder.absolute()}")
-    if interrupted or not repeat.measured:
+    folder = shlex.quote(_shortest(series_run.folder.absolute()))
+    output.message(f"Results: {series_run.folder.absolute()}. Next: perfharness report {folder}")
+    if interrupted or not any(row.ended_well for row in series.rows):
         return EXIT_FAILED
-    return EXIT_CHECK_FAILED if len(repeat.measured) < len(repeat.rows) else exit_code(findings)
+    if not series.measured() or any(row.status == "failed" for row in series.rows):
+        return EXIT_CHECK_FAILED
+    return exit_code(findings)
 
 
-def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
-    """Launch traced and untraced in turns, and print what tracing costs.
-
-    Returns 0: success; 3: a launch failed, or tracing costs so much that traced times mislead, or a check; 1: nothing
-    was measured of one kind, or it was interrupted.
-    """
-    from perfharness.render.terminal.overhead import print_overhead
-    from perfharness.runs.series.file import TRACED, UNTRACED
-    from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
-    from perfharness.runs.series.repeat import plan_repeats, run_repeats
-
-    interrupted = False
-    of_each = [plans[: request.count], plans[request.count :]]
-    cases = plan_repeats(overhead_cases(options), request, [command_line()] * 2, of_each)
-    with series_folder(options.output_dir, (TRACED, UNTRACED), output.message) as series:
-        for one in run_repeats(cases, partial(watching_one, output=output)):
-            interrupted = interrupted or one.interrupted
-            if one.error is not None:
-                say(output.errors, str(one.error))
-        measured = summarize_overhead(options, cases, command_line())
-    if output.is_json:
-        output.json_document(measured.model_dump(mode="json"))
-    else:
-        print_overhead(output.results, measured)
-    output.findings(measured.findings)
-    output.message(f"Results: {series.path.absolute()}")
-    if interrupted or not all(case.launches for case in cases):
-        return EXIT_FAILED
-    is_short = any(len(case.launches) < len(case.rows) for case in cases)
-    return EXIT_CHECK_FAILED if is_short else exit_code(measured.findings)
-
-
-def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:
-    """Run a sweep and print its curve.
-
-    Returns 0: success; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
-    """
-    from perfharness.render.charts.drawing import draw as draw_pictures
+def draw_scaling(series: Series, folder: Path, output: Output) -> None:
+    """Draw the curve of a series of numbers of processes into its folder."""
+    from perfharness.render.charts.drawing import draw
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
-    from perfharness.render.terminal.series import print_scaling
-    from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
-    launches = []
-    with series_folder(options.output_dir, folders_of(plans), output.message) as series:
-        for one in run_sweep(plans, command_line(), partial(watching_one, output=output)):
-            launches.append(one)
-            if one.error is not None:
-                say(output.errors, str(one.error))
-            if one.result is not None:
-                output.findings([*one.result.summary.findings, *one.result.history_findings])
-        swept = summarize_sweep(options, plans, launches, command_line())
-        rows = [point.row for point in swept.scaling.points]
-        if any(row.items_per_second or row.latency_p50_ms for row in rows):
-            try:
-                draw_pictures([scaling_picture(swept.scaling)], swept.folder, SCALING_PAGE)
-            except PerfHarnessError as error:
-                output.message(str(error))
-    if output.is_json:
-        output.json_document(swept.scaling.model_dump(mode="json"))
-    else:
-        print_scaling(output.results, swept.scaling)
-    output.message(f"Results: {series.path.absolute()}")
-    return sweep_exit_code(launches)
-
-
-def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:
-    """Run cold starts and print their table; returns the exit code."""
-    from perfharness.render.terminal.series import print_cold_start
-    from perfharness.runs.series.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
-
-    launches = []
-    with series_folder(options.output_dir, folders_of(plans), output.message) as series:
-        for one in run_cold_start(plans, command_line(), partial(watching_one, output=output)):
-            launches.append(one)
-            measured = summarize_cold_start(options, plans, launches, command_line())
-    if output.is_json:
-        output.json_document(measured.found.model_dump(mode="json"))
-    else:
-        print_cold_start(output.results, measured.found)
-    output.message(f"Results: {series.path.absolute()}")
-    return cold_start_exit_code(measured.found, is_complete=measured.is_complete)
+    if series.measured():
+        try:
+            draw([scaling_picture(series)], folder, SCALING_PAGE)
+        except PerfHarnessError as error:
+            output.message(str(error))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.errors import ToolNotFoundError
-from perfharness.files import is_plain
+from perfharness.files import is_plain, read_model
 from perfharness.load.findings import keeps_up
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.result import percentile_of, slower_in
@@ -29,7 +29,6 @@ from perfharness.model.load import (
 from perfharness.model.load import PhaseResult as Phase
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadPoint, LoadReport
-from perfharness.runs.series.file import read_series
 
 Line = dict[str, Any]
 MAX_POINTS = 240
@@ -45,7 +44,7 @@ NO_FILES = f"the run has no {WINDOWS_NAME}"
 
 def load_report(folder: Path) -> LoadReport | None:
     """Of a run folder; None where it was not under load. Raises `ResultError` where its files are damaged."""
-    result = read_series(folder / LOAD_NAME, LoadResult)
+    result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
     processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if is_plain(file)]

@@ -30,7 +30,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.notebook import notebook_html
-from perfharness.runs.comparison.load_test import of_no_concern
+from perfharness.runs.comparison.load_tests import of_no_concern
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun

@@ -44,6 +44,7 @@ class KernelKind(str, Enum):
     """The kind of work, by the kernel's name."""
 
     TENSOR_CORE = "tensor-core"
+    FP32 = "fp32-matrix"  # without tensor cores
     MATRIX = "matrix"
     MEMORY = "memory"
     COMMUNICATION = "communication"

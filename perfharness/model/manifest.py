@@ -23,6 +23,7 @@ BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 LOAD_NAME = "load.json"
 MLPERF_NAME = "mlperf.json"
 BENCH_NAME = "bench.json"
+SERIES_NAME = "series.json"
 EXPLAIN_NAME = "explain"  # folder of the profiling pass in that of the measured run: a whole run folder
 MANIFEST_VERSION = 1
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,6 @@ def html_page(document: Document) -> str:
         library=_trusted(library) if has_charts else "",
         script=_trusted(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
-        ids=_ids(),
         max_rows=MAX_ROWS,
     )
     return made
@@ -57,13 +55,8 @@ def html_page(document: Document) -> str:
 def html_fragment(blocks: Sequence[Block]) -> str:
     """Blocks for a notebook, without charts and scripts."""
     shown = [block for block in blocks if not isinstance(block, Chart)]
-    made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS, ids=_ids())
+    made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS)
     return made
-
-
-def _ids() -> Iterator[str]:
-    """Ids of sections, in order."""
-    return (f"section-{number}" for number in itertools.count(1))
 
 
 @cache

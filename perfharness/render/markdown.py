@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 
@@ -60,7 +61,8 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
                 yield f"- {escaped(one.label)}: **{escaped(one.value)}**" + (f" ({escaped(one.note)})" * bool(one.note))
             yield ""
         elif isinstance(block, Details):
-            yield from (f"**{escaped(block.title)}**", "", *_lines(block.blocks, level))
+            summary = f"<summary>{html.escape(safe_line(block.title))}</summary>"
+            yield from ("<details>", summary, "", *_lines(block.blocks, level), "</details>", "")
         elif isinstance(block, Section):
             below = list(_lines([*block.blocks, *block.sections], level + 1))
             if below:  # a section of charts only has nothing to say here

@@ -16,10 +16,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.mlperf import MlperfResult
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import Benchmark, BenchmarkMean
-from perfharness.runs.series.cold_start_file import ColdStart
-from perfharness.runs.series.overhead import Overhead
-from perfharness.runs.series.repeat_file import Repeat
-from perfharness.runs.series.scaling import Scaling
+from perfharness.runs.series.model import Series
 
 KINDS: dict[str, type[BaseModel]] = {
     "benchmark": Benchmark,
@@ -28,11 +25,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "recorder": RecorderJournal,
     "bench": BenchSuiteResult,
     "sweep": SweepFile,
-    "cold_start": ColdStart,
+    "series": Series,
     "comparison": Comparison,
-    "scaling": Scaling,
-    "overhead": Overhead,
-    "repeat": Repeat,
     "load": LoadResult,
     "slowest": Slowest,
     "mlperf": MlperfResult,

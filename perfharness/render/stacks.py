@@ -12,12 +12,12 @@ from perfharness.render.text import safe_line
 
 
 def write_stacks(stacks: Mapping[str, Iterable[Stack]], path: Path) -> None:
-    """Write the stacks of each name (a process and a stage). Raises `ResultError` where the file cannot be written."""
+    """Write the stacks of each name (a process and a stage). Raises `ResultError`."""
     write_text(path, lambda file: file.writelines(f"{line}\n" for line in collapsed(stacks)))
 
 
 def collapsed(stacks: Mapping[str, Iterable[Stack]]) -> Iterator[str]:
-    """A line a stack, `name;outermost;…;innermost count`; the count is in microseconds a batch.
+    """A line per stack, `name;outermost;…;innermost count`; the count is in microseconds per batch.
 
     Stacks of less than half a microsecond are left out.
     """

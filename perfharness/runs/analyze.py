@@ -26,24 +26,20 @@ from perfharness.runs.files.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from perfharness.runs.series.cold_start_file import ColdStart
-    from perfharness.runs.series.repeat_file import Repeat
-    from perfharness.runs.series.scaling import Scaling
+    from perfharness.runs.series.model import Series
 
 
 @dataclass(frozen=True)
 class AnalyzedRuns:
-    """A run, or the runs of a repeat, a sweep or cold starts, analysed again.
+    """A run, or the runs of a series, analysed again.
 
     Attributes:
-        scaling, cold_start, repeat: what of the series was computed again; None where the folder has none.
+        series: computed again; None of a single run.
     """
 
     located: Located
     summaries: Sequence[RunSummary]
-    scaling: Scaling | None = None
-    cold_start: ColdStart | None = None
-    repeat: Repeat | None = None
+    series: Series | None = None
 
     def results_of(self, summary: RunSummary) -> dict[str, ProcessResult]:
         """Of a run, the results that were asked for: all, or those of one process."""
@@ -52,7 +48,7 @@ class AnalyzedRuns:
     @property
     def findings(self) -> list[Finding]:
         """What was found in what was asked for; of a series, processes are named with their runs."""
-        over_launches = [] if self.repeat is None else self.repeat.findings
+        over_launches = [] if self.series is None else self.series.findings
         return over_launches + [
             replace(finding, process=f"{summary.folder.name}/{finding.process}")
             if finding.process and self.located.is_series
@@ -145,18 +141,9 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
-    # They can launch, too: the launcher is more than the analysis of one run wants to import.
-    from perfharness.runs.series.cold_start import update_cold_start
-    from perfharness.runs.series.repeat import update_repeat
-    from perfharness.runs.series.sweep import update_scaling
+    from perfharness.runs.series.summary import update_series  # statistics that one run does not need
 
-    return AnalyzedRuns(
-        located,
-        summaries,
-        update_scaling(located.path, summaries),
-        update_cold_start(located.path, summaries),
-        update_repeat(located.path, summaries),
-    )
+    return AnalyzedRuns(located, summaries, update_series(located.path, summaries))
 
 
 def analyze_traces(

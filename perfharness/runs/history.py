@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import sqlalchemy as sa
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from perfharness.analysis.diagnosis import advise
 from perfharness.distribution import install_command
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import BENCH_NAME, RunManifest
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, path_text
-from perfharness.runs.comparison.compared_figure import Figure
-from perfharness.runs.comparison.compared_launch import DECIDING, VALIDITY, LaunchFigures, read_launch
-from perfharness.runs.comparison.launch_figures import stage_entries
-from perfharness.runs.comparison.load_test import LoadTest, LoadValue, read_load_test
+from perfharness.model.manifest import BENCH_NAME
+from perfharness.model.result import BENCHMARK_MEAN_NAME, path_text
+from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, read_launch
+from perfharness.runs.comparison.load_tests import LoadTest, LoadValue, read_load_test
+from perfharness.runs.comparison.promises import promises_of
+from perfharness.runs.figures import Figure, stage_entries
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
@@ -92,7 +90,7 @@ class Entry:
 
 def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int]) -> list[Entry]:
     """What lies in a folder: one run, each launch of a repeat, or a suite of `bench`. Raises `ResultError`."""
-    from perfharness.runs.comparison.compared_suite import read_suite_file, suite_file
+    from perfharness.runs.comparison.suites import read_suite_file, suite_file
 
     if (file := suite_file(folder)) is not None:
         suite = read_suite_file(file)
@@ -109,7 +107,7 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
     Args:
         diagnoses: by process; None: from its files.
     """
-    launch, manifest, test = read_launch(folder), read_manifest(folder), read_load_test(folder)
+    launch, test = read_launch(folder), read_load_test(folder)
     tree = read_results(folder / BENCHMARK_MEAN_NAME) or {}
     counts = {
         path: (stage.get("cpu_time") or {}).get("count") for path, stage in stage_entries(tree["stats_minus_warmup"])
@@ -117,8 +115,8 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
     details = {of: LoadValue(value, count=counts.get(of.path)) for of, value in launch.figures.items()}
     target: dict[str, str] = {}
     if test is not None:
-        details |= {**test.figures, **test.figures_of_phases}
-        target = dict(part.split("=", 1) for part in test.arguments or () if "=" in part)
+        details |= test.figures
+        target = dict(part.split("=", 1) for part in test.arguments if "=" in part)
     script = launch.environment["script"]
     facts = {
         "id": launch.run_id,
@@ -127,14 +125,18 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
         "model": script if "backend" in target else None,
         "backend": target.get("backend"),
         "precision": target.get("precision"),
-        "exit": _exit_code(manifest, launch, test),
+        "exit": _exit_code(folder, launch, test),
     }
-    return _entry(launch, facts, details, _promises(_diagnoses(folder, manifest) if diagnoses is None else diagnoses))
+    promises = [
+        {"stage": path_text(one.path), "cause": one.cause.code.value, "saves_ms": one.cause.saves_ms}
+        for one in promises_of(folder, diagnoses)
+    ]
+    return _entry(launch, facts, details, promises)
 
 
 def suite_entry(suite: BenchSuiteResult, folder: Path, exit_code: int) -> Entry:
     """A suite of `bench`; its cases are stages."""
-    from perfharness.runs.comparison.compared_suite import figures_of_suite, stage_of
+    from perfharness.runs.comparison.suites import figures_of_suite, stage_of
 
     launch = figures_of_suite(suite, folder)
     details = {of: LoadValue(value) for of, value in launch.figures.items()}
@@ -142,7 +144,7 @@ def suite_entry(suite: BenchSuiteResult, folder: Path, exit_code: int) -> Entry:
         if (latency := case.latency) is not None:
             mean = latency.mean
             found = LoadValue(mean.value, low=mean.low, high=mean.high, count=latency.iterations)
-            details[Figure(stage_of(case.case), "latency_mean")] = found
+            details[Figure(stage_of(case.case), "mean")] = found
     names = ("model", "backend", "precision")
     facts = {name: ", ".join(dict.fromkeys(getattr(case.case, name) for case in suite.cases)) for name in names}
     return _entry(launch, {"id": _suite_id(launch), "kind": "bench", "exit": exit_code, **facts}, details)
@@ -176,31 +178,15 @@ def _suite_id(launch: LaunchFigures) -> str:
     return f"bench-{sha256(launch.run_id.encode()).hexdigest()[:12]}"
 
 
-def _exit_code(manifest: RunManifest, launch: LaunchFigures, test: LoadTest | None) -> int:
+def _exit_code(folder: Path, launch: LaunchFigures, test: LoadTest | None) -> int:
     """As the command ended."""
     if test is not None and test.exit_code:
         return test.exit_code
+    manifest = read_manifest(folder)
     has_trace = manifest.tracer.kind != "none"
     if any(one.ended != "ok" or (has_trace and not one.left_traces) for one in manifest.processes):
         return 1
     return 3 if launch.errors else 0
-
-
-def _diagnoses(folder: Path, manifest: RunManifest) -> dict[str, Diagnosis]:
-    adapter, diagnoses = TypeAdapter(Diagnosis), {}
-    for process in manifest.measured_processes:
-        found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
-        with suppress(ValidationError):  # none, or that of another version
-            diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
-    return diagnoses
-
-
-def _promises(diagnoses: Mapping[str, Diagnosis]) -> list[Row]:
-    return [
-        {"stage": path_text(one.path), "cause": one.cause.code.value, "saves_ms": one.cause.saves_ms}
-        for one in advise(diagnoses)
-        if one.cause.saves_ms is not None
-    ]
 
 
 # ---- the database ----
@@ -409,7 +395,7 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
 
 def recorded_launch(name: str) -> LaunchFigures:
     """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
-    from perfharness.runs.comparison.compared_suite import read_suite
+    from perfharness.runs.comparison.suites import read_suite
 
     found = History().entry(name).run
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"

@@ -11,12 +11,20 @@ from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.statistics import summarise
-from perfharness.analysis.suites.latency import mean_estimate
-from perfharness.model.bench import Estimate
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
 
 REST = "(outside of stages)"
 """Last key of the path of what is outside of stages."""
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean with its 95 % interval, or the reason why there is none."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class StageLine:
     gpu_per_item: float | None
     gpu_busy_per_item: float | None
     is_rest: bool = False
-    cpu_mean: Estimate | None = None  # its interval is within this launch only
+    cpu_mean: MeanInterval | None = None  # its interval is within this launch only
     cpu_share: float | None = None  # of the time of all batches of its loop
     gpu_busy_share: float | None = None  # of their busy time; stages may overlap on the GPU
     limited_by: str | None = None
@@ -144,8 +152,13 @@ def _statistics(found: Tree | None) -> Statistics | None:
     return None if found is None else Statistics(**found)
 
 
-def _mean(values: Float64) -> Estimate | None:
-    return mean_estimate(values) if len(values) and not np.isnan(values).any() else None
+def _mean(values: Float64) -> MeanInterval | None:
+    if not len(values) or np.isnan(values).any():
+        return None
+    from perfharness.analysis.suites.latency import mean_estimate  # a report has intervals, a terminal has none
+
+    found = mean_estimate(values)
+    return MeanInterval(found.value, found.low, found.high, found.reason)
 
 
 def _share(part: Float64, whole: Float64) -> float | None:

@@ -150,11 +150,10 @@ def test_a_sweep_has_the_gpu_beside_the_throughput(tmp_path: Path) -> None:
     done = launch(tmp_path, "--np-sweep", "1,2", "-w", "2", "--tracer", "nsys", str(SCRIPT), "--batches", "150",
                   telemetry=True)  # fmt: skip
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    scaling = load(tmp_path / "scaling.json")
-    for point in scaling["points"]:
-        assert point["row"]["status"] == "ok", point
-        (gpu,) = point["row"]["gpus"]
-        assert 0 < gpu["busy_share"] <= 1
-        assert gpu["power_w"] > 50
-    assert scaling["points"][1]["slowdown"] > 1.3, "one process alone keeps this GPU busy"
-    assert scaling["knee"]["num_processes"] == 1
+    series = load(tmp_path / "series.json")
+    for row in series["rows"]:
+        assert row["status"] == "ok", row
+        assert 0 < row["figures"][""]["gpu_busy_share"] <= 1
+        assert row["figures"][""]["gpu_power_w"] > 50
+    assert series["rows"][1]["figures"][""]["slowdown"] > 1.3, "one process alone keeps this GPU busy"
+    assert series["knee"] == 1

@@ -37,9 +37,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("mode", ["eager", "cudagraph"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_scenario_is_valid(tmp_path: Path, scenario: str, mode: str) -> None:
-    done = api.mlperf(
-        MODEL, backend=f"torch/{mode}", scenario=scenario, min_duration_s=5, seed=3, output_dir=tmp_path / "out",
-        history=False, **SCENARIOS[scenario],
+    settings: dict[str, Any] = {"scenario": scenario, **SCENARIOS[scenario]}
+    done = api.run_mlperf(
+        MODEL, backend=f"torch/{mode}", min_duration_s=5, seed=3, output_dir=tmp_path / "out",
+        history=False, **settings,
     )  # fmt: skip
     result = done.result
     print(scenario, mode, result.metric, result.percentiles, [one.message for one in done.findings])
@@ -53,4 +54,5 @@ def test_each_scenario_is_valid(tmp_path: Path, scenario: str, mode: str) -> Non
     if scenario == "SingleStream":
         p50_ms = next(one.latency_ms for one in result.percentiles if one.percent == 50)
         assert p50_ms == pytest.approx(np.median(batches["duration_ns"]) / 1e6, abs=0.2)
+        assert p50_ms is not None
         assert np.median(busy_ns) / 1e6 < p50_ms

@@ -9,17 +9,17 @@ import pytest
 
 from perfharness.bench.suite.startup import startup_figures
 from perfharness.model.bench import CaseResult, StartUp
-from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
+from perfharness.runs.series.model import Series, read_series
 from tests.integration.bench_runs import bench
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up
 
 
-def run(folder: Path, script: FakeScript, count: int, *options: str) -> tuple[CompletedProcess[str], ColdStart]:
+def run(folder: Path, script: FakeScript, count: int, *options: str) -> tuple[CompletedProcess[str], Series]:
     model = write_model(folder / "fake_model.py", script)
     chosen = ("--model", model, "--backend", FAKE_BACKEND, "--device", "cpu", "-o", folder / "out")
     done = bench("--start-up", count, *chosen, *options)
-    return done, ColdStart.model_validate_json((folder / "out" / COLD_START_NAME).read_text())
+    return done, known(read_series(folder / "out"))
 
 
 @pytest.mark.slow
@@ -27,14 +27,14 @@ def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     script = FakeScript(execute_ms=1, load_ms=120, allocate_ms=60, first_extra_ms=30)
     done, found = run(tmp_path, script, 1)
     assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0"]
-    assert [row.status for row in found.rows if row.cache != "cold"] == ["ok", "ok"], done.stdout + done.stderr
+    assert [row.status for row in found.rows if row.label != "cold"] == ["ok", "ok"], done.stdout + done.stderr
     cold = found.rows[1]
     if cold.status == "ok":  # where the cache may be emptied
         assert done.returncode == 0
-        assert found.cold["load_ms"].count == 1
+        assert found.summary["cold"][""]["load_ms"].count == 1
     else:
-        assert (done.returncode, bool(found.cold_reason)) == (3, True)
-    warm = known(found.rows[2].startup)
+        assert (done.returncode, bool(cold.reason)) == (3, True)
+    warm = {name: value or 0 for name, value in found.rows[2].figures[""].items()}
     assert (warm["load_ms"] >= 120, warm["allocate_ms"] >= 60, warm["first_inference_ms"] >= 31) == (True, True, True)
     parts = [value for name, value in warm.items() if name != "process_to_first_result_ms" and value is not None]
     assert abs(warm["process_to_first_result_ms"] - sum(parts)) < 1e-3

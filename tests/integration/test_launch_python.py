@@ -124,8 +124,9 @@ def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_pat
 def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="gone"):
         perfharness.launch("gone.py")
+    wrong: dict[str, Any] = {"num_proceses": 2}
     with pytest.raises(UsageError, match="num_proceses"):
-        perfharness.launch(script, num_proceses=2)
+        perfharness.launch(script, **wrong)
     program = tmp_path / "broken"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
@@ -136,12 +137,13 @@ def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_sweep_and_cold_starts_from_python(script: Path, tmp_path: Path) -> None:
-    swept = perfharness.sweep_processes(script, "2", numbers=[1, 2], output_dir="sweep", telemetry=False)
-    assert [point.row.status for point in swept.scaling.points] == ["ok", "ok"]
-    assert all(launch.result is not None and launch.result.folder.is_dir() for launch in swept.launches)
-    assert json.loads((tmp_path / "sweep" / "scaling.json").read_text()) == swept.scaling.model_dump(mode="json")
-    assert swept.scaling.command[:4] == ["perfharness", "launch", "--np-sweep", "1,2"]
-    started = perfharness.cold_start(script, "2", count=1, output_dir="cold", tracer="none", telemetry=False)
-    assert [row.folder for row in started.found.rows] == ["first", "cold_0", "warm_0"]
-    assert started.is_complete
-    assert (tmp_path / "cold" / "cold_start.json").is_file()
+    swept = perfharness.launch_series(script, "2", np_sweep=[1, 2], output_dir="sweep", telemetry=False)
+    assert [row.status for row in swept.series.rows] == ["ok", "ok"]
+    written = json.loads((tmp_path / "sweep" / "series.json").read_text())
+    assert written["rows"] == swept.series.model_dump(mode="json")["rows"]
+    assert swept.series.command[:4] == ["perfharness", "launch", "--np-sweep", "1,2"]
+    started = perfharness.launch_series(
+        script, "2", repeat=1, cold=True, output_dir="cold", tracer="none", telemetry=False
+    )
+    assert [row.folder for row in started.rows] == ["first", "cold_0", "warm_0"]
+    assert (started.folder / "series.json").is_file()

@@ -25,7 +25,7 @@ perf.finalize()
 """
 FAILS = "import sys; sys.exit(7)"
 RUN = {"benchmark_mean.json", "manifest.json", "proc_0_gpu_0"}
-REPEAT = {"launch_0", "launch_1", "repeat.json"}
+REPEAT = {"launch_0", "launch_1", "series.json"}
 FOREIGN = ("load/mine", "notes.txt", "first/mine", "previous.txt")
 
 Make = Callable[[str], Path]
@@ -98,8 +98,8 @@ def test_one_folder_for_all_launches(out: Path) -> None:
     [
         ("repeat", (), RUN),
         ("run", ("--repeat", "2"), REPEAT),
-        ("repeat", ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}),
-        ("run", ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}),
+        ("repeat", ("--np-sweep", "1"), {"np_1", "scaling.html", "series.json", "scaling.png"}),
+        ("run", ("--overhead", "--repeat", "2"), {"traced", "untraced", "series.json"}),
     ],
 )
 def test_series_move_and_are_moved(
@@ -118,7 +118,7 @@ def test_series_move_and_are_moved(
         ("run", ("--repeat", "2")),
         pytest.param("repeat", (), marks=pytest.mark.slow),
         pytest.param("repeat", ("--np-sweep", "1"), marks=pytest.mark.slow),
-        pytest.param("run", ("--cold-start", "1"), marks=pytest.mark.slow),
+        pytest.param("run", ("--cold", "--repeat", "1"), marks=pytest.mark.slow),
     ],
 )
 def test_a_series_that_measured_nothing_replaces_nothing(
@@ -143,7 +143,7 @@ def test_a_series_that_measured_nothing_replaces_nothing(
         *((name, ()) for name in ("manifest.json", "telemetry.parquet", "proc_0_gpu_0")),
         ("manifest.json", ("--repeat", "2")),
         ("launch_1", ("--repeat", "2")),
-        ("first", ("--cold-start", "1")),
+        ("first", ("--cold",)),
         ("traced", ("--overhead",)),
     ],
 )

@@ -31,6 +31,8 @@ pytestmark = [
 TRACES = Path(__file__).parents[1] / "golden" / "traces"
 
 WIDTHS = (375, 768, 1280, 1920)
+DRAWN = """[...document.querySelectorAll(".picture")].every(
+    (one) => !one.clientWidth || one.querySelector("svg") && one.dataset.width === String(one.clientWidth))"""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_every_chart_is_drawn_at_every_width(browser: Any, pages: dict[str, Path
     figures = page.locator("figure.chart")
     for width in reversed(WIDTHS):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_selector(f'html[data-width="{width}"]', state="attached", timeout=60_000)
+        page.wait_for_function(DRAWN, timeout=60_000)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         marks = page.evaluate(
             "[...document.querySelectorAll('figure.chart')].map((one) =>"

@@ -65,7 +65,7 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str, monkeypa
     assert rows[7]["error"] == "exception:ValueError"
     (run,) = History().runs()
     assert (run["kind"], run["script"], run["exit"]) == ("stress", "app.py:Model", 0)
-    (median,) = History().series("", "load_p50").points
+    (median,) = History().series("latency", "p50").points
     assert median["value"] == load.latency.p50.value
     source = read_manifest(out).source
     assert source is not None

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import Pass, diagnose, find_evidence
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
-from perfharness.model.host_samples import HostEventKind, HostState
-from perfharness.model.trace import CopyKind
-from perfharness.trace import open_trace
 from tests.support.probe_builder import ProbeBuilder
-from tests.support.trace_builder import H200, TraceBuilder
+from tests.support.trace_builder import H200, US, WORDS, TraceBuilder
 
-US = 1000
 BATCH = 1000 * US
 SAMPLE = 50 * US
 UTC_NS = 1_700_000_000_000_000_000
 """Of the trace's begin."""
-MAIN, WORKER = 100, 101
-SYNCHRONIZE, DEVICE_SYNCHRONIZE = "cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020"
 
 
 @dataclass(frozen=True)
@@ -33,94 +27,50 @@ class Batch:
     """One batch of a trace being made; times in us from its begin."""
 
     builder: TraceBuilder
-    begin: int
-    index: int = 0
-    probe: ProbeBuilder = field(default_factory=ProbeBuilder)
+    begin_us: int
+    index: int
 
-    def at(self, us: float) -> int:
-        """Nanoseconds of the trace."""
-        return self.begin + int(us * US)
+    def add(self, text: str, words: Mapping[str, Any] = WORDS, at: float = 0) -> None:
+        """What `TraceBuilder.add` reads."""
+        self.builder.add(text, self.begin_us + at, unit=US, words=words)
 
-    def range(self, name: str, first: float, last: float, **more: Any) -> None:
-        """A range of the main thread."""
-        self.builder.range(name, self.at(first), self.at(last), **more)
-
-    def kernel(self, call: float, first: float, last: float, **more: Any) -> None:
-        """A launch of 4 us at `call`, and when its kernel ran."""
-        self.builder.kernel((self.at(call), self.at(call + 4)), (self.at(first), self.at(last)), **more)
-
-    def launch(self, call: tuple[float, float], run: tuple[float, float]) -> None:
-        """A kernel whose call takes what it says."""
-        self.builder.kernel((self.at(call[0]), self.at(call[1])), (self.at(run[0]), self.at(run[1])))
-
-    def call(self, name: str, first: float, last: float, tid: int = MAIN) -> int:
-        """A CUDA call; its correlation id."""
-        return self.builder.call(name, self.at(first), self.at(last), tid=tid)
-
-    def operation(
-        self, table: str, name: str, call: tuple[float, float], run: tuple[float, float], tid: int = MAIN, **more: Any
-    ) -> None:
-        """An operation of a table, and the call that started it."""
-        self.builder.operation(self.at(run[0]), self.at(run[1]), self.call(name, *call, tid), table=table, **more)
-
-    def copy(
-        self, call: tuple[float, float], run: tuple[float, float], *, kind: int = CopyKind.HOST_TO_DEVICE,
-        pageable: bool = True, size: int = 1_000_000, **more: Any,
-    ) -> None:  # fmt: skip
-        """A copy from or to the host."""
-        host = 0 if pageable else 1
-        columns = {
-            "bytes": size, "copyKind": kind, "srcKind": host if kind == CopyKind.HOST_TO_DEVICE else 2,
-            "dstKind": host if kind == CopyKind.DEVICE_TO_HOST else 2,
-        }  # fmt: skip
-        self.operation(schema.TABLE_MEMCPY, "cudaMemcpyAsync_v3020", call, run, **(columns | more))
-
-    def os_call(self, name: str, first: float, last: float, tid: int = MAIN) -> None:
-        """A call of the operating system, as nsys records them."""
-        self.builder.row(
-            "OSRT_API", start=self.at(first), end=self.at(last), globalTid=schema.global_tid(100, tid),
-            nameId=self.builder.string(name),
-        )  # fmt: skip
-
-    def sampled(
-        self, first: float, last: float, *stack: str, state: HostState = HostState.RUNNING, holder: int | None = None
-    ) -> None:
-        """What samples of the main thread show: its Python stack, the innermost frame first (`function@file:line`)."""
-        self.probe.samples(self.at(first), self.at(last), stack, state=state, gil_holder=holder)
-
-    def event(self, kind: HostEventKind, first: float, last: float, detail: int = 0, tid: int = MAIN) -> None:
-        """An interval that the probe records; of a collection, `detail` is the generation."""
-        self.probe.event(kind, self.at(first), self.at(last), detail, tid=tid)
+    def read(self, names: Sequence[str], period: int, values: Mapping[int, Sequence[int]], *, gpu: int = 0) -> None:
+        """Readings of a GPU's counters over the batch, by the end of the period; 0 where there is no value."""
+        metrics = self.builder.gpu_metric_names(names, gpu=gpu)
+        for end in range(period, 1000 + period, period):
+            at, reading = (self.begin_us + end - period) * US, values.get(end, [0] * len(names))
+            self.builder.gpu_metric_reading(at, reading, type_id=metrics)
 
 
-Content = Callable[[Batch], None]
-STAGE = {"stage": (0.0, 1000.0)}
+Content = str | Callable[[Batch], None]
+STAGE = "stage 0..1000"
 
 
-def diagnosed(
-    path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, **more: Any
-) -> Diagnosis:
+def diagnosed(path: Path, content: Content, stages: str = STAGE, **more: Any) -> Diagnosis:
     """Diagnose batches of the same stages and content.
 
     Args:
-        more: of `made_analysis`.
+        more: of `made_analysis`; `measured`: the pass of which this is the profiling pass; others are of `Pass`.
     """
-    return diagnose(find_evidence(Pass(made_analysis(path, content, stages, **more))))
+    of_pass = {name: more.pop(name) for name in ("others", "supply", "quota") if name in more}
+    measured = more.pop("measured", None)
+    evidence = find_evidence(Pass(made_analysis(path, content, stages, **more), **of_pass))
+    return diagnose(evidence) if measured is None else diagnose(find_evidence(Pass(measured)), evidence)
 
 
 def made_analysis(
     path: Path,
     content: Content,
-    stages: Mapping[str, tuple[float, float]] = STAGE,
+    stages: str = STAGE,
     *,
     warmup: int = 0,
     batches: int = 12,
     gpus: int = 0,
     gpu: Mapping[str, Any] = H200,
     meta: Mapping[str, str] | None = None,
-    batch: tuple[float, float] = (0.0, 1000.0),
+    batch: str = "0..1000",
     apart: int = 1,
-    probe: ProbeBuilder | None = None,
+    words: Mapping[str, Any] = WORDS,
 ) -> Analysis:
     """The analysis of batches of the same stages and content.
 
@@ -130,24 +80,22 @@ def made_analysis(
         meta: statements of the embedded tracer.
         batch: where each batch's own range begins and ends.
         apart: of the batches' begins, ms.
-        probe: what was sampled; what the content samples is added.
     """
     builder = TraceBuilder(gpu=not gpus)
+    builder.probe = ProbeBuilder(SAMPLE)
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS)
     for number in range(gpus):
         builder.row("TARGET_INFO_GPU", **({"id": number} | dict(gpu) | {"uuid": f"u-{number}"}))
     for name, value in (meta or {}).items():
         builder.row(schema.TABLE_PERFHARNESS, name=name, value=value)
-    probe = ProbeBuilder(SAMPLE) if probe is None else probe
     for index in range(batches):
-        each = Batch(builder, apart * (index + 1) * BATCH, index, probe)
-        each.range(f"batch_{index}", *batch)
-        for name, (first, last) in stages.items():
-            each.range(name, first, last)
-        content(each)
-    trace = open_trace(builder.write(path / "t.sqlite"))
-    host_probe = probe.build() if probe.has_samples else None
-    return Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe)
+        each = Batch(builder, apart * (index + 1) * 1000, index)
+        each.add(f"batch_{index} {batch}; {stages}")
+        if isinstance(content, str):
+            each.add(content, words)
+        else:
+            content(each)
+    return builder.analysis(path, warmup)
 
 
 def stage_of(diagnosis: Diagnosis, name: str = "stage") -> StageDiagnosis:

@@ -32,7 +32,6 @@ class ProbeBuilder:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._stages: dict[tuple[str, ...], int] = {}
-        self._missing: list[str] = []
 
     def sample(
         self,
@@ -79,10 +78,6 @@ class ProbeBuilder:
         """An interval; of a collection, `detail` is the generation."""
         self._events.append((start_ns, end_ns, schema.global_tid(pid, tid), int(kind), detail))
 
-    def lacks(self, sentence: str) -> None:
-        """What the probe could not record."""
-        self._missing.append(sentence)
-
     @property
     def has_samples(self) -> bool:
         """Whether anything was sampled."""
@@ -101,7 +96,6 @@ class ProbeBuilder:
                 stage_paths=list(self._stages), interval_ns=self.interval_ns,
             ),
             HostEvents(*events),
-            tuple(self._missing),
         )  # fmt: skip
 
     def _number(self, numbers: dict[K, int], value: K) -> int:

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
+from perfharness.model.host_samples import HostEventKind, HostState
+from perfharness.model.trace import CopyKind
+from perfharness.trace import open_trace
+from tests.support.probe_builder import ProbeBuilder
+
+US, MS = 1_000, 1_000_000
+APP, SITE = "/app/main.py", "/usr/lib/python3.11/site-packages"
+WORK, WAIT = (f"work@{APP}:7", f"main@{APP}:3"), (f"wait@{APP}:9", f"main@{APP}:3")
+WORDS: dict[str, Any] = {
+    "work": WORK,
+    "wait": WAIT,
+    "prepare": (f"prepare@{APP}:40",),
+    "loader": (f"_try_get_data@{SITE}/torch/utils/data/dataloader.py:1100", *WAIT),
+    "compiler": (f"_compile@{SITE}/torch/_dynamo/convert_frame.py:9", *WORK),
+    "import": ("exec_module@<frozen importlib._bootstrap_external>:995", *WORK),
+    "D2H": CopyKind.DEVICE_TO_HOST,
+    "D2D": CopyKind.DEVICE_TO_DEVICE,
+    "P2P": CopyKind.PEER_TO_PEER,
+    "none": None,
+}
+"""What words stand for in the text of `TraceBuilder.add`: stacks, the innermost frame first, and values."""
+EVENTS = {
+    "collects": HostEventKind.COLLECTION,
+    "crowded": HostEventKind.CPU_CONTENTION,
+    "used": HostEventKind.CPU_TIME,
+}
+TABLES = {"memset": schema.TABLE_MEMSET, "graph": schema.TABLE_GRAPH, "operation": schema.TABLE_KERNEL}
+NUMBER = r"(-?\d+(?:\.\d+)?)"
+SPAN, REPEAT = re.compile(rf"{NUMBER}\.\.{NUMBER}?"), re.compile(rf"x(\d+)\+{NUMBER}")
 
 NVTX_COLUMNS = (
     "start", "end", "eventType", "rangeId", "category", "text", "globalTid", "endGlobalTid", "textId",
@@ -31,8 +63,14 @@ class TraceBuilder:
         gpu: whether the trace has a GPU.
     """
 
+    unit = 1
+    """Nanoseconds of a number in the text of `add`."""
+    of_samples: Mapping[str, Any] = {}
+    """Further arguments of samples that `add` makes."""
+
     def __init__(self, *, cuda_traced: bool | None = True, gpu: bool = True) -> None:
         self.tables: dict[str, list[dict[str, Any]]] = {}
+        self.probe = ProbeBuilder()
         self._strings: dict[str, int] = {}
         self._categories: dict[tuple[int, int, str], int] = {}
         self._domains: dict[tuple[int, str], int] = {}
@@ -42,6 +80,68 @@ class TraceBuilder:
             self.capture(COLLECT_CUDA_TRACE=str(cuda_traced).lower())
         if gpu:
             self.row("TARGET_INFO_GPU", id=0, name="Test GPU")
+
+    def add(
+        self, text: str, at: float = 0, *, unit: int | None = None, words: Mapping[str, Any] = WORDS
+    ) -> TraceBuilder:
+        """Add what a text says, one event per line or `;`, and return the builder.
+
+        ```
+        infer 0..50                            a range; `0..` has no end
+        launch 10..14 -> 20..30 grid=66        a call and its kernel; copy, memset, graph, operation likewise
+        cudaMalloc 0..30 tid=101               a CUDA call
+        os:read 5..35                          a call of the operating system
+        lock@wait 0..600                       samples in a state, of a stack of `words`, or `f@a.py:3|main@a.py:9`
+        collects 0..300                        an event of the host probe; crowded, used likewise
+        batch_* 0..9 x50+10                    50 times, each 10 later; `*` is the number
+        ```
+
+        Args:
+            at: the begin of all times, in units.
+            words: what words stand for as names, as values of arguments, and as stacks.
+        """
+        unit = self.unit if unit is None else unit
+        for line in filter(str.strip, re.split(r"[;\n]", text)):
+            what, *parts = line.split()
+            spans = [found.groups() for part in parts if (found := SPAN.fullmatch(part))]
+            repeats = [found.groups() for part in parts if (found := REPEAT.fullmatch(part))]
+            pairs = [part.partition("=") for part in parts if "=" in part]
+            options = {key: words[value] if value in words else _value(value) for key, _, value in pairs}
+            times, step = repeats[0] if repeats else ("1", "0")
+            for number in range(int(times)):
+                begin = at + number * float(step)
+                moments = [tuple(one and round((begin + float(one)) * unit) for one in span) for span in spans]
+                name = what.replace("*", str(number))
+                self._one(words[name] if isinstance(words.get(name), str) else name, moments, options, words)
+        return self
+
+    def _one(self, what: str, spans: list[Any], options: dict[str, Any], words: Mapping[str, Any]) -> None:
+        state, _, stack = what.partition("@")
+        match what:
+            case "launch":
+                self.kernel(*spans, **options)
+            case "copy":
+                self.copy(*spans, **options)
+            case "memset" | "graph" | "operation":
+                name = "cudaMemsetAsync_v3020" if what == "memset" else "cudaGraphLaunch_v10000"
+                start, end = spans[1]
+                self.operation(start, end, self.call(name, *spans[0]), table=TABLES[what], **options)
+            case "collects" | "crowded" | "used":
+                self.probe.event(EVENTS[what], *spans[0], **{"detail": 2, **options})
+            case _ if stack:
+                frames = words[stack] if stack in words else stack.split("|")
+                start, end = spans[0]
+                facts = {"state": HostState[state.upper()], **self.of_samples, **options}
+                self.probe.samples(start, end, frames, **facts)
+            case _ if what.startswith("cu"):
+                self.call(what, *spans[0], **options)
+            case _ if what.startswith("os:"):
+                self.os_call(what.removeprefix("os:"), *spans[0], **options)
+            case _:
+                self._range(what, *spans[0], **options)
+
+    def _range(self, what: str, start: int, end: int | None, **options: Any) -> None:
+        self.range(what, start, end, **options)
 
     def row(self, table: str, **columns: Any) -> int:
         """Add a row to any table; returns its row id."""
@@ -134,6 +234,34 @@ class TraceBuilder:
         self.operation(*run, correlation, pid=pid, stream=stream, device=device, **details)
         return correlation
 
+    def copy(
+        self,
+        call: tuple[int, int],
+        run: tuple[int, int],
+        *,
+        kind: int = CopyKind.HOST_TO_DEVICE,
+        pageable: bool = True,
+        size: int = 1_000_000,
+        pid: int = 100,
+        tid: int = 100,
+        **more: Any,
+    ) -> None:
+        """A copy, by default from pageable memory of the host, and its call."""
+        host = 0 if pageable else 1
+        columns = {
+            "bytes": size,
+            "copyKind": int(kind),
+            "srcKind": host if kind == CopyKind.HOST_TO_DEVICE else 2,
+            "dstKind": host if kind == CopyKind.DEVICE_TO_HOST else 2,
+        }
+        correlation = self.call("cudaMemcpyAsync_v3020", *call, pid=pid, tid=tid)
+        self.operation(*run, correlation, table=schema.TABLE_MEMCPY, pid=pid, **(columns | more))
+
+    def os_call(self, name: str, start: int, end: int, *, tid: int = 100) -> None:
+        """A call of the operating system, as nsys records them."""
+        thread, number = schema.global_tid(100, tid), self.string(name)
+        self.row("OSRT_API", start=start, end=end, globalTid=thread, nameId=number)
+
     def gpu_metric_names(self, names: Sequence[str], *, gpu: int = 0) -> int:
         """Metrics that are sampled, their ids in this order from 0 on; returns the type id of the GPU's readings."""
         type_id = 0x6E74_0000_0000_0000 | gpu  # the last eight bits are the GPU
@@ -170,6 +298,12 @@ class TraceBuilder:
                 )
         connection.close()
         return path
+
+    def analysis(self, folder: Path, warmup: int = 0) -> Analysis:
+        """The analysis of the trace, with what the probe sampled."""
+        probe = self.probe.build() if self.probe.has_samples else None
+        trace = open_trace(self.write(folder / "t.sqlite"))
+        return Analysis(trace, AnalysisOptions(warmup), host_probe=probe)
 
     def _event(
         self, kind: int, name: str, start: int, end: int | None, pid: int, tid: int, domain: str | None,
@@ -208,3 +342,59 @@ class TraceBuilder:
                 category=self._categories[key], globalTid=schema.global_tid(pid, tid),
             )  # fmt: skip
         return self._categories[key]
+
+
+class Recorded(TraceBuilder):
+    """A trace as a recorder writes it; times are ms.
+
+    In the text of `add`, `batch#3 0..9 items=4` is a batch and `!items 9.. payload=4` a mark; ranges are the recorder's
+    unless they have a domain.
+    """
+
+    unit = MS
+
+    def __init__(self, recorder: str = "toy", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.declare(recorder)
+        self.recorder = recorder
+
+    def declare(self, recorder: str) -> None:
+        """Say that there is a recorder."""
+        self.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category=recorder)
+
+    def stage(self, name: str, start: float, end: float | None, *, lane: int = 0, **where: Any) -> None:
+        """A range; `lane`: of a task."""
+        where.setdefault("domain", "perfharness")
+        where["category"] = conventions.category_name(where.pop("recorder", self.recorder), where.get("category"), lane)
+        stop = None if end is None else round(end * MS)
+        self.range(name, round(start * MS), stop, start_end=lane > 0, **where)
+
+    def batch(
+        self, index: int, start: float, end: float | None, items: int | None = 1, *, name: str = "batch", **where: Any
+    ) -> None:
+        """A batch and the number of its items."""
+        self.stage(name, start, end, payload=index, **where)
+        if items is not None and end is not None:
+            self.inside(conventions.MARK_ITEMS, end, payload=items, **where)
+
+    def inside(self, mark: str, end: float, *, lane: int = 0, payload: int | None = None, **where: Any) -> None:
+        """A mark just before `end`."""
+        category = conventions.category_name(where.pop("recorder", self.recorder), lane=lane)
+        self.mark(mark, round(end * MS) - 1, domain="perfharness", category=category, payload=payload, **where)
+
+    def _range(self, what: str, start: int, end: int | None, **options: Any) -> None:
+        name, is_batch, index = what.partition("#")
+        where = start / MS, None if end is None else end / MS
+        if what.startswith("!"):
+            self.inside(getattr(conventions, f"MARK_{what[1:].upper()}"), where[0], **options)
+        elif is_batch:
+            self.batch(int(index), *where, name=name, **options)
+        elif "domain" in options:
+            self.range(what, start, end, **options)
+        else:
+            self.stage(what, *where, **options)
+
+
+def _value(text: str) -> Any:
+    """The number, or the text."""
+    return int(float(text)) if re.fullmatch(NUMBER, text) else text

@@ -1,44 +1,46 @@
-"""Reading charts: the marks of a specification with their rows, and the size of a PNG."""
+"""Reading charts: the rows of their lines, and whether Vega-Lite accepts them."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
+import vl_convert
+
+from perfharness.render.blocks import Chart, Document, walk
 from perfharness.render.charts.drawing import Picture
 
 
-def units(part: Any) -> Iterator[dict[str, Any]]:
+def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None]]]:
+    """Seconds and values of every line of a panel, by name; gaps are None."""
+    return {
+        row["line"]: [
+            (at, None if value is None or math.isnan(value) else value)
+            for at, value in zip(row["seconds"], row["value"], strict=True)
+        ]
+        for row in picture.rows[f"{picture.name}_{of}"]
+    }
+
+
+def marks(part: Any) -> Iterator[dict[str, Any]]:
     """Every part of a specification that has a mark."""
     if isinstance(part, dict):
         if "mark" in part:
             yield part
         for inside in part.values():
-            yield from units(inside)
+            yield from marks(inside)
     elif isinstance(part, list):
         for inside in part:
-            yield from units(inside)
+            yield from marks(inside)
 
 
-def marks(picture: Picture, kind: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Encoding and rows of every mark of a kind, gaps as None."""
-    return [
-        (
-            one["encoding"],
-            [{name: _gap(value) for name, value in row.items()} for row in picture.rows[one["data"]["name"]]],
-        )
-        for one in units(picture.chart)
-        if one["mark"]["type"] == kind and "name" in one.get("data", {})
-    ]
+def pictures_of(document: Document) -> list[Picture]:
+    """All charts of a report."""
+    return [block.picture for block in walk([*document.summary, *document.sections]) if isinstance(block, Chart)]
 
 
-def _gap(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def notes(picture: Picture) -> list[str]:
-    """What stands below a picture."""
-    (content,) = picture.chart["vconcat"]
-    title = content.get("title", {})
-    return list(title["text"]) if isinstance(title, dict) and title.get("orient") == "bottom" else []
+def drawn(picture: Picture) -> str:
+    """The chart as SVG. Raises `ValueError` where Vega-Lite refuses it."""
+    return str(vl_convert.vegalite_to_svg(json.dumps(picture.specification())))

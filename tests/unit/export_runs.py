@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
+from perfharness.runs.series.model import Kind, SeriesRow
+from perfharness.runs.series.summary import new_series
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -31,22 +34,11 @@ def recorded_trace(path: Path, session_start: int | None = RUN_START, pid: int =
         for part in range(2 if index == 2 else 1):
             at = start + (2 + 3 * part) * MS
             builder.range("infer", at, at + 2 * MS, **own)
-            copy(builder, (at + 10, at + 20), (at + 1000, at + 3000), bytes_=8000, pid=pid)
+            builder.copy((at + 10, at + 20), (at + 1000, at + 3000), size=8000, pid=pid)
             kernel(builder, (at + 30, at + 40), (at + 2500, at + 5000), pid=pid)
         builder.mark(conventions.MARK_ITEMS, start + 9 * MS - 1, payload=items, **own)
     path.parent.mkdir(parents=True, exist_ok=True)
     return builder.write(path)
-
-
-def copy(
-    builder: TraceBuilder, call: tuple[int, int], run: tuple[int, int], *, bytes_: int, pid: int, stream: int = 7
-) -> None:
-    """A pageable copy to the device."""
-    correlation = builder.call("cudaMemcpyAsync_v3020", *call, pid=pid)
-    builder.row(
-        schema.TABLE_MEMCPY, start=run[0], end=run[1], globalPid=schema.global_tid(pid, 0), correlationId=correlation,
-        deviceId=0, streamId=stream, bytes=bytes_, copyKind=1, srcKind=0, dstKind=2,
-    )  # fmt: skip
 
 
 def kernel(
@@ -82,3 +74,19 @@ def two_processes(folder: Path, second_start: int | None = RUN_START + 5 * MS) -
     recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite", RUN_START + 2 * MS)
     recorded_trace(folder / "proc_1_gpu_0" / "trace.sqlite", second_start)
     return run_folder(folder, process_record(0), process_record(1))
+
+
+def series_of_runs(folder: Path, kind: Kind, *launches: tuple[str, str], **change: Any) -> Path:
+    """A series of such runs, by label and folder.
+
+    Args:
+        change: of what the file holds.
+    """
+    rows = []
+    for place, (label, name) in enumerate(launches):
+        two_processes(folder / name)
+        number = int(name.rpartition("_")[2]) if kind == "processes" else 1
+        rows.append(SeriesRow(label=label, folder=name, place=place, num_processes=number, run_id="r1"))
+    content = json.loads(new_series(kind, rows, ["perfharness"], "toy.py").model_dump_json())
+    (folder / "series.json").write_text(json.dumps(content | change))
+    return folder

@@ -55,7 +55,7 @@ COMMANDS = {
     "launch --dry-run script.py": RARE
     | OTHER_RESULTS
     | {"perfharness.analysis", "perfharness.runs.history", "perfharness.trace", "pyarrow"},
-    "analyze RUN": RARE | OTHER_RESULTS | {"perfharness.analysis.ranks", "perfharness.runs.series.repeat_file"},
+    "analyze RUN": RARE | OTHER_RESULTS | {"perfharness.analysis.ranks", "perfharness.runs.series"},
 }
 
 

@@ -51,13 +51,8 @@ Direction = Literal["up", "down", "same", "undecided", "not-comparable"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of both sides.
-
-    Args:
-        base: one value per launch, none of them negative.
-        new: the same.
-        base_at: place of each launch in the order of all launches of both sides; None: not known.
-        new_at: the same.
+    """One figure of both sides, one value per launch, none negative; and each launch's place in the order of all of
+    them (None: not known).
     """
 
     base: Float64
@@ -90,17 +85,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a pair.
-
-    Attributes:
-        ratio: new over base, of geometric means over launches; None: not known.
-        interval: of this pair alone, at 1 - alpha.
-        judged_by: the interval that the verdict rests on, corrected for the number of pairs.
-        threshold: the relative difference that had to be exceeded.
-        p_different: adjusted for the number of pairs; None: not tested.
-        p_same: the same.
-        launches_needed: launches per side that would probably decide it; None: decided, or more than a thousand.
-        allows_drift: whether the interval allows for a machine that drifts.
+    """The verdict on a pair. `ratio`: new over base, of geometric means over launches. `interval`: of this pair alone;
+    `judged_by`: corrected for the number of pairs, as both p-values are (None: not tested). `threshold`: the relative
+    difference that had to be exceeded. `launches_needed`: per side, to probably decide it; None: decided, or more than
+    a thousand.
     """
 
     direction: Direction
@@ -116,11 +104,11 @@ class Judgement:
 
 
 def compare(pairs: Sequence[Pair], rule: Rule) -> list[Judgement]:
-    """Judge all pairs together.
+    """Judge all pairs together: `up` or `down` where the interval lies beyond the threshold, `same` where it lies
+    within it (two one-sided tests).
 
-    A pair is `up` or `down` where its interval lies beyond the threshold, `same` where its interval lies within it (two
-    one-sided tests). Both are corrected by Holm's procedure over all pairs: the probability that any pair without a
-    difference is called different is at most `alpha`, and so is that of any different pair being called the same.
+    Both are corrected by Holm's procedure over all pairs: the probability that any pair without a difference is called
+    different is at most `alpha`, and so is that of any different pair being called the same.
     """
     estimates = [_estimate(pair, rule) for pair in pairs]
     tested = [one for one in estimates if isinstance(one, _Estimate)]
@@ -154,10 +142,8 @@ def order_share(base_at: Int64, new_at: Int64) -> float:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """A difference of logarithms.
-
-    `difference` is that of the means. `tested` is the same, or the difference beside a trend over the launches: then
-    both have to be beyond the threshold, or within it, and the interval reaches to both.
+    """A difference of logarithms: `difference` of the means, `tested` the same, or that beside a trend over the
+    launches. Then both have to be beyond the threshold, or within it, and the interval reaches to both.
     """
 
     difference: float
@@ -260,8 +246,8 @@ def _welch(base: Float64, new: Float64, floor: float = 0.0) -> tuple[float, floa
 def _beside_a_trend(base: Float64, new: Float64, base_at: Int64, new_at: Int64) -> tuple[float, float, float]:
     """The difference of the sides, its standard error and degrees of freedom, beside a linear trend over the launches.
 
-    The residuals are pooled. Where the side with fewer launches varies more, the error is larger by as much as that of
-    the two means is than one of pooled variances, and has that one's freedom.
+    The residuals are pooled. Where the side with fewer launches varies more, the error grows as that of the means does
+    over one of pooled variances, and has that one's freedom.
     """
     places = np.argsort(np.argsort(np.concatenate([base_at, new_at]))).astype(np.float64)
     side = np.r_[np.zeros(len(base)), np.ones(len(new))]

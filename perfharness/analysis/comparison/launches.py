@@ -23,10 +23,8 @@ MIN_FOR_FIRST = 5
 
 @dataclass(frozen=True)
 class LaunchMean:
-    """Mean over launches and its 95 % interval; what is not known is None, with the reason.
-
-    Args:
-        std: sample standard deviation of the launches' values.
+    """Mean over launches, its 95 % interval, and the sample standard deviation; what is not known is None, with the
+    reason.
     """
 
     mean: float | None
@@ -50,9 +48,8 @@ def mean_of_launches(values: Sequence[float | None]) -> LaunchMean:
 
 
 def first_launch_p_value(values: Sequence[float]) -> float | None:
-    """How probable it is that the first launch is as far from the others by chance (Student's t of a prediction).
-
-    None where there are too few, or the others are all alike.
+    """How probable it is that the first launch is as far from the others by chance (Student's t of a prediction); None
+    where there are too few, or the others are all alike.
     """
     if len(values) < MIN_FOR_FIRST:
         return None
@@ -66,12 +63,8 @@ def first_launch_p_value(values: Sequence[float]) -> float | None:
 
 
 def alike_p_value(readings: Sequence[Sequence[float]]) -> float | None:
-    """How probable it is that launches that are alike differ as much (one-way analysis of variance of the logarithms).
-
-    Args:
-        readings: positive, of each launch. The readings of one launch differ by what a reading is not repeatable by.
-
-    None where no launch has two, or there is one launch only.
+    """How probable it is that launches that are alike differ as much (one-way analysis of variance of the logarithms of
+    their positive readings); None where no launch has two, or there is one launch only.
     """
     groups = [np.log(np.asarray(one, dtype=np.float64)) for one in readings if len(one)]
     if len(groups) < 2 or all(len(one) < 2 for one in groups):

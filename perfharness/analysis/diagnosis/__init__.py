@@ -4,11 +4,11 @@
 """
 
 from perfharness.analysis.diagnosis.advice import Advice as Advice
+from perfharness.analysis.diagnosis.advice import RunDiagnosis as RunDiagnosis
+from perfharness.analysis.diagnosis.advice import StageAgreement as StageAgreement
 from perfharness.analysis.diagnosis.advice import advise as advise
+from perfharness.analysis.diagnosis.advice import agreement as agreement
 from perfharness.analysis.diagnosis.advice import unexplained as unexplained
-from perfharness.analysis.diagnosis.agreement import RunDiagnosis as RunDiagnosis
-from perfharness.analysis.diagnosis.agreement import StageAgreement as StageAgreement
-from perfharness.analysis.diagnosis.agreement import agreement as agreement
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply as CpuSupply
 from perfharness.analysis.diagnosis.diagnose import ALONE as ALONE
 from perfharness.analysis.diagnosis.diagnose import Pass as Pass

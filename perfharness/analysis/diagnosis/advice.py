@@ -1,7 +1,8 @@
-"""What to do first: the stages of all processes, those that save most first, each with its verdict."""
+"""What to do first: the stages of all processes, those that save most first; and how far processes agree."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,8 @@ LEAST = 0.01
 
 @dataclass(frozen=True)
 class Advice:
-    """A stage that something can be done about. `cause` is its verdict.
-
-    Times are milliseconds per batch of `process`; of the `processes` that have the cause it costs that one most.
-    `batch_ms` is None where the stage is in no batch.
+    """A stage that something can be done about; `cause` is its verdict. Times are per batch of `process`, which it
+    costs most of the `processes` that have the cause; `batch_ms` is None where the stage is in no batch.
     """
 
     path: Path
@@ -36,13 +35,9 @@ class Advice:
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
-    """One for each stage with a known cause: those that name a saving by it, then the others by their time, waits for
-    other stages last.
-
-    Of a stage and those inside it with the same cause only one speaks. Of processes, the one that it costs most.
-
-    Args:
-        diagnoses: by process.
+    """One for each stage with a known cause, of the process that it costs most: those that name a saving by it, then
+    the others by their time, waits for other stages last. Of a stage and those inside it with the same cause one
+    speaks.
     """
     found: dict[tuple[Path, Code], Advice] = {}
     for process, causes in diagnoses.items():
@@ -51,13 +46,12 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
             known = found.get(key)
             most = advice if known is None or advice.worth_ms > known.worth_ms else known
             found[key] = replace(most, processes=1 if known is None else known.processes + 1)
-    return sorted(found.values(), key=lambda one: (_has_no_saving(one.cause), -one.worth_ms))
 
+    def rank(one: Advice) -> tuple[bool, bool, float]:
+        names_none = one.cause.saves_ms is None
+        return names_none, names_none and one.cause.detail == "stage", -one.worth_ms
 
-def _has_no_saving(cause: Cause) -> tuple[bool, bool]:
-    """Whether a cause names none, and whether it only names another stage."""
-    is_none = cause.saves_ms is None
-    return is_none, is_none and cause.detail == "stage"
+    return sorted(found.values(), key=rank)
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
@@ -73,17 +67,12 @@ def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
         loop = next((one.loop for one in causes.warmup if stage.path[: len(one.loop)] == one.loop), None)
         batch = by_path.get(loop) if loop is not None else None
         batch_ms = None if batch is None else batch.wall_ms
-        worth = _worth(stage)
+        worth = stage.verdict.saves_ms
+        if worth is None:
+            worth = stage.verdict.share * max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
         if stage.verdict.code is not Code.UNKNOWN and (batch_ms is None or worth >= LEAST * batch_ms):
             found.append(Advice(stage.path, stage.verdict, worth, batch_ms, process))
     return found
-
-
-def _worth(stage: StageDiagnosis) -> float:
-    """What the verdict saves; else its time."""
-    if stage.verdict.saves_ms is not None:
-        return stage.verdict.saves_ms
-    return stage.verdict.share * max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
 
 
 def _each_once(every: list[Advice]) -> list[Advice]:
@@ -105,3 +94,50 @@ def _repeats(outer: Advice, inner: Advice) -> bool:
     """Whether a stage inside another one has the same cause."""
     is_inside = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
     return is_inside and inner.cause.code is outer.cause.code
+
+
+@dataclass(frozen=True)
+class StageAgreement:
+    """A stage of several processes: how many have each verdict, the most common first, and the `process` in which it
+    takes longest among those with that one.
+    """
+
+    path: Path
+    verdicts: Mapping[Code, int]
+    process: str
+    wall_ms: float
+
+    @property
+    def processes(self) -> int:
+        """In how many it is."""
+        return sum(self.verdicts.values())
+
+    @property
+    def votes(self) -> str | None:
+        """How many of them have the most common verdict (`2/3`); None: all."""
+        most = next(iter(self.verdicts.values()))
+        return None if most == self.processes else f"{most}/{self.processes}"
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """What benchmark_mean.json has of the diagnoses."""
+
+    stages: list[StageAgreement]
+
+
+def agreement(diagnoses: Mapping[str, Diagnosis]) -> list[StageAgreement]:
+    """Every stage of the diagnoses, which are by process, in their order."""
+    by_path: dict[Path, dict[str, StageDiagnosis]] = {}
+    for process, diagnosis in diagnoses.items():
+        for stage in diagnosis.stages:
+            by_path.setdefault(stage.path, {})[process] = stage
+    found = []
+    for path, stages in by_path.items():
+        verdicts = dict(Counter(stage.verdict.code for stage in stages.values()).most_common())
+        usual = next(iter(verdicts))
+        process = max(
+            (one for one, stage in stages.items() if stage.verdict.code is usual), key=lambda one: stages[one].wall_ms
+        )
+        found.append(StageAgreement(path, verdicts, process, stages[process].wall_ms))
+    return found

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
-from perfharness.analysis.diagnosis.gpu.time import GpuTime
+from perfharness.analysis.diagnosis.gpu.stage import GpuTime
 from perfharness.analysis.diagnosis.host import WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.model.activity import Activity
-from perfharness.model.diagnosis import Cause, Code, GpuLimit, Place
+from perfharness.model.diagnosis import Cause, Code, GpuLimit, KernelKind, Place
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,8 @@ def _cause(
     detail: str | None = None,
     variant: str = "",
 ) -> Cause:
-    """A cause that saves all of its share, beside GPU work no more than the GPU is idle for.
-
-    Args:
-        variant: of its thresholds.
+    """A cause that saves all of its share, beside GPU work no more than the GPU is idle for. `variant`: of its
+    thresholds.
     """
     most = share if e.gpu is None else min(share, e.gpu.idle)
     least = THRESHOLDS[f"{code.value}{variant}"].least
@@ -148,8 +146,8 @@ def compilation(e: Evidence) -> Cause | None:
         new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
         captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
         share, by, step = max((share, by, step), new, captures)
-        if step == "capture":  # the line of a `with` block: inside it the host does all sorts of things
-            place = max(e.host.places.values(), key=lambda one: one.line_share, default=None)
+        if step == "capture":
+            place = e.host.capturing
         share /= max(e.gpu.busy, 1.0)
     what = f"Compiling and loading take {_percent(share)} of its time{by}."
     return _cause(e, Code.COMPILATION, share, what, step, place)
@@ -172,18 +170,19 @@ def gpu_bound(e: Evidence) -> Cause | None:
     share = gpu.busy / max(gpu.busy, 1.0)
     limit = "unknown" if gpu.limits.limit is GpuLimit.CANNOT_TELL else gpu.limits.limit.value
     what = " ".join([f"The GPU works on it {_percent(share)} of the time.", *gpu.limits.evidence])
-    place = e.host.places.get(Activity.LAUNCH)
-    cause = _cause(e, Code.GPU_BOUND, share, what, f"gpu {limit}", place, limit)
+    fp32 = gpu.limits.by_name_ms.get(KernelKind.FP32.value, 0.0) >= gpu.limits.work_ms / 2
+    step = "gpu compute, fp32" if fp32 and limit == "compute" else f"gpu {limit}"
+    cause = _cause(e, Code.GPU_BOUND, share, what, step, e.host.places.get(Activity.LAUNCH), limit)
     return replace(cause, saves_ms=None if gpu.headroom is None else gpu.headroom * gpu.busy * e.wall_ms)
 
 
 def small_copies(e: Evidence) -> Cause | None:
     """Many copies whose cost is that of a copy, not of its bytes."""
-    made = None if e.gpu is None else e.gpu.made
-    if made is None or made.copies < MANY_COPIES or made.copies_gpu >= SMALL_COPY * made.copying:
+    gpu = e.gpu
+    if gpu is None or gpu.copies < MANY_COPIES or gpu.copies_gpu >= SMALL_COPY * gpu.copying:
         return None
-    what = f"{made.copies:.0f} small copies to the GPU per batch take {_percent(made.copying)} of its time."
-    return _cause(e, Code.SMALL_COPIES, made.copying, what, "small copies", e.host.places.get(Activity.COPY))
+    what = f"{gpu.copies:.0f} small copies to the GPU per batch take {_percent(gpu.copying)} of its time."
+    return _cause(e, Code.SMALL_COPIES, gpu.copying, what, "small copies", e.host.places.get(Activity.COPY))
 
 
 def copy_bound(e: Evidence) -> Cause | None:
@@ -191,14 +190,13 @@ def copy_bound(e: Evidence) -> Cause | None:
     gpu, place = e.gpu, e.host.places.get(Activity.COPY)
     if gpu is None:
         return None
-    made = gpu.made
-    is_pageable = bool(made.copies) and made.pageable >= PAGEABLE * made.copies_gpu
+    is_pageable = bool(gpu.copies) and gpu.pageable >= PAGEABLE * gpu.copies_gpu
     step, detail = ("pageable copies", "pageable") if is_pageable else ("copies", None)
-    if is_pageable and made.copying > gpu.copy_only:
-        copies = _count(made.copies, "copy", "copies")
-        what = f"{copies} per batch from pageable memory take {_percent(made.copying)} of its time."
-        cause = _cause(e, Code.COPY_BOUND, made.copying, what, step, place, detail, ", pageable")
-        return replace(cause, saves_ms=made.copying * e.wall_ms)
+    if is_pageable and gpu.copying > gpu.copy_only:
+        copies = _count(gpu.copies, "copy", "copies")
+        what = f"{copies} per batch from pageable memory take {_percent(gpu.copying)} of its time."
+        cause = _cause(e, Code.COPY_BOUND, gpu.copying, what, step, place, detail, ", pageable")
+        return replace(cause, saves_ms=gpu.copying * e.wall_ms)
     share = gpu.copy_only / max(gpu.busy, 1.0)
     what = f"Copies without a kernel beside them take {_percent(share)} of its time."
     cause = _cause(e, Code.COPY_BOUND, share, what, step, place, detail)
@@ -296,11 +294,11 @@ def _meanwhile(host: HostTime, kind: Activity) -> str:
 
 def allocator_churn(e: Evidence) -> Cause | None:
     """Memory of the GPU, or pinned memory, is allocated and freed in every batch."""
-    made = None if e.gpu is None else e.gpu.made
-    if made is None or made.allocations < 1 or made.allocating < made.reading + made.synchronizing:
+    gpu = e.gpu
+    if gpu is None or gpu.allocations < 1 or gpu.allocating < gpu.reading + gpu.synchronizing:
         return None
-    share = made.allocating
-    calls = _count(made.allocations, "call", "calls")
+    share = gpu.allocating
+    calls = _count(gpu.allocations, "call", "calls")
     what = f"{calls} per batch to allocate or free memory take {_percent(share)} of its time."
     cause = _cause(e, Code.ALLOCATOR_CHURN, share, what, "allocator", e.host.places.get(Activity.ALLOC))
     return replace(cause, saves_ms=share * e.wall_ms)
@@ -311,19 +309,18 @@ def synchronization(e: Evidence) -> Cause | None:
     gpu, variant = e.gpu, ""
     if gpu is None or gpu.idle < IDLE_FOR_WAITS:
         return None
-    made, least = gpu.made, THRESHOLDS["synchronization"].least
-    reads = made.read_backs + gpu.helpers_reads
-    count, share = reads + made.waits, made.reading + made.synchronizing + e.read_by_helpers
+    reads = gpu.read_backs + gpu.helpers_reads
+    count, share = reads + gpu.waits, gpu.reading + gpu.synchronizing + e.read_by_helpers
     if count >= MANY_WAITS:
-        is_close = 0 < made.launches <= CLOSE_WAITS * count
-        share += made.turning if is_close else 0.0
+        is_close = 0 < gpu.launches <= CLOSE_WAITS * count
+        share += gpu.turning if is_close else 0.0
         variant = ", many waits close together" if is_close else ", many waits"
-    elif min(gpu.blocking_idle, share) < least:
+    elif min(gpu.blocking_idle, share) < THRESHOLDS["synchronization"].least:
         return None
-    is_read = reads > 0 and share - made.synchronizing >= made.synchronizing
+    is_read = reads > 0 and share - gpu.synchronizing >= gpu.synchronizing
     named = f"{reads:.0f} values read from the GPU" if is_read else f"{count:.0f} waits for the GPU"
     what = f"{named} per batch take {_percent(share)} of its time; the GPU is idle {_percent(gpu.idle)} of it."
-    kinds = (Activity.LOCK,) if e.read_by_helpers > made.synchronizing else (Activity.SYNC, Activity.COPY)
+    kinds = (Activity.LOCK,) if e.read_by_helpers > gpu.synchronizing else (Activity.SYNC, Activity.COPY)
     place = next((e.host.places[one] for one in kinds if one in e.host.places), None)
     step = "read back" if is_read else "synchronize"
     return _cause(e, Code.SYNCHRONIZATION, share, what, step, place, variant=variant)
@@ -332,34 +329,33 @@ def synchronization(e: Evidence) -> Cause | None:
 def launch_bound(e: Evidence) -> Cause | None:
     """The host cannot launch as fast as the GPU works."""
     gpu = e.gpu
-    if gpu is None or not gpu.made.launches or gpu.idle < IDLE_FOR_LAUNCHES:
+    if gpu is None or not gpu.launches or gpu.idle < IDLE_FOR_LAUNCHES:
         return None
-    made = gpu.made
-    is_price = made.launching <= PRICE_IN_CALLS * made.launch_calls
-    if made.issued_gpu >= made.launching or not (is_price or made.launches >= MANY_LAUNCHES):
+    is_price = gpu.launching <= PRICE_IN_CALLS * gpu.launch_calls
+    if gpu.issued_gpu >= gpu.launching or not (is_price or gpu.launches >= MANY_LAUNCHES):
         return None
-    share, variant = made.launching, ""
+    share, variant = gpu.launching, ""
     if not gpu.has_all_calls:  # what passes between launches while the GPU works may be waits
-        share, variant = made.launching - made.issued_gpu, ", waits not recorded"
+        share, variant = gpu.launching - gpu.issued_gpu, ", waits not recorded"
         if share < THRESHOLDS["launch-bound, waits not recorded"].least:
             return None
-    each_us = made.launching * e.wall_ms * 1e3 / made.launches
+    each_us = gpu.launching * e.wall_ms * 1e3 / gpu.launches
     what = (
-        f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, "
+        f"{gpu.launches:.0f} operations per batch take {_percent(gpu.launching)} of its time to launch, "
         f"{each_us:.1f} us each; the GPU is idle {_percent(gpu.idle)} of it."
     )
     place = e.host.places.get(Activity.LAUNCH)
     cause = _cause(e, Code.LAUNCH_BOUND, share, what, "launches", place, variant=variant)
-    return replace(cause, saves_ms=min(made.launching - made.issued_gpu, gpu.idle) * e.wall_ms)
+    return replace(cause, saves_ms=min(gpu.launching - gpu.issued_gpu, gpu.idle) * e.wall_ms)
 
 
 def cpu_bound(e: Evidence) -> Cause | None:
     """The stage's threads compute, and not in CUDA calls that were not recorded."""
     host, gpu = e.host, e.gpu
     share = host.of(Activity.COMPUTE)
-    if gpu is not None and launch_bound(e) is not None and gpu.made.launching >= THRESHOLDS["launch-bound"].least:
-        share -= gpu.made.launching - gpu.made.launch_calls  # what leads to launches
-    if gpu is not None and not gpu.has_all_calls and share * e.wall_ms <= UNRECORDED_CALL_MS * gpu.made.launches:
+    if gpu is not None and launch_bound(e) is not None and gpu.launching >= THRESHOLDS["launch-bound"].least:
+        share -= gpu.launching - gpu.launch_calls  # what leads to launches
+    if gpu is not None and not gpu.has_all_calls and share * e.wall_ms <= UNRECORDED_CALL_MS * gpu.launches:
         return None
     place, library = host.places.get(Activity.COMPUTE), host.library
     inside = "" if library is None else f", most of that in {library.function} of {library.name}"

@@ -19,9 +19,8 @@ TOLERANCE = 0.25
 
 @dataclass(frozen=True)
 class CpuSupply:
-    """The CPUs that a process shares with its siblings, processes of the same launch.
-
-    `threads`: how many threads of all these processes run, or are ready to, at once; None: not known.
+    """The CPUs that a process shares with its siblings, processes of the same launch; `threads` of all of them run, or
+    are ready to, at once (None: not known).
     """
 
     cpus: int | None = None
@@ -87,9 +86,8 @@ def _cpus_used(used: Series | None, time_ns: Int64, period_ns: float) -> Float64
 
 
 def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
-    """Of the time in which threads were ready without a CPU, the part that is due to threads of their own process.
-
-    That is while it has more threads ready than CPUs; of a CPU as much as it got, for one thread would have got that.
+    """Of the time in which threads were ready without a CPU, the part that their own process is due to: while it has
+    more threads ready than CPUs; of a CPU as much as it got, for one thread would have got that.
     """
     crowded = np.flatnonzero(events.kind == HostEventKind.CPU_CONTENTION)
     start, end = events.start_ns[crowded], events.end_ns[crowded]

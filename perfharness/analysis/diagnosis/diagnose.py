@@ -10,8 +10,7 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.causes import Evidence, find_causes
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply
-from perfharness.analysis.diagnosis.gpu.time import GpuTime, gpu_time
-from perfharness.analysis.diagnosis.gpu.work import copies, top_kernels
+from perfharness.analysis.diagnosis.gpu.stage import GpuTime, copies, gpu_time, top_kernels
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
 from perfharness.analysis.stages.times import StageRows, stage_rows
@@ -38,10 +37,7 @@ ALONE = OtherProcesses(None, 0)
 
 @dataclass(frozen=True)
 class Pass:
-    """One launch of the program.
-
-    `supply`: the CPUs that it shares. `quota`: of the CPU time, on the trace's clock; None: there is none.
-    """
+    """One launch of the program; its `quota` of CPU time is on the trace's clock (None: there is none)."""
 
     analysis: Analysis
     others: OtherProcesses = ALONE
@@ -81,12 +77,8 @@ class Pass:
     def batches_around(self, stage: StageRows) -> int:
         """Batches of the loop that a stage is in; where it is in none, its own occurrences."""
         batches = (self.stages.get(stage.path[:length]) for length in range(1, len(stage.path) + 1))
-        outermost = next((one for one in batches if one is not None and self._is_batch[one.number]), stage)
-        return outermost.batches
-
-    @cached_property
-    def _is_batch(self) -> Bool:
-        return np.asarray(self.analysis.stages.paths.is_batch)
+        is_batch = self.analysis.stages.paths.is_batch
+        return next((one for one in batches if one is not None and is_batch[one.number]), stage).batches
 
     def events(self, stage: StageRows) -> StageEvents | None:
         """GPU work of a stage; None: it uses no GPU, or its GPU work is not known."""
@@ -129,9 +121,8 @@ class StageEvidence:
 
 @dataclass(frozen=True)
 class PassEvidence:
-    """What one pass shows: what remains of it when its trace is released.
-
-    `others_reason`: why it is not known when other processes of the run used its GPU; None: it is.
+    """What remains of a pass when its trace is released. `others_reason`: why it is not known when other processes of
+    the run used its GPU.
     """
 
     stages: dict[Path, StageEvidence]

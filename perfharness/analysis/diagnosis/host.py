@@ -15,7 +15,7 @@ from perfharness.analysis.diagnosis.thread_readings import thread_times
 from perfharness.analysis.host_samples.compilers import Compiler
 from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
 from perfharness.analysis.timeline.busy import BLOCK_ROWS, BusyLine
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, sum_by_code
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import HostState
@@ -36,11 +36,9 @@ UNKNOWN = CODES[Activity.UNKNOWN]
 
 @dataclass(frozen=True)
 class OtherThreads:
-    """What other threads and processes do while the stage waits for them, as shares of these waits.
-
-    `working`: at least one is at work, in `place`, or ready to be; of that they have no CPU since their own process has
-    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`). `asked`: the stage waits for work
-    that it has handed to a pool.
+    """What other threads and processes do while the stage waits for them, as shares of these waits. `working`: at least
+    one is at work, in `place`, or ready to be; of that it has no CPU since its own process has more threads than CPUs
+    (`crowded`), or since others have them (`queued`). `asked`: the stage waits for work that it has handed to a pool.
     """
 
     working: float = 0.0
@@ -52,11 +50,9 @@ class OtherThreads:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Where the time of a stage goes, as shares of it.
-
-    `activities` add up to 1; `places` are the function and line of most time in each. `loading`: waits in a data
-    loader. `other_calls`: of `other`, CUDA calls; the rest is blocked in something. `own_contention`: of `no-cpu`, the
-    part that is due to the process's own threads.
+    """Where the time of a stage goes, as shares of it. `activities` add up to 1; `places` take most of each. `loading`:
+    waits in a data loader. `capturing`: where CUDA graphs are captured. `other_calls`: of `other`, CUDA calls; the rest
+    is blocked. `own_contention`: of `no-cpu`, the part that is due to the process's own threads.
     """
 
     activities: Mapping[Activity, float]
@@ -66,6 +62,7 @@ class HostTime:
     compiler: Compiler | None = None
     loading: float = 0.0
     loader: Place | None = None
+    capturing: Place | None = None
     lock_holder: Place | None = None
     other_calls: float = 0.0
     others: OtherThreads = OtherThreads()
@@ -110,8 +107,8 @@ class HostTimes:
             hidden = 1.0 if self._has_lost_calls else hidden
             shares = _less(self._with_readings(path, recorded / whole), hidden)
             return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
-        shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
-        is_seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
+        shown = sum_by_code(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns), len(ACTIVITIES))
+        is_seen = sum_by_code(mine.activity, mine.count, len(ACTIVITIES)) >= MIN_OF_ACTIVITY
         share = np.where(is_seen, shown, 0.0) / max(float(shown.sum()), 1.0)
         spent = recorded + recorded[UNKNOWN] * share
         spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
@@ -129,14 +126,14 @@ class HostTimes:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""
         stages, rows = self._stages, np.flatnonzero(self._rows(path))
         where = stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows]
-        readings = self._thread_times
-        known = readings.ready.shares(*where)
+        readings, queued, compiled = self._thread_times
+        known = readings.shares(*where)
         if known is None:
             return shares
         waited, ready = known
-        ready_ns, queued_ns = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
-        without_cpu = ready * min(queued_ns / ready_ns, 1.0) if ready_ns else 0.0
-        compiling = readings.compiling.shares(*where)
+        ready_ns = readings.evenly_ns(*where)
+        without_cpu = ready * min(queued.evenly_ns(*where) / ready_ns, 1.0) if ready_ns else 0.0
+        compiling = compiled.shares(*where)
         compiles = 0.0 if compiling is None else min(compiling[1], ready - without_cpu)
         read = {
             Activity.OTHER: waited,
@@ -161,6 +158,7 @@ class HostTimes:
         }
         loads = np.isin(mine.activity, [CODES[one] for one in WAITS]) & stacks.in_loader[samples.stack[mine.sample]]
         loading = float(mine.ns[loads].sum() / mine.ns.sum())
+        captures = stacks.in_capture[samples.stack[mine.sample]]
         no_cpu, gil, compute = (CODES[one] for one in (Activity.NO_CPU, Activity.GIL, Activity.COMPUTE))
         return HostTime(
             activities=_by_activity(shares),
@@ -169,6 +167,7 @@ class HostTimes:
             compiler=stacks.compiler(mine),
             loading=loading,
             loader=stacks.place(mine, loads, loading),
+            capturing=stacks.place(mine, captures, float(mine.ns[captures].sum() / mine.ns.sum())),
             lock_holder=stacks.lock_holder(mine, in_activity[gil], float(shares[gil])),
             others=self._others(path, mine),
             own_contention=own_contention(self._probe.events, samples, mine.sample[in_activity[no_cpu]]),
@@ -242,7 +241,7 @@ class HostTimes:
         for begin in range(0, len(ns), BLOCK_ROWS):  # of all at once the copies are large
             block = slice(begin, begin + BLOCK_ROWS)
             key = np.asarray(path[block], dtype=np.int64) * size + activity[block]
-            table += np.bincount(key, weights=ns[block], minlength=count * size).reshape(-1, size)
+            table += sum_by_code(key, ns[block], count * size).reshape(-1, size)
         around = self._stages.paths.parent.tolist()
         for one in range(count - 1, -1, -1):
             if around[one] >= 0:
@@ -257,10 +256,6 @@ def _less(shares: Float64, hidden: float) -> Float64:
     found[compute] = min(shares[compute], max(1 - hidden, 0.0))
     found[UNKNOWN] += shares[compute] - found[compute]
     return found
-
-
-def _sums(activity: Int64, ns: Float64) -> Float64:
-    return np.bincount(activity, weights=ns, minlength=len(ACTIVITIES)).astype(np.float64)
 
 
 def _by_activity(shares: Float64) -> dict[Activity, float]:

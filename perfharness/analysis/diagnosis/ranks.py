@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from perfharness.analysis.diagnosis.causes import THRESHOLDS, WORTH
 from perfharness.analysis.diagnosis.steps import WAIT_STEPS
-from perfharness.model.diagnosis import Cause, Code, Diagnosis, Path, StageDiagnosis
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis
 from perfharness.model.result import path_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def with_rank_delays(causes: Diagnosis, delays: Sequence[RankDelay], process: st
 
 
 def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str) -> StageDiagnosis:
-    here = [delay for delay in delays if _is_at(stage.path, delay)]
+    path = stage.path  # the collectives are called in it, or are it
+    here = [delay for delay in delays if delay.at_stage[: len(path)] == path or delay.call == path]
     waits = [delay.waiting_by_process[process] for delay in here]
     whole_ms = max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
     if not waits or not whole_ms:
@@ -41,8 +42,3 @@ def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str
     if share >= least and (stage.verdict not in rest or share >= stage.verdict.share):
         return replace(stage, causes=[cause, *rest])
     return replace(stage, causes=[*stage.causes, cause]) if share >= WORTH else stage
-
-
-def _is_at(stage: Path, delay: RankDelay) -> bool:
-    """Whether the collectives are called in the stage, or are it."""
-    return delay.at_stage[: len(stage)] == stage or delay.call == stage

@@ -18,7 +18,7 @@ from perfharness.analysis.host_samples.frames import (
     program_frames,
 )
 from perfharness.analysis.segments import SampleTimes
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, sum_by_code
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool, Int64
@@ -27,6 +27,8 @@ DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/pytho
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
 """The same that wait for work which was handed to a pool of threads or processes."""
+CAPTURES: Names = {"torch/cuda/graphs.py": None}
+"""The same that capture CUDA graphs."""
 MOST_FUNCTIONS = 20
 KNOWN_SHARE = 0.5
 """Of the time of samples: with stacks of less of it, no function and line is named."""
@@ -44,11 +46,10 @@ class Library:
 
 
 class Stacks:
-    """The sampled stacks of threads. The columns have a last entry for samples without a stack.
-
-    `own`: the innermost frame outside of libraries, or, where there is none, the innermost; None while perfharness
-    itself was at work. `user`: the innermost outside of libraries. `in_loader`, `in_pool`: a data loader, or a pool of
-    threads or processes, is on the stack.
+    """Sampled stacks; columns have a last entry for samples without one. `own`: the innermost frame outside of
+    libraries, else the innermost; None while perfharness was at work. `user`: the innermost outside of libraries.
+    `in_loader`, `in_pool`, `in_capture`: a data loader, a pool of threads or processes, or what captures CUDA graphs is
+    on the stack.
     """
 
     def __init__(self, samples: HostSamples) -> None:
@@ -60,7 +61,10 @@ class Stacks:
             next((one for one in frames if not (is_library(one.file) or is_instrument(one.file))), None)
             for frames in self.frames
         ]
-        self.in_loader, self.in_pool = (_with(samples, names) for names in (DATA_LOADERS, POOLS))
+        numbers = (set(frames_named(samples.frames, names)) for names in (DATA_LOADERS, POOLS, CAPTURES))
+        self.in_loader, self.in_pool, self.in_capture = (
+            np.asarray([*(not some.isdisjoint(stack) for stack in samples.stacks), False]) for some in numbers
+        )
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
 
     def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
@@ -89,7 +93,7 @@ class Stacks:
     def compiler(self, mine: SampleTimes) -> Compiler | None:
         """The compiler that takes most of the time."""
         number = self._compiler[mine.samples.stack[mine.sample]]
-        spent = np.bincount(number[number >= 0], weights=mine.ns[number >= 0], minlength=len(COMPILERS))
+        spent = sum_by_code(number[number >= 0], mine.ns[number >= 0], len(COMPILERS))
         return COMPILERS[int(spent.argmax())] if spent.any() else None
 
     def lock_holder(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
@@ -107,9 +111,8 @@ class Stacks:
         return place_of(spent, share)
 
     def functions(self, mine: SampleTimes) -> list[FunctionShare]:
-        """Every function of the program and its libraries, those with most time of their own first.
-
-        The time in which perfharness itself was at work is no function's own.
+        """Every function of the program and its libraries, those with most time of their own first; the time in which
+        perfharness itself was at work is no function's own.
         """
         total: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], dict[int, float]] = {}
@@ -156,12 +159,6 @@ def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
     after = np.searchsorted(times := samples.time_ns[first:last], time_ns)
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
     return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
-
-
-def _with(samples: HostSamples, names: Names) -> Bool:
-    """Which stacks have one of these functions."""
-    chosen = set(frames_named(samples.frames, names))
-    return np.asarray([*(not chosen.isdisjoint(stack) for stack in samples.stacks), False], dtype=np.bool_)
 
 
 def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:

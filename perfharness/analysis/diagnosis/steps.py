@@ -9,6 +9,7 @@ STEPS = {
     "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",
     "capture": "Capture a CUDA graph once for each shape of the inputs, before the loop, and replay it.",
     "gpu compute": "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores, TF32.",
+    "gpu compute, fp32": "Let its FP32 products use tensor cores: TF32 (torch.set_float32_matmul_precision), bf16.",
     "gpu memory": "Move fewer bytes: smaller types, fused kernels (torch.compile).",
     "gpu underfilled": "Give the GPU more work: larger batches, or independent stages on streams of their own.",
     "gpu latency": "Let its kernels wait less: larger batches, more warps (fewer registers), fused kernels.",

@@ -26,10 +26,11 @@ class ThreadReadings:
     spent_ns: Int64
 
     def shares(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[float, float] | None:
-        """Of the time in some ranges, the shares that their threads did not do it, and that they did, at least.
+        """Of the time in some ranges, the shares that their threads did not do it, and that they did, at least; None
+        where readings enclose less than half of the ranges.
 
         Between two readings of a thread its ranges did something else for what they exceed the time spent by, and did
-        it for what of that time does not fit beside them. None where readings enclose less than half of the ranges.
+        it for what of that time does not fit beside them.
         """
         inside = otherwise = did = 0.0
         for length, spent, of_thread in self._between(thread, start_ns, end_ns):
@@ -60,25 +61,13 @@ class ThreadReadings:
             yield np.maximum(np.diff(time), 1), line.within(time[:-1], time[1:]), of_thread
 
 
-@dataclass(frozen=True)
-class ThreadTimes:
-    """What recorders read of threads, each counter at all readings; empty where it was not read.
-
-    `ready`: ran or waited for a CPU; `queued`: of that, waited; `compiling`: compiled.
-    """
-
-    ready: ThreadReadings
-    queued: ThreadReadings
-    compiling: ThreadReadings
-
-
-def thread_times(trace: Trace) -> ThreadTimes:
-    """As recorders left them in a trace."""
+def thread_times(trace: Trace) -> tuple[ThreadReadings, ThreadReadings, ThreadReadings]:
+    """How long threads ran or waited for a CPU, waited, and compiled, each at all readings; empty: it was not read."""
     ready = _readings(trace, conventions.MARK_READY_TIME)
     queued, compiling = (
         _at_each(ready, _readings(trace, mark)) for mark in (conventions.MARK_QUEUED, conventions.MARK_COMPILING)
     )
-    return ThreadTimes(ready, queued, compiling)
+    return ready, queued, compiling
 
 
 def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:

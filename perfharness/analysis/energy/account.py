@@ -17,15 +17,16 @@ from perfharness.model.units import NS_PER_S
 PEAK_OVER_LIMIT = 1.3
 """The power limit holds over some time only: an H200 limited to 700 W drew 880 W for 20 ms when a load began."""
 
-
 NO_GPU = "no process of this run has a GPU"
+OF_ALL_INSTANCES = "a MIG instance has no energy sensor: that of its GPU sees the other instances too"
 
 
 def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
     """Energy of a run, from the readings of the sensors and the GPU work of the traces."""
     uuids = dict.fromkeys(gpu.uuid for process in processes for gpu in process.gpus)
     on_gpu = {uuid: [mine for process in processes if (mine := process.on(uuid)) is not None] for uuid in uuids}
-    sensors = {uuid: _sensor(log, uuid, on_gpu[uuid]) for uuid in uuids}
+    instances = {gpu.uuid for process in processes for gpu in process.gpus if gpu.uuid != gpu.sensor_uuid}
+    sensors = {uuid: OF_ALL_INSTANCES if uuid in instances else read_sensor(log, uuid) for uuid in uuids}
     gpus = {uuid: _gpu(log, uuid, sensors[uuid], on_gpu[uuid]) for uuid in uuids}
     shares = {process.folder: _process(process, gpus, sensors, on_gpu) for process in processes if process.gpus}
     total = sum_known([gpu.energy_j for gpu in gpus.values()])
@@ -40,12 +41,6 @@ def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEn
         reason=next((gpu.reason for gpu in gpus.values() if gpu.reason), None if gpus else NO_GPU),
     )
     return run, [finding for uuid, gpu in gpus.items() for finding in _findings(gpu, sensors[uuid], on_gpu[uuid])]
-
-
-def _sensor(log: SampleLog, uuid: str, processes: Sequence[MeasuredProcess]) -> Sensor | str:
-    if any(gpu.uuid != gpu.sensor_uuid for process in processes for gpu in process.gpus):
-        return "a MIG instance has no energy sensor: that of its GPU sees the other instances too"
-    return read_sensor(log, uuid)
 
 
 def _gpu(log: SampleLog, uuid: str, sensor: Sensor | str, processes: Sequence[MeasuredProcess]) -> GpuEnergy:

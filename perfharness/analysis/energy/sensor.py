@@ -86,11 +86,9 @@ class Sensor:
         return Energy(joules, error + missed * joules) if reason is None else Energy(None, reason=reason)
 
     def between(self, start_ns: int, end_ns: int) -> Energy:
-        """Energy on the line through the updates.
-
-        The error has two parts: what happened around the two ends (the spread of power there for one update, and the
-        error of its time), and what a sensor that samples part of the time misses by chance (the mean square
-        successive difference of the updates, with Student's t).
+        """Energy on the line through the updates. The error: what happened around the two ends (the spread of power
+        there for one update, and the error of its time), and what a sensor that samples part of the time misses by
+        chance (the mean square successive difference of the updates, with Student's t).
         """
         time, period = self.time_ns, self.period_ns
         if end_ns - start_ns < MIN_UPDATES * period:

@@ -35,9 +35,8 @@ Spans = tuple[Int64, Int64]
 
 @dataclass(frozen=True)
 class Known:
-    """What bounds the energy of stages: the energy of the windows, and what a GPU draws at least and at most.
-
-    `idle_w` is the power before the run; None: not known, as `limit_w`.
+    """What bounds the energy of stages: that of the windows, the power before the run and the most that a GPU draws
+    (None: not known).
     """
 
     total: Energy
@@ -48,70 +47,57 @@ class Known:
 def stage_energies(
     sensor: Sensor, busy: dict[str, Spans], windows: Sequence[Window], known: Known, counts: tuple[int, float | None]
 ) -> list[StageEnergy]:
-    """Energy of each stage in the windows, `waiting` last.
-
-    Args:
-        sensor: of the GPU.
-        busy: when each stage was at work on the GPU.
-        windows: in order, they do not overlap.
-        known: what bounds the energies.
-        counts: batches and items in the windows.
+    """Energy of each stage in the windows, `waiting` last. `busy`: when each was at work on the GPU; `windows` are in
+    order and do not overlap; `counts`: batches and items in them.
     """
-    spans = {name: _inside(_bridged(*merge(*own)), windows) for name, own in busy.items()}
-    spans[WAITING] = _inside(_gaps(*union(list(spans.values()))), windows)
-    seconds = sum(end - start for start, end in windows) / NS_PER_S
+    spans = {}
+    for name, parts in busy.items():
+        start, end = merge(*parts)
+        is_break = start[1:] - end[:-1] >= BRIDGED_NS
+        joined = start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
+        spans[name] = _inside(joined, windows)
+    at_work, ends = union(list(spans.values())), np.iinfo(np.int64)
+    spans[WAITING] = _inside((np.r_[ends.min, at_work[1]], np.r_[at_work[0], ends.max]), windows)
+    seconds, floor_w = sum(end - start for start, end in windows) / NS_PER_S, IDLE_FLOOR * (known.idle_w or 0.0)
     found = []
-    for name, own in spans.items():
-        others = BusyLine(*union([each for other, each in spans.items() if other != name]))
-        found.append(_stage(sensor, name, BusyLine(*own), others, seconds, known, counts))
+    for name, work in spans.items():
+        own, others = BusyLine(*work), BusyLine(*union([each for other, each in spans.items() if other != name]))
+        busy_s = own.length / NS_PER_S
+        shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
+        pure_j, least_s, most_s = _pure(sensor, own, others)
+        low = pure_j + floor_w * max(busy_s - shared_s - most_s, 0.0)
+        highs = []
+        if known.limit_w is not None:
+            highs.append(pure_j + known.limit_w * max(busy_s - least_s, 0.0))
+        if known.total.joules is not None and known.total.error_j is not None:
+            highs.append(known.total.joules + known.total.error_j - floor_w * (seconds - busy_s))
+        high = max(min(highs), low) if highs else None
+        joules = reason = None
+        if not own.length:
+            joules = low = high = 0.0
+        elif high is not None and pure_j and high <= WIDEST * low:
+            joules = min(max(2 * pure_j * busy_s / (least_s + most_s), low), high)
+        else:
+            reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
+        found.append(
+            StageEnergy(
+                stage=name,
+                busy_s=figure(busy_s),
+                energy_j=rounded(joules),
+                energy_j_low=None if high is None else rounded(low),
+                energy_j_high=rounded(high),
+                power_mean_w=per(joules, busy_s),
+                energy_per_batch_j=per(joules, counts[0]),
+                energy_per_item_j=per(joules, counts[1]),
+                reason=reason,
+            )
+        )
     return found
 
 
-def _stage(
-    sensor: Sensor,
-    name: str,
-    own: BusyLine,
-    others: BusyLine,
-    seconds: float,
-    known: Known,
-    counts: tuple[int, float | None],
-) -> StageEnergy:
-    busy_s = own.length / NS_PER_S
-    shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
-    pure_j, least_s, most_s = _pure(sensor, own, others)
-    floor_w = IDLE_FLOOR * (known.idle_w or 0.0)
-    low = pure_j + floor_w * max(busy_s - shared_s - most_s, 0.0)
-    highs = []
-    if known.limit_w is not None:
-        highs.append(pure_j + known.limit_w * max(busy_s - least_s, 0.0))
-    if known.total.joules is not None and known.total.error_j is not None:
-        highs.append(known.total.joules + known.total.error_j - floor_w * (seconds - busy_s))
-    high = max(min(highs), low) if highs else None
-    joules = reason = None
-    if not own.length:
-        joules = low = high = 0.0
-    elif high is not None and pure_j and high <= WIDEST * low:
-        pure_s = (least_s + most_s) / 2
-        joules = min(max(pure_j * busy_s / pure_s, low), high)
-    else:
-        reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
-    return StageEnergy(
-        stage=name,
-        busy_s=figure(busy_s),
-        energy_j=rounded(joules),
-        energy_j_low=None if high is None else rounded(low),
-        energy_j_high=rounded(high),
-        power_mean_w=per(joules, busy_s),
-        energy_per_batch_j=per(joules, counts[0]),
-        energy_per_item_j=per(joules, counts[1]),
-        reason=reason,
-    )
-
-
 def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float, float]:
-    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s.
-
-    An update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
+    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s. An
+    update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
     """
     start, end = np.rint(sensor.early_ns[:-1] - sensor.period_ns).astype(np.int64), sensor.late_ns[1:]
     pure = (own.within(start, end) == end - start) & (others.within(start, end) == 0) & (sensor.source == COUNTER)
@@ -128,22 +114,9 @@ def union(parts: Sequence[Spans]) -> Spans:
     return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
-def _bridged(start: Int64, end: Int64) -> Spans:
-    """Join intervals with short pauses between them."""
-    is_break = start[1:] - end[:-1] >= BRIDGED_NS
-    return start[np.r_[True, is_break][: len(start)]], end[np.r_[is_break, True][: len(end)]]
-
-
-def _gaps(start: Int64, end: Int64) -> Spans:
-    """Gaps before, between and after intervals."""
-    ends = np.iinfo(np.int64)
-    return np.r_[ends.min, end], np.r_[start, ends.max]
-
-
 def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:
     """The parts of intervals that lie in the windows."""
-    clipped = [(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows]
-    return union(clipped)
+    return union([(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows])
 
 
 def rounded(value: float | None) -> float | None:

@@ -10,8 +10,9 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.throughput import loop_window
 from perfharness.analysis.stages.times import stage_of_calls
-from perfharness.analysis.timeline.busy import merge
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.gpus import find_gpus
+from perfharness.analysis.timeline.grouping import rows_by_code
 from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
 from perfharness.model.trace import Bool, Int64
 
@@ -26,13 +27,8 @@ MAX_CLOCK_ERROR_NS = 25_000_000
 
 
 def gpu_work(analysis: Analysis, uuids: Sequence[str] = ()) -> tuple[GpuWork, ...]:
-    """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times.
-
-    Args:
-        uuids: of the process's GPUs, as NVML writes them.
-
-    Returns:
-        What ran on each of them; where they are fewer than two, all that ran anywhere.
+    """When each of the process's GPUs (UUIDs as NVML writes them) worked for which stage; with fewer than two, all that
+    ran anywhere. An operation belongs to the innermost stage that its call was made in.
     """
     trace = analysis.trace
     reason = _unknown(analysis)
@@ -76,15 +72,9 @@ def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
     group = np.full(len(trace.operations), len(paths), dtype=np.int64)
     inside = row >= 0
     group[launches.operation[inside]] = paths.code[row[inside]]
-    mine = np.flatnonzero(chosen)
-    by_group = mine[np.argsort(group[mine], kind="stable")]
-    bounds = np.r_[0, np.cumsum(np.bincount(group[mine], minlength=len(paths) + 1))]
-    busy = []
-    for number in range(len(paths) + 1):
-        of_stage = by_group[bounds[number] : bounds[number + 1]]
-        start, end = merge(trace.operations.start_ns[of_stage], trace.operations.end_ns[of_stage])
-        busy.append((start + utc, end + utc))
-    return GpuWork((*names, OUTSIDE), tuple(busy))
+    of_stages = rows_by_code(np.append(group, len(paths)), np.append(chosen, False))
+    lines = [BusyLine(trace.operations.start_ns[mine], trace.operations.end_ns[mine]) for mine in of_stages]
+    return GpuWork((*names, OUTSIDE), tuple((line.start + utc, line.end + utc) for line in lines))
 
 
 @dataclass(frozen=True)
@@ -127,9 +117,8 @@ class Batches:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What a process did on one GPU.
-
-    `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` the whole GPU, where power and clocks are.
+    """What a process did on one GPU. `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` is that of the
+    whole GPU.
     """
 
     uuid: str
@@ -139,10 +128,8 @@ class OnGpu:
 
 @dataclass(frozen=True)
 class MeasuredProcess:
-    """One process of a run, as the sensors' side needs it.
-
-    `lifetime` is from its start to its end, UTC ns, where known. `reason`: why its times are not on UTC.
-    `max_rss_bytes`: its peak of resident memory, as the kernel reported it at its end.
+    """One process of a run, as the sensors' side needs it. `lifetime`: from start to end, UTC ns. `reason`: why its
+    times are not on UTC. `max_rss_bytes`: peak of resident memory, by the kernel.
     """
 
     folder: str
@@ -180,9 +167,8 @@ class MeasuredProcess:
 
 def merged(windows: Sequence[Window]) -> tuple[Window, ...]:
     """Their union: in order, and neither overlapping nor touching."""
-    columns = np.asarray(windows, dtype=np.int64).reshape(-1, 2)
-    start, end = merge(columns[:, 0], columns[:, 1])
-    return tuple(zip(start.tolist(), end.tolist(), strict=True))
+    line = BusyLine(*np.asarray(windows, dtype=np.int64).reshape(-1, 2).T)
+    return tuple(zip(line.start.tolist(), line.end.tolist(), strict=True))
 
 
 def union_window(windows: Sequence[Window | None]) -> Window | None:

@@ -33,7 +33,10 @@ def with_awaits(samples: HostSamples) -> HostSamples:
     computes, or waits for a CPU with, stays its own.
     """
     frames = samples.frames
-    is_loop = [_is_loop(frame) for frame in frames]
+    is_loop = [
+        any(one.file.endswith(f"/{file}") and one.function.rpartition(".")[2] in names for file, names in LOOP.items())
+        for one in frames
+    ]
     inside = [next((at for at, one in enumerate(stack) if is_loop[one]), -1) for stack in samples.stacks]
     own = [_own(frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)]
     waits = [
@@ -57,11 +60,6 @@ def with_awaits(samples: HostSamples) -> HostSamples:
     return replace(samples, stack=column, stacks=stacks)
 
 
-def _is_loop(frame: Frame) -> bool:
-    function = frame.function.rpartition(".")[2]
-    return any(frame.file.endswith(f"/{file}") and function in names for file, names in LOOP.items())
-
-
 def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...]:
     """The frames of what an event loop runs, from the innermost of the user's own on that may be suspended."""
     own = [position for position in range(at) if not is_library(frames[stack[position]].file)]
@@ -70,8 +68,8 @@ def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...
 
 
 def _last_steps(samples: HostSamples, is_step: Bool) -> Int64:
-    """Of each sample, the last one before it on its thread and in its stage that is in a coroutine; where there is none
-    before it, the first one after it; -1: none.
+    """Of each sample, the last one before it on its thread and in its stage that is in a coroutine, else the first one
+    after it; -1: none.
     """
     order = np.lexsort((np.arange(len(samples)), samples.stage, samples.thread))
     thread, stage, runs = samples.thread[order], samples.stage[order], is_step[order]

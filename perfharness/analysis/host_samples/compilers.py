@@ -18,9 +18,8 @@ FEW_SHAPES = "pad to few shapes"
 
 @dataclass(frozen=True)
 class Compiler:
-    """One compiler: how it is named in a sentence, and what to try where it works in the steady state.
-
-    `files`: functions of Python that run only while it compiles.
+    """One compiler: its name, what to try where it works in the steady state, and `files`: Python functions that run
+    only while it compiles.
     """
 
     name: str
@@ -162,8 +161,8 @@ def frames_named(frames: Sequence[Frame], names: Names) -> list[int]:
 
 
 def compilers_of_stacks(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> Int64:
-    """The compiler that is at work on each stack (the innermost frame first), by its place in `COMPILERS`, -1 where
-    none is; a last entry, -1, is for samples without a stack.
+    """The compiler at work on each stack (the innermost frame first), a place in `COMPILERS`, -1: none; a last entry,
+    -1, is for samples without a stack.
     """
     of_frame: dict[int, int] = {}
     for number, compiler in enumerate(COMPILERS):

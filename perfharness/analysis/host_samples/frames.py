@@ -62,8 +62,8 @@ def inside_library(file: str) -> str | None:
 
 
 def is_recording(frames: Sequence[Frame]) -> bool:
-    """Whether perfharness was at work, to open or close a range: what runs is its function, or a library's that it
-    calls, and not what it wraps.
+    """Whether perfharness was at work, to open or close a range: its function runs, or a library's that it calls, and
+    not what it wraps.
     """
     for frame in frames:
         if is_instrument(frame.file):

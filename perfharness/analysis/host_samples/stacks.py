@@ -32,11 +32,7 @@ def stage_stacks(analysis: Analysis) -> dict[Path, list[Stack]]:
     for stage in every:
         if any(stage.path[:length] in paths for length in range(1, len(stage.path))):
             continue
-        is_inside = np.zeros(len(stages) + 1, dtype=np.bool_)
-        is_inside[stage.rows] = True
-        for at in stages.rows_of_levels:
-            is_inside[at] |= is_inside[stages.parent[at]]
-        mine = samples.where(is_inside[samples.row])
+        mine = samples.where(stages.inside(np.isin(np.arange(len(stages)), stage.rows))[samples.row])
         if not mine.ns.sum():
             continue
         stack = mine.samples.stack[mine.sample]

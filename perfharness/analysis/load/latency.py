@@ -28,13 +28,8 @@ INDEPENDENT_SHARE = 0.25
 
 @dataclass(frozen=True)
 class WindowedCounts:
-    """Latencies by window, in order of the latency: of single requests, or of the buckets of histograms.
-
-    Args:
-        windows: how many there are; those without a request count.
-        window: of each entry, from 0.
-        low_ns, high_ns: of each entry; equal where values are exact.
-        count: requests of each entry.
+    """Latencies by window, in order of the latency: of single requests, or of the buckets of histograms (from `low_ns`
+    to `high_ns`). Windows without requests count.
     """
 
     windows: int

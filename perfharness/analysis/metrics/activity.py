@@ -19,9 +19,8 @@ OUTSIDE_STAGES = "batch, outside of its stages"
 
 @dataclass(frozen=True)
 class ProcessActivity:
-    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`.
-
-    `measured` holds the windows (start, end) of its loops, `warmup` what lies between them and before and after.
+    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`. `measured` holds the
+    windows of its loops, `warmup` what lies between them, before and after.
     """
 
     names: list[str]
@@ -51,6 +50,8 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
         for rows in stage_times.rows_of_loops
     ]
     measured = list(Batches.of(loops).windows)
+    inner = (edge for window in measured for edge in window)
+    edges = [int(start[batches].min()), *inner, int(end[batches].max())]
     return ProcessActivity(
         names=[stages.names[code] for code in codes],
         stage=stage.ravel(),
@@ -58,15 +59,14 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
         stage_end_ns=end[below],
         batch_start_ns=start[batches],
         batch_end_ns=end[batches],
-        warmup=_warmup_windows(start[batches], end[batches], measured),
+        warmup=[window for window in zip(edges[::2], edges[1::2], strict=True) if window[1] > window[0]],
         measured=measured,
     )
 
 
 def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> dict[str, Float64]:
-    """Of the time of all processes together, the share that each stage had in each bin; stages as they first began.
-
-    What batches did outside of their stages comes last.
+    """Of the time of all processes together, the share of each stage in each bin; stages as they first began, what
+    batches did outside of them last.
     """
     whole, first = np.diff(edges_ns) * max(1, len(processes)), dict[str, int]()
     found, outside = dict[str, Float64](), np.zeros(len(whole))
@@ -93,8 +93,3 @@ def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:
         return np.asarray(passed * edges - np.r_[0, np.cumsum(in_order)][passed])
 
     return np.diff(since(start_ns) - since(end_ns))
-
-
-def _warmup_windows(start_ns: Int64, end_ns: Int64, measured: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    edges = [int(start_ns.min()), *(edge for window in measured for edge in window), int(end_ns.max())]
-    return [window for window in zip(edges[::2], edges[1::2], strict=True) if window[1] > window[0]]

@@ -80,12 +80,7 @@ def throttling_known(log: SampleLog, uuid: str) -> bool:
 
 def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
     """All times in which a GPU (the whole GPU, of a MIG instance) was throttled: by NVML's reasons, and by the clocks.
-
-    Args:
-        log: of the run.
-        uuid: of the GPU.
-        requested: what its clocks were locked to.
-        work: the time in which processes ran, in which a reference is searched where nothing was requested.
+    `work`: when processes ran, for a reference where nothing was requested.
     """
     parts = []
     nothing = np.empty(0, dtype=np.int64)
@@ -102,7 +97,10 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
     for name, metric, request in requested.each():
         clock = log.get(uuid, metric)
         if clock is not None and clock.is_read.any():
-            low = _low(clock, idle, request or reference_mhz(clock, work), work)
+            steps = held(clock) if work is None else held(clock).within(work)
+            rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
+            least = (1 - MAX_DROP) * (request or reference_mhz(clock, work) or 0.0)
+            low = steps.at((steps.value < least) & ~rests)
             parts += [(name, low.start_ns, low.end_ns)] if len(low.value) else []
     return _joined(parts)
 
@@ -128,13 +126,6 @@ def _states(series: Series) -> Held:
 def reference_mhz(clock: Series, work: Window | None) -> float | None:
     """The clock in the best tenth of the time in which processes ran."""
     return (held(clock) if work is None else held(clock).within(work)).quantile(0.9)
-
-
-def _low(clock: Series, idle: BusyLine, reference: float | None, window: Window | None) -> Held:
-    """When the clock was too low while the GPU was not idle."""
-    steps = held(clock) if window is None else held(clock).within(window)
-    rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
-    return steps.at((steps.value < (1 - MAX_DROP) * (reference or 0.0)) & ~rests)
 
 
 def clock_hold(

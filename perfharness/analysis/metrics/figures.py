@@ -65,9 +65,8 @@ def held(series: Series) -> Held:
 
 
 def since_last_reading(series: Series) -> Held:
-    """The readings of a metric that is a mean over the time since the reading before, as steps.
-
-    The first is taken to be of a time as long as they usually are.
+    """The readings of a metric that is a mean over the time since the reading before, as steps. The first is taken to
+    be of a time as long as they usually are.
     """
     time = series.time_unix_ns
     if len(time) < 2:
@@ -85,15 +84,8 @@ def window_figures(
     since_last: bool = False,
     reason: str | None = None,
 ) -> MetricFigures:
-    """Figures of a metric over a window.
-
-    Args:
-        series: None where it was not sampled.
-        window: None where there is no measured window.
-        scale: from the metric's unit to that of the figures.
-        period_ns: of the source's updates, where known.
-        since_last: whether a value is of the time since the reading before (`SINCE_LAST_READING`).
-        reason: why there are no readings, where that is known.
+    """Figures of a metric over a window, if both are there. `scale`: from the metric's unit; `since_last`: a value is
+    of the time since the reading before; `reason`: why there are no readings, where that is known.
     """
     period_ms = None if period_ns is None else period_ns / 1e6
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from perfharness.analysis.metrics.clocks import MAX_DROP
-from perfharness.analysis.metrics.results import ClockHold, GpuMetrics, Growth, HostMetrics, ProcessMetrics, RunMetrics
+from perfharness.analysis.metrics.results import ClockHold, GpuMetrics, HostMetrics, ProcessMetrics, RunMetrics
 from perfharness.model.findings import Finding, Severity
 
 MIB = 1 << 20
@@ -17,12 +17,7 @@ LOST_SHARE = 0.05
 
 
 def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:
-    """Findings of a run.
-
-    Args:
-        metrics: of the run.
-        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
-    """
+    """Findings of a run. `nsys_bytes`: sizes of the traces of processes that ran under nsys, by folder."""
     found = [finding for gpu in metrics.gpus for finding in _clocks(gpu)]
     for folder, process in metrics.processes.items():
         found += _memory(folder, process, (nsys_bytes or {}).get(folder, 0))
@@ -36,9 +31,12 @@ def _memory(folder: str, process: ProcessMetrics, trace_bytes: int) -> Iterator[
         if not grown.grows:
             continue
         seconds = process.window_s or 0.0
-        message = f"{what} grows by {_per_batch(grown)}over {seconds:.1f} s, in the second half too."
-        high = (grown.bytes_per_s_high or 0.0) * seconds
-        if grown is process.resident_memory and high <= NSYS_HOLDS * trace_bytes:
+        slopes = (grown.bytes_per_s, grown.bytes_per_s_low, grown.bytes_per_s_high)
+        slope, low, high = (value or 0.0 for value in slopes)
+        each = "" if grown.bytes_per_batch is None else f"{grown.bytes_per_batch / 1e6:.3g} MB per batch "
+        per_s = f"{slope / MIB:.2f} MiB/s, {low / MIB:.2f} to {high / MIB:.2f}"
+        message = f"{what} grows by {each}({per_s}) over {seconds:.1f} s, in the second half too."
+        if grown is process.resident_memory and high * seconds <= NSYS_HOLDS * trace_bytes:
             yield Finding(
                 "memory-grows-under-nsys",
                 Severity.NOTE,
@@ -50,13 +48,6 @@ def _memory(folder: str, process: ProcessMetrics, trace_bytes: int) -> Iterator[
         else:
             hint = f"Look for what batches leave behind: {kept}."
             yield Finding("memory-grows", Severity.WARNING, message, hint, folder)
-
-
-def _per_batch(grown: Growth) -> str:
-    slopes = (grown.bytes_per_s, grown.bytes_per_s_low, grown.bytes_per_s_high)
-    slope, low, high = ((value or 0.0) / MIB for value in slopes)
-    each = "" if grown.bytes_per_batch is None else f"{grown.bytes_per_batch / 1e6:.3g} MB per batch "
-    return f"{each}({slope:.2f} MiB/s, {low:.2f} to {high:.2f}) "
 
 
 def _throttled(folder: str, process: ProcessMetrics) -> Iterator[Finding]:

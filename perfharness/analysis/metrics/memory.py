@@ -34,9 +34,8 @@ def growth(
     *,
     is_on_gpu: bool = False,
 ) -> Growth:
-    """Peak and growth of memory over a window with so many batches; None: it is not a measured window.
-
-    `grows`: certainly, by at least 2 % of the mean and 16 MiB, and not only at first.
+    """Peak and growth of memory over a window with so many batches (None: it is not a measured window). `grows`:
+    certainly, by at least 2 % of the mean and 16 MiB, and not only at first.
     """
 
     def unknown(reason: str, peak: int | None = None) -> Growth:

@@ -11,9 +11,8 @@ WindowKind = Literal["measured", "run"]
 
 @dataclass(frozen=True)
 class MetricFigures:
-    """One metric over the window; all None, with the reason, where it was not measured.
-
-    Every value counts for as long as it holds, until the source was updated again.
+    """One metric over the window; all None, with the reason, where it was not measured. Every value counts for as long
+    as it holds.
     """
 
     new_readings: int  # updates of the source

@@ -75,13 +75,8 @@ def summarise_metrics(
     throttling: Mapping[str, Throttling],
     requested: Mapping[str, RequestedClocks],
 ) -> RunMetrics:
-    """Figures of GPUs, processes and host.
-
-    Args:
-        log: of the run.
-        processes: of the run, those without batches too.
-        throttling: of each GPU, by UUID.
-        requested: clocks that GPUs were locked to, by UUID.
+    """Figures of GPUs, of processes (those without batches too) and of the host. Throttling and requested clocks are by
+    UUID of the GPU.
     """
     gpus = [
         _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject))
@@ -189,8 +184,7 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
     """Part of the window with traced GPU work; None where some of it is not known."""
     if window is None or not processes or any(process.work.reason for process in processes):
         return None
-    spans = [process.work.all_busy() for process in processes]
-    line = BusyLine(np.concatenate([start for start, _ in spans]), np.concatenate([end for _, end in spans]))
+    line = BusyLine(*np.concatenate([process.work.all_busy() for process in processes], axis=1))
     busy = int(line.within(np.asarray([window[0]]), np.asarray([window[1]]))[0])
     return round(busy / (window[1] - window[0]), 6)
 
@@ -228,8 +222,8 @@ def _process(
 def _gpu_memory(
     log: SampleLog, process: MeasuredProcess, processes: Sequence[MeasuredProcess], own: Growth, seen: _Observed
 ) -> Growth:
-    """GPU memory of a process; where its growth is not known (pids of another namespace, a short run), the growth of
-    all memory in use on its GPU, if no other process of the run is on it.
+    """GPU memory of a process; where its growth is not known (pids of another namespace, a short run), that of all
+    memory in use on its GPU, if no other process of the run is on it.
     """
     uuids = [gpu.uuid for gpu in process.gpus]
     alone = len(uuids) == 1 and sum(one.on(uuids[0]) is not None for one in processes) == 1

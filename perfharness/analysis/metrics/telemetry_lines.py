@@ -37,9 +37,8 @@ class Spans:
 
 @dataclass(frozen=True)
 class StageShares:
-    """`percent` (names, steps): share of the processes' time in each stage, in the step that begins at `start_s`.
-
-    The last name is the time of batches outside of their stages; `is_rest`: the one before is several stages together.
+    """`percent` (names, steps): share of the processes' time in each stage, in the step that begins at `start_s`; the
+    last name is the time outside of stages. `is_rest`: the one before is several stages together.
     """
 
     names: list[str]

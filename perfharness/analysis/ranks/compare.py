@@ -9,8 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.ranks.matching import Common, Matched, RankInput, common_batches, match_collectives
-from perfharness.analysis.ranks.parallel import find_parallel
+from perfharness.analysis.ranks.matching import (
+    Common,
+    Matched,
+    RankInput,
+    common_batches,
+    find_parallel,
+    match_collectives,
+)
 from perfharness.analysis.ranks.results import (
     ArrivalSkew,
     Parallel,
@@ -19,10 +25,10 @@ from perfharness.analysis.ranks.results import (
     RankGroup,
     StageWaiting,
 )
-from perfharness.analysis.ranks.work import OUTSIDE, RankWork, TimeBefore
+from perfharness.analysis.ranks.work import OUTSIDE, RankWork
 from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows, sum_by_code
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_MS
@@ -48,23 +54,21 @@ LOCATED_SHARE = 0.5
 
 MIN_FOR_P95 = 20
 
+Basis = Literal["host", "gpu"]
+
 
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare ranks that work together.
-
-    Args:
-        ranks: two or more, of one machine.
-        world_size: how many there are; None: not known.
-        asked: whether they share their items (`--parallel`); None: find out.
+    """Compare two or more ranks of one machine that work together. `asked`: whether they share their items
+    (`--parallel`); None: find out.
     """
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
     kinds = {one.work.kind for one in inputs}
     kind = inputs[0].work.kind
     source = kind if len(kinds) == 1 and kind != "none" else None
-    parallel = find_parallel(inputs, common, asked)
+    parallel, basis, parallel_reason = find_parallel(inputs, common, asked)
     reason = _why_not(inputs, common, source)
     matched: list[Matched] = []
     unmatched = 0
@@ -72,19 +76,20 @@ def compare_ranks(
         matched, unmatched = match_collectives(inputs, common)
         if not any(each.waited.any() for each in matched):
             reason = "no collective of the batches is in all ranks with every rank waiting for the last"
-    not_awaited = sum(_others(one, of) for one, of in zip(inputs, common, strict=True))
-    not_awaited += sum(int((~each.waited).sum()) * len(each.ranks) for each in matched)
     count, is_judged = len(common[0]), reason is None
     sides = _sides(inputs, common, matched)
+    # Messages between two ranks, calls that do not wait, and collectives that let ranks go on early.
+    not_awaited = sum(int((~side.one.work.collectives.is_awaited[side.rows]).sum()) for side in sides)
+    not_awaited += sum(int((~each.waited).sum()) * len(each.ranks) for each in matched)
     delays, unsure = _delays(sides, matched, count) if is_judged else ([], reason)
     shown = sides if source is not None and count else []
     return RankGroup(
         processes=[one.process for one in inputs],
         world_size=world_size,
         source=source,
-        parallel=parallel.kind,
-        parallel_basis=parallel.basis,
-        parallel_reason=parallel.reason,
+        parallel=parallel,
+        parallel_basis=basis,
+        parallel_reason=parallel_reason,
         batches=count,
         ranks=[_figures(side, count, is_judged=is_judged) for side in shown],
         stages=[stage for side in shown for stage in _stages(side, count, is_judged=is_judged)],
@@ -113,18 +118,12 @@ def _why_not(ranks: list[RankInput], common: Common, source: str | None) -> str 
     return None
 
 
-def _others(one: RankInput, batches: Int64) -> int:
-    """Messages between two ranks and calls that do not wait, in common batches."""
-    calls = one.work.collectives
-    return int((np.isin(calls.batch, batches) & ~calls.is_awaited).sum())
-
-
 @dataclass(frozen=True)
 class _Side:
-    """One rank beside the others.
+    """One rank beside the others: its common batches, and its collectives in them (`rows`).
 
-    `batches` are its common batches, `rows` its collectives in them; `waiting_ns` of each of its collectives, where
-    `is_known`; `matched`: what it takes part in, with its column.
+    Columns of all its collectives, where `is_known`: how long it waited, by how much it came later than the mean of
+    the others, which rank came last, and whether that is sure to be this one.
     """
 
     one: RankInput
@@ -132,15 +131,17 @@ class _Side:
     rows: Int64
     length_ns: Int64
     waiting_ns: Int64
+    lag_ns: Float64
+    last_rank: Int64
+    is_last: Bool
     is_known: Bool
-    matched: list[tuple[Matched, int]]
 
     @cached_property
     def period_ns(self) -> float:
         """Mean time from the start of a common batch to that of the next one of its loop; of the last, its length."""
         batches = self.one.work.batches
         period = batches.end_ns - batches.start_ns
-        for loop in np.unique(batches.loop).tolist():
+        for loop in distinct(batches.loop):
             at = np.flatnonzero(batches.loop == loop)
             period[at[:-1]] = np.diff(batches.start_ns[at])
         return float(period[self.batches].mean())
@@ -150,23 +151,27 @@ def _sides(ranks: list[RankInput], common: Common, matched: list[Matched]) -> li
     found = []
     for position, (one, batches) in enumerate(zip(ranks, common, strict=True)):
         calls = one.work.collectives
-        mine = [(each, each.ranks.index(position)) for each in matched if position in each.ranks]
-        waiting, is_known = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls), dtype=np.bool_)
-        for each, column in mine:
+        waiting, last = np.zeros(len(calls), dtype=np.int64), np.full(len(calls), -1, dtype=np.int64)
+        lag, is_last = np.zeros(len(calls)), np.zeros(len(calls), dtype=np.bool_)
+        for each in matched:
+            if position not in each.ranks:
+                continue
+            column, numbers = each.ranks.index(position), np.asarray([ranks[at].rank for at in each.ranks])
             rows = each.row[each.waited, column]
-            waiting[rows], is_known[rows] = each.waiting_ns[each.waited, column], True
+            waiting[rows], lag[rows] = each.waiting_ns[each.waited, column], each.lag_ns[each.waited, column]
+            last[rows] = numbers[each.arrival_ns.argmax(axis=1)][each.waited]
+            came_last = (each.arrival_ns[:, column] == each.last_ns) & (each.margin_ns > each.error_ns)
+            is_last[rows] = came_last[each.waited]
         rows = np.flatnonzero(np.isin(calls.batch, batches))
-        found.append(_Side(one, batches, rows, calls.end_ns - calls.start_ns, waiting, is_known, mine))
+        length = calls.end_ns - calls.start_ns
+        found.append(_Side(one, batches, rows, length, waiting, lag, last, is_last, last >= 0))
     return found
 
 
 def _figures(side: _Side, count: int, *, is_judged: bool) -> RankFigures:
     calls, rows, period = side.one.work.collectives, side.rows, side.period_ns
     under_way = BusyLine(calls.start_ns[rows], calls.end_ns[rows]).length / count
-    total = int(side.length_ns[rows].sum())
-    judged = sum(int(each.waited.sum()) for each, _ in side.matched)
-    last = sum(int((each.waited & _is_last(each, column)).sum()) for each, column in side.matched)
-    lag = sum(float(each.lag_ns[each.waited, column].sum()) for each, column in side.matched)
+    total, judged = int(side.length_ns[rows].sum()), int(side.is_known.sum())
     knows = is_judged and judged > 0
     waiting = int(side.waiting_ns[rows].sum()) / count
     return RankFigures(
@@ -179,16 +184,10 @@ def _figures(side: _Side, count: int, *, is_judged: bool) -> RankFigures:
         waiting_ms=waiting / NS_PER_MS if knows else None,
         transfer_ms=max(under_way - waiting, 0.0) / NS_PER_MS if knows else None,
         other_ms=max(period - under_way, 0.0) / NS_PER_MS,
-        judged_share=int(side.length_ns[rows[side.is_known[rows]]].sum()) / total if knows and total else None,
-        last_share=last / judged if knows else None,
-        lag_ms=lag / count / NS_PER_MS if knows else None,
+        judged_share=int(side.length_ns[side.is_known].sum()) / total if knows and total else None,
+        last_share=int(side.is_last.sum()) / judged if knows else None,
+        lag_ms=float(side.lag_ns.sum()) / count / NS_PER_MS if knows else None,
     )
-
-
-def _is_last(each: Matched, column: int) -> Bool:
-    """Collectives in which a rank came last by more than the clocks may be off."""
-    is_last = each.arrival_ns[:, column] == each.last_ns
-    return np.asarray(is_last & (each.margin_ns > each.error_ns), dtype=np.bool_)
 
 
 def _stages(side: _Side, count: int, *, is_judged: bool) -> Iterator[StageWaiting]:
@@ -220,10 +219,9 @@ def _skew(matched: list[Matched]) -> ArrivalSkew | None:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The collectives of a rank in its batches: for a timeline.
-
-    Times are on the clock of the trace of `clock_of`, a process: of the first rank, or its own where nothing ties the
-    clocks. `waiting_ns`, and `last_rank`, the rank that all waited for, are -1 where they are not known.
+    """The collectives of a rank in its batches: for a timeline. Times are on the clock of the trace of the process
+    `clock_of`: the first rank's, or its own where nothing ties them. `waiting_ns` and `last_rank`, for whom all waited,
+    are -1 where not known.
     """
 
     process: str
@@ -247,10 +245,6 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
     for at, (side, one) in enumerate(zip(_sides(inputs, common, matched), inputs, strict=True)):
         calls = one.work.collectives
         moved = clocks[at].offset_ns - clocks[0].offset_ns if has_clocks else 0
-        last = np.full(len(calls), -1, dtype=np.int64)
-        for each, column in side.matched:
-            numbers = np.asarray([inputs[at].rank for at in each.ranks], dtype=np.int64)
-            last[each.row[each.waited, column]] = numbers[each.arrival_ns.argmax(axis=1)][each.waited]
         found.append(
             RankCalls(
                 process=one.process,
@@ -260,7 +254,7 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
                 start_ns=calls.start_ns + moved,
                 end_ns=calls.end_ns + moved,
                 waiting_ns=np.where(side.is_known, side.waiting_ns, -1),
-                last_rank=last,
+                last_rank=side.last_rank,
             )
         )
     return found
@@ -303,29 +297,28 @@ def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
 
 
 def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | None:
-    """The delay of one rank at one site, where the others wait for it in nearly all batches; None where they do not, or
-    why that may be chance.
-
-    Args:
-        sides: of the ranks that take part.
+    """The delay of one rank at one site, where the others (`sides`: all that take part) wait for it in nearly all
+    batches; None where they do not, or why that may be chance.
     """
     each, rows = site.each, site.rows
     one, batch = sides[site.column].one, each.batch[rows]
-    lag: Float64 = np.bincount(batch, weights=each.lag_ns[rows, site.column], minlength=count).astype(np.float64)
+    lag = sum_by_code(batch, each.lag_ns[rows, site.column], count)
     calls = float(np.bincount(batch, minlength=count).mean())
     others = [column for column in range(len(sides)) if column != site.column]
     period = float(np.mean([sides[other].period_ns for other in others]))
     floor = max(each.error_ns * calls, LAG_SHARE * period)
     mean, late_share = float(lag.mean()), float((lag > floor).mean())
-    excess = _excess([side.one.work for side in sides], site)
-    if late_share < LATE_SHARE or excess.total_ns < LOCATED_SHARE * mean * count:
+    bases: tuple[Basis, ...] = ("host", "gpu") if one.work.kind == "gpu" else ("host",)
+    excess = (_excess([side.one.work for side in sides], site, basis) for basis in bases)
+    total_ns, stage, stage_ns, basis = max(excess, key=lambda found: found[2])
+    if late_share < LATE_SHARE or total_ns < LOCATED_SHARE * mean * count:
         return None  # or it came late because the collective before let it go late
     parts = np.asarray([part.mean() for part in np.array_split(lag, PARTS)], dtype=np.float64)
     if student_interval(parts, LATE_ALPHA)[0] <= floor:
         return f"rank {one.rank} comes late by times that vary too much for {count} batches, measure more"
     is_last = each.arrival_ns[rows, site.column] == each.last_ns[rows]
     waiting = each.waiting_ns[np.ix_(rows[is_last], others)].sum(axis=0) / count
-    waiting_ns, is_located = float(waiting.mean()), excess.stage_ns >= LOCATED_SHARE * mean * count
+    waiting_ns, is_located = float(waiting.mean()), stage_ns >= LOCATED_SHARE * mean * count
     return RankDelay(
         rank=one.rank,
         process=one.process,
@@ -341,41 +334,27 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
         },
         saves_ms=float(each.margin_ns[rows[is_last]].sum()) / count / NS_PER_MS,
         batch_share=min(waiting_ns / period, 1.0),
-        stage=excess.stage if is_located else None,
-        basis=excess.basis if is_located else None,
-        between_batches=is_located and excess.stage in {one.work.path(code) for code in one.work.between},
-        excess_ms=excess.stage_ns / count / NS_PER_MS if is_located else None,
+        stage=stage if is_located else None,
+        basis=basis if is_located else None,
+        between_batches=is_located and stage in {one.work.path(code) for code in one.work.between},
+        excess_ms=stage_ns / count / NS_PER_MS if is_located else None,
         reason=None if is_located else "no single stage takes half of the delay longer than in the other ranks",
     )
 
 
-@dataclass(frozen=True)
-class _Excess:
-    """How much longer than the mean of the others a rank took since the collective before: in all, and in the stage
-    with most of it.
+def _excess(works: list[RankWork], site: _Site, basis: Basis) -> tuple[float, Path, float, Basis]:
+    """How much longer than the mean of the others a rank took since the collective before, on the host or in GPU work:
+    in all, and the stage with most of it.
     """
-
-    total_ns: float
-    stage: Path
-    stage_ns: float
-    basis: Literal["host", "gpu"]
-
-
-def _excess(works: list[RankWork], site: _Site) -> _Excess:
-    bases: list[tuple[Literal["host", "gpu"], list[TimeBefore]]] = [("host", [work.host for work in works])]
-    if works[0].kind == "gpu":
-        bases.append(("gpu", [work.gpu for work in works if work.gpu is not None]))
-    return max((_excess_of(site, works, *one) for one in bases), key=lambda one: one.stage_ns)
-
-
-def _excess_of(site: _Site, works: list[RankWork], basis: Literal["host", "gpu"], before: list[TimeBefore]) -> _Excess:
     by_rank: list[dict[Path, float]] = []
-    for column, (work, time) in enumerate(zip(works, before, strict=True)):
-        chosen = np.isin(time.collective, site.each.row[site.rows, column])
-        spent = np.bincount(time.path[chosen] + 1, weights=time.ns[chosen])  # 0 stands for outside
+    for column, work in enumerate(works):
+        before = work.host if basis == "host" else work.gpu
+        assert before is not None, "these are collectives of GPUs"
+        chosen = np.isin(before.collective, site.each.row[site.rows, column])
+        spent = np.bincount(before.path[chosen] + 1, weights=before.ns[chosen])  # 0 stands for outside
         by_rank.append({work.path(code - 1): float(spent[code]) for code in np.flatnonzero(spent).tolist()})
     own = by_rank.pop(site.column)
     paths = dict.fromkeys(path for one in [own, *by_rank] for path in one)
     more = {path: own.get(path, 0.0) - float(np.mean([one.get(path, 0.0) for one in by_rank])) for path in paths}
     stage = max(more, key=lambda path: more[path], default=())
-    return _Excess(sum(more.values()), stage, more.get(stage, 0.0), basis)
+    return sum(more.values()), stage, more.get(stage, 0.0), basis

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.ranks.results import Basis, Parallel
 from perfharness.analysis.ranks.work import RankWork, batch_keys
 from perfharness.analysis.timeline.grouping import group_rows, occurrences
 from perfharness.model.result import Float64
@@ -36,10 +37,8 @@ class RankInput:
 
 @dataclass(frozen=True)
 class Matched:
-    """Collectives of one set of ranks: a row per collective, a column per rank; times on one clock.
-
-    `ranks` are positions of the ranks; `batch` numbers the common batches; `row` is the collective's in each rank;
-    `waited`: no rank went on before the last had come, so that all others waited for it.
+    """Collectives of one set of ranks (`ranks`: positions): a row per collective, a column per rank; times on one
+    clock. `batch` numbers the common batches; `row` is the collective's in each rank.
     """
 
     ranks: list[int]
@@ -82,10 +81,8 @@ class Matched:
 
 
 def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Common:
-    """Batches of equal path, index and occurrence in all ranks, in the order of the first one.
-
-    Where ranks have none in common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each
-    belong together: their collectives meet in the order of their calls.
+    """Batches of equal path, index and occurrence in all ranks, in the order of the first one. Where ranks have none in
+    common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each belong together.
     """
     positions = [{key: at for at, key in enumerate(batch_keys(one.work))} for one in ranks]
     if not set(positions[0]).intersection(*positions[1:]):
@@ -102,10 +99,9 @@ def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Comm
 
 
 def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matched], int]:
-    """Collectives that are in all of their ranks, and how many rows are in a rank and not matched.
-
-    Where the ranks called an operation a different number of times in a batch, which call belongs to which is not
-    known, and none of that batch is matched. Messages between two ranks and calls that do not wait are left out.
+    """Collectives that are in all of their ranks, and how many rows are not matched: where ranks called an operation a
+    different number of times in a batch, which belong together is not known. Messages between two ranks and calls that
+    do not wait are left out.
     """
     calls = _calls(ranks, common)
     of = group_rows(calls.batch, calls.signature)
@@ -130,9 +126,8 @@ def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matc
 
 @dataclass(frozen=True)
 class _Calls:
-    """Collectives of all ranks in common batches in which all wait: position of the rank, row there, common batch.
-
-    A signature is an operation with the ranks that take part; None: all ranks.
+    """Collectives of all ranks in common batches in which all wait. A signature is an operation with the ranks that
+    take part; None: all ranks.
     """
 
     rank: Int64
@@ -173,3 +168,41 @@ def _side_by_side(ranks: list[RankInput], positions: list[int], batch: Int64, ro
     return Matched(
         positions, batch, rows, np.stack(arrival, axis=1), np.stack(end, axis=1), error_ns=sum(sorted(errors)[-2:])
     )
+
+
+OPTION = "say which: --parallel data (each rank has items of its own) or --parallel model (they share them)"
+MOSTLY = 0.9
+"""Of the common batches: so many have collectives in every rank, where ranks share their work."""
+
+
+def find_parallel(
+    ranks: list[RankInput], common: Common, asked: Parallel | None
+) -> tuple[Parallel | None, Basis | None, str | None]:
+    """Whether ranks share their items, how that is known, and, where it is not, why.
+
+    By what was asked for (`--parallel`), else by the annotation, else by the batches and their collectives.
+    """
+    if asked is not None:
+        return asked, "option", None
+    marked = [one.work.batches.shared for one in ranks]
+    if all(shared.all() for shared in marked):
+        return "model", "annotation", None
+    if any(shared.any() for shared in marked):
+        return None, None, f"some batches are annotated as shared and others not; {OPTION}"
+    # The items of each batch, by path, index and occurrence; -1 where they were not counted.
+    counts = [np.nan_to_num(one.work.batches.items, nan=-1.0).tolist() for one in ranks]
+    items = [dict(zip(batch_keys(one.work), count, strict=True)) for one, count in zip(ranks, counts, strict=True)]
+    everywhere = set(items[0]).intersection(*items[1:])
+    if not everywhere or any(len({each[key] for each in items}) > 1 for key in everywhere):
+        return "data", "different_batches", None
+    if any(len(each) > len(everywhere) for each in items):
+        return None, None, f"the ranks have some of their batches in common, and others not; {OPTION}"
+    having = [np.isin(of, one.work.collectives.batch) for one, of in zip(ranks, common, strict=True)]
+    if len(common[0]) and all(each.mean() >= MOSTLY for each in having):
+        return "model", "recognized", None
+    unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
+    if unseen is None and all(one.work.kind == "none" for one in ranks):
+        return "data", "no_collectives", None
+    why = unseen or "collectives are in a part of the batches only"
+    same = "all ranks have the same batches, and whether they share their items is not known"
+    return None, None, f"{same}: {why}; {OPTION}"

@@ -12,10 +12,10 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments import Segments, paint
-from perfharness.analysis.segments.calls import Calls
+from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.paint import WAITS_FOR_GPU, Line
 from perfharness.analysis.stages.roles import StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences
+from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences, sum_by_code
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
 from perfharness.model.result import Float64, Path
@@ -49,10 +49,9 @@ class RankBatches:
 
 @dataclass(frozen=True)
 class Collectives:
-    """The collectives of a rank in its batches, in order of their calls; times of its own trace.
-
-    `batch` is a place in the batches, `operation` and `members` in the lists of `RankWork`, `stage` (around the call)
-    and `own` (the range of the call, -1: a kernel) in its paths. `is_awaited`: all wait for the last rank.
+    """The collectives of a rank in its batches, in order of their calls. `batch` is a place in the batches, `operation`
+    and `members` in lists of `RankWork`, `stage` (around the call) and `own` (the range of the call, -1: a kernel) in
+    its paths. `is_awaited`: all wait for the last rank.
     """
 
     batch: Int64
@@ -79,10 +78,9 @@ class TimeBefore:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank did. `kind`: where its collectives were seen: kernels on the GPU, ranges on the host, or nowhere.
-
-    `host` leaves out CUDA calls that wait for the GPU; `gpu`: by the stage that started the work, None for collectives
-    of the host. `between`: paths around batches, or in none. `reason`: why collectives may have been missed.
+    """What one rank did. `kind`: where its collectives were seen; `reason`: why some may have been missed. `host`
+    leaves out CUDA calls that wait for the GPU; `gpu`: by the stage that started the work. `between`: paths around
+    batches, or in none.
     """
 
     kind: Literal["gpu", "host", "none"]
@@ -175,7 +173,7 @@ def _by_path(before: TimeBefore, inside: Int64, count: int, path: Int64) -> Time
     number[inside] = np.arange(len(inside))
     collective, at = number[before.collective], path[before.path]
     groups = group_rows(collective, at)
-    total = np.bincount(groups.code, weights=before.ns, minlength=len(groups)).astype(np.int64)
+    total = sum_by_code(groups.code, before.ns, len(groups)).astype(np.int64)
     kept = groups.first[collective[groups.first] >= 0]
     return TimeBefore(collective[kept], at[kept], total[collective[groups.first] >= 0])
 
@@ -188,9 +186,8 @@ class _Stack:
         self.is_call = _outermost_calls(stages, analysis.trace)
         self._stage: Int64 = np.append(np.arange(len(stages)), -1)
         """Of each row, itself or the stage around the call that it is in."""
-        in_call = np.append(self.is_call, False)
+        in_call = stages.inside(self.is_call)
         for at in stages.rows_of_levels:
-            in_call[at] |= in_call[stages.parent[at]]
             self._stage[at] = np.where(in_call[at], self._stage[stages.parent[at]], at)
         self._analysis = analysis
         self._first_ns = stages.start_ns[analysis.stage_times.outermost_batches()].min()
@@ -209,7 +206,7 @@ class _Stack:
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
         """Where the work in front of each collective begins: with the end of the one before it in its group (a thread,
-        a GPU); with the first batch where there is none.
+        a GPU), or with the first batch.
         """
         found: Int64 = np.minimum(begin_ns, self._first_ns)
         for one in np.unique(group).tolist():
@@ -225,7 +222,7 @@ class _Stack:
         segments, begins_ns = self.segments, np.minimum(begins_ns, called_ns)
         spans = Line(begins_ns, called_ns, thread).lay(segments.thread, segments.start_ns, segments.end_ns)
         length, segment = spans.stop - spans.begin, spans.event
-        inside = np.bincount(spans.place, weights=length, minlength=len(called_ns)).astype(np.int64)
+        inside = sum_by_code(spans.place, length, len(called_ns)).astype(np.int64)
         outside = np.maximum(called_ns - begins_ns - inside, 0)
         counts = ~np.isin(segments.activity[segment], [CODES[one] for one in WAITS_FOR_GPU])
         return TimeBefore(
@@ -245,10 +242,7 @@ def _outermost_calls(stages: StageTable, trace: Trace) -> Bool:
 
     named = by_name(trace.names, trace.ranges.category[stages.index], is_communication).astype(np.bool_)
     wanted = named & ~stages.is_batch
-    inside = np.zeros(len(stages), dtype=np.bool_)
-    for at in stages.rows_of_levels[1:]:
-        inside[at] = wanted[stages.parent[at]] | inside[stages.parent[at]]
-    return np.asarray(wanted & ~inside, dtype=np.bool_)
+    return np.asarray(wanted & ~np.append(stages.inside(wanted), False)[stages.parent], dtype=np.bool_)
 
 
 def _host_calls(analysis: Analysis, stack: _Stack) -> _Found:
@@ -312,10 +306,8 @@ def _operation(kernel: str) -> str:
 
 
 def _batch_of(found: _Found, batches: Int64, analysis: Analysis) -> Int64:
-    """The outermost batch of each collective, by position in `batches`; -1: in none.
-
-    By the stage around it; where that is in none (a thread of its own, another recorder), by time, where only one batch
-    was open.
+    """The outermost batch of each collective, a position in `batches`; -1: none. By the stage around it; where that is
+    in none (a thread of its own, another recorder), by time, where only one batch was open.
     """
     stages, at_ns = analysis.stages, found.called_ns
     position = np.full(len(stages) + 1, -1, dtype=np.int64)
@@ -344,10 +336,8 @@ def _why_unseen(trace: Trace) -> str | None:
 
 
 def batch_keys(work: RankWork, *, by_order: bool = False) -> Iterator[tuple[Path, int, int]]:
-    """Path, index and occurrence of each batch: equal in ranks that process the same ones.
-
-    Args:
-        by_order: ranks number their batches each for itself: path, and how many of it came before.
+    """Path, index and occurrence of each batch: equal in ranks that process the same ones. `by_order`: ranks number
+    their batches each for itself: how many of the path came before.
     """
     batches = work.batches
     index = occurrences(batches.path) if by_order else batches.index

@@ -1,16 +1,19 @@
-"""Events of threads as columns: what `paint` lays onto ranges. Waits and garbage collection that were recorded."""
+"""What `paint` lays onto ranges: waits and garbage collection that were recorded, and CUDA calls."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.timeline.cuda_calls import call_activities, operation_names
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.host_samples import HostEventKind, HostEvents
+from perfharness.model.host_samples import HostEventKind
 from perfharness.model.trace import Int64, Integers, OsWaitKind
 
 NO_NAME = -1
@@ -61,24 +64,46 @@ def os_waits(analysis: Analysis) -> Iterator[Events]:
         yield unnamed(calls.thread, calls.start_ns, calls.end_ns, activities(calls.kind, OF_WAIT))
 
 
-def lock_waits(analysis: Analysis) -> Iterator[Events]:
-    """Waits for the interpreter lock."""
-    return _of_kind(analysis, HostEventKind.GIL_WAITED, Activity.GIL)
+def host_events(analysis: Analysis, kind: HostEventKind, activity: Activity) -> Iterator[Events]:
+    """Waits for the interpreter lock, or runs of the garbage collector."""
+    probe = analysis.host_probe
+    for events in (analysis.trace.lock_events, None if probe is None else probe.events):
+        if events is not None:
+            yield unnamed(
+                events.thread, events.start_ns, events.end_ns, np.where(events.kind == kind, CODES[activity], -1)
+            )
 
 
-def collections(analysis: Analysis) -> Iterator[Events]:
-    """Runs of the garbage collector."""
-    return _of_kind(analysis, HostEventKind.COLLECTION, Activity.GC)
+NAMED = (Activity.ALLOC, Activity.COMPILE, Activity.OTHER)
+"""The function says more than the kind of these calls."""
+VERSION = re.compile(r"_v\d+$")
+OTHERS_WORK = "GPU work of others"
+"""What another batch, stream or thread of the process started."""
 
 
-def _of_kind(analysis: Analysis, kind: HostEventKind, activity: Activity) -> Iterator[Events]:
-    for events in _sources(analysis):
-        code = np.where(events.kind == kind, CODES[activity], -1)
-        yield unnamed(events.thread, events.start_ns, events.end_ns, code)
+class Calls:
+    """The CUDA calls and GPU operations of a trace by name: code of each operation, and of `OTHERS_WORK`."""
 
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        names, self.operation = operation_names(analysis.trace)
+        for code in distinct(analysis.trace.api.name):
+            if code >= 0:
+                names[code] = VERSION.sub("", names[code])
+        self.names, self.others = [*names, OTHERS_WORK], len(names)
 
-def _sources(analysis: Analysis) -> Iterator[HostEvents]:
-    if analysis.trace.lock_events is not None:
-        yield analysis.trace.lock_events
-    if analysis.host_probe is not None:
-        yield analysis.host_probe.events
+    @cached_property
+    def events(self) -> Events:
+        """The calls, an outer call before those inside it."""
+        api = self.analysis.trace.api
+        activity = call_activities(self.analysis.trace).astype(np.int64)
+        is_named = np.isin(activity, [CODES[one] for one in NAMED])
+        return Events(api.thread, api.start_ns, api.end_ns, activity, np.where(is_named, api.name, NO_NAME))
+
+    @cached_property
+    def started(self) -> tuple[Int64, Int64]:
+        """Thread and time of the call that started each GPU operation; -1: not known."""
+        launches, api = self.analysis.launches, self.analysis.trace.api
+        call = np.full(len(self.operation), -1, dtype=np.int64)
+        call[launches.operation] = launches.call
+        return np.append(api.thread, -1)[call], np.append(api.start_ns, -1)[call]

@@ -7,19 +7,18 @@ to its duration. Moments without an event are `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.segments.calls import Calls
-from perfharness.analysis.segments.events import NO_NAME, Events, collections, lock_waits, os_waits
+from perfharness.analysis.segments.events import NO_NAME, Calls, host_events, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
-from perfharness.analysis.timeline.grouping import distinct, group_rows, select, unique
-from perfharness.analysis.timeline.intervals import outer_first
+from perfharness.analysis.timeline.grouping import distinct, group_rows, row_order, select, sum_by_code, unique
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import Float64
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
 from perfharness.trace.columns import narrow
@@ -30,8 +29,8 @@ WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
 
 @dataclass(frozen=True)
 class Sums:
-    """Time of each combination of values: `keys` by column, `ns`, and `samples`: how many it is known from (NaN: all of
-    it was recorded).
+    """Time of each combination of values: `keys` by column, `ns`, and from how many samples it is known (NaN: all of it
+    was recorded).
     """
 
     keys: dict[str, Int64]
@@ -42,14 +41,19 @@ class Sums:
         return len(self.ns)
 
 
+def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
+    """Sums of each combination of values of the keys, in order of first appearance."""
+    groups = group_rows(*keys.values())
+    sums = (sum_by_code(groups.code, each, len(groups)) for each in (ns, samples))
+    return Sums({column: values[groups.first] for column, values in keys.items()}, *sums)
+
+
 @dataclass(frozen=True)
 class Segments:
-    """One row per stretch of time, ordered by painted range and time; aligned columns.
-
-    `row` is the innermost range (a row of the stage table), `stage` the code of its path, `batch` the row of the
-    outermost batch around it (-1: none), `thread` its thread, `activity` a place in `ACTIVITIES`. `name` is the CUDA
-    function of a call, `gpu` what the GPU did for this process in a call that waits for it, or in unknown time; both
-    are places in `names`, -1: none.
+    """One row per stretch of time, ordered by painted range and time. `row` is the innermost range (a row of the stage
+    table), `stage` the code of its path, `batch` the row of the outermost batch around it (-1: none), `activity` a
+    place in `ACTIVITIES`. `name` is the CUDA function of a call, `gpu` what the GPU did for this process in a call that
+    waits for it, or in unknown time; both are places in `names`, -1: none.
     """
 
     start_ns: Int64
@@ -68,11 +72,8 @@ class Segments:
 
     def sum_by(self, *columns: str) -> Sums:
         """Nanoseconds of each combination of values of these columns, in order of first appearance."""
-        values = [np.asarray(getattr(self, column), dtype=np.int64) for column in columns]
-        groups = group_rows(*values)
-        total = np.bincount(groups.code, weights=self.end_ns - self.start_ns, minlength=len(groups))
-        keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
-        return Sums(keys, total.astype(np.float64), np.full(len(groups), np.nan))
+        keys = {column: np.asarray(getattr(self, column), dtype=np.int64) for column in columns}
+        return sum_by(keys, (self.end_ns - self.start_ns).astype(np.float64), np.full(len(self), np.nan))
 
     def at(self, column: str, values: Int64, time_ns: Int64) -> Int64:
         """The segment with each of these values of a column (a thread, a range) at each moment; -1: none."""
@@ -92,11 +93,8 @@ class Segments:
 
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
-    """Divide the time of ranges.
-
-    Args:
-        analysis: of the trace.
-        rows: the ranges, rows of the stage table, none inside another. None: the outermost range of each thread.
+    """Divide the time of ranges: rows of the stage table, none inside another; None: the outermost ranges of all
+    threads.
     """
     stages, calls = analysis.stages, Calls(analysis)
     rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
@@ -122,7 +120,12 @@ def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int6
     line = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows])
     levels = _ranges_inside(stages, rows)
     own = [line.spans(place, stages.start_ns[inner], stages.end_ns[inner]) for inner, place in levels]
-    events = list(_events(analysis, calls))
+    events = [
+        *os_waits(analysis),
+        *host_events(analysis, HostEventKind.GIL_WAITED, Activity.GIL),
+        calls.events,
+        *host_events(analysis, HostEventKind.COLLECTION, Activity.GC),
+    ]
     spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
     pieces = Pieces(line, [*own, *spans])
     row = narrow(np.concatenate([rows[:0], *(inner for inner, _ in levels)]))[pieces.topmost(own)]
@@ -169,14 +172,6 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
     return found
 
 
-def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
-    """From the least to the most specific."""
-    yield from os_waits(analysis)
-    yield from lock_waits(analysis)
-    yield calls.events
-    yield from collections(analysis)
-
-
 @dataclass(frozen=True)
 class Spans:
     """Parts of events on a `Line`: which event, in which of its stretches, from where to where."""
@@ -198,7 +193,8 @@ class Line:
 
     def lay(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
         """The parts of events in stretches of their thread, in order of start, an outer one before those inside it."""
-        order = outer_first(start_ns, end_ns, thread)
+        order = row_order(thread, start_ns, -end_ns)
+        order = np.arange(len(thread)) if order is None else order
         in_order = thread[order]
         events, places = [order[:0]], [order[:0]]
         for one in distinct(self.thread):

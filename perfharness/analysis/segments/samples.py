@@ -15,9 +15,9 @@ from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.analysis.host_samples.compilers import compilers_of_stacks
 from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.segments.events import activities
-from perfharness.analysis.segments.paint import Segments, Sums
+from perfharness.analysis.segments.paint import Segments, Sums, sum_by
 from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
-from perfharness.analysis.timeline.grouping import distinct, group_rows, select
+from perfharness.analysis.timeline.grouping import distinct, select
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.result import Float64
@@ -47,11 +47,10 @@ MIN_SAMPLES = 10
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """One row per sample in the painted ranges (two where it ran and waited for a CPU); aligned columns.
-
-    `sample` is its row in `samples`; `row`, `stage`, `batch` and `activity` are as in `Segments`. `is_recorded`: an
-    event says what the thread did. `line` is a place in `lines`, the innermost line outside of libraries, -1: no stack.
-    `ns` is the time that it stands for, `count` the part of a sample that it is.
+    """One row per sample in the painted ranges (two where it ran and waited for a CPU). `sample` is its row in
+    `samples`; `row`, `stage`, `batch` and `activity` are as in `Segments`. `is_recorded`: an event says what the thread
+    did. `line` is a place in `lines`, the innermost line outside of libraries, -1: no stack. `ns` is the time that it
+    stands for, `count` the part of a sample that it is.
     """
 
     sample: Int64
@@ -71,11 +70,7 @@ class SampleTimes:
 
     def sum_by(self, *columns: str) -> Sums:
         """Time and number of the samples with each combination of values, in order of first appearance."""
-        values = [getattr(self, column) for column in columns]
-        groups = group_rows(*values)
-        ns, count = (np.bincount(groups.code, weights=each, minlength=len(groups)) for each in (self.ns, self.count))
-        keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
-        return Sums(keys, ns.astype(np.float64), count.astype(np.float64))
+        return sum_by({column: getattr(self, column) for column in columns}, self.ns, self.count)
 
     def where(self, chosen: Bool) -> SampleTimes:
         """The chosen rows."""
@@ -114,10 +109,9 @@ def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
 
 
 def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segments) -> Int64:
-    """The innermost range of each sample, a row of the stage table; -1: none.
-
-    The recorder's own stack, read with the sample, decides which stage it is in; the clock only in which of its ranges.
-    Where no stack of a recorder was read, the clock alone decides.
+    """The innermost range of each sample, a row of the stage table; -1: none. The recorder's own stack, read with the
+    sample, decides which stage it is in, the clock in which of its ranges; without such a stack the clock alone
+    decides.
     """
     by_clock = segments.at("thread", samples.thread, samples.time_ns)
     row = np.append(np.asarray(segments.row, dtype=np.int64), -1)[by_clock]
@@ -165,9 +159,8 @@ def _lines(samples: HostSamples) -> tuple[Int64, list[Frame]]:
 
 
 def _shared_out(table: SampleTimes) -> SampleTimes:
-    """Share samples of a thread that could run out by how long it ran, and how long it waited for a CPU.
-
-    The system does not show at one moment which of them it did, but counts both.
+    """Share samples of a thread that could run out by how long it ran, and how long it waited for a CPU: the system
+    does not show at one moment which of them it did, but counts both.
     """
     samples, at = table.samples, table.sample
     on_cpu, runnable = samples.on_cpu_ns[at].astype(np.float64), samples.runnable_ns[at].astype(np.float64)

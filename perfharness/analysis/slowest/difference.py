@@ -9,11 +9,11 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.segments import SampleTimes, paint, sample_times
-from perfharness.analysis.segments.calls import Calls
-from perfharness.analysis.segments.paint import Line
+from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.samples import MIN_SAMPLES, UNKNOWN
 from perfharness.analysis.slowest import results
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.busy import expand
+from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model.activity import ACTIVITIES
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import GpuOperationKind, Int64
@@ -44,12 +44,8 @@ class _Side:
 
 
 class Divided:
-    """Batches of one path, divided by stage and activity.
-
-    Args:
-        analysis: of the trace.
-        rows: of the batches, in order.
-        outside_ns: by reason, the time of each batch's request that is outside of the batch.
+    """Batches of one path (`rows`, in order), divided by stage and activity. `outside_ns`: by reason, the time of each
+    batch's request that is outside of the batch.
     """
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
@@ -182,18 +178,17 @@ class _Operations:
     """GPU operations by the batch that started them and by name: count, ns, copied bytes."""
 
     def __init__(self, analysis: Analysis, rows: Int64) -> None:
-        stages, work, calls = analysis.stages, analysis.trace.operations, Calls(analysis)
-        thread, called_ns = calls.started
-        line = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows])
-        started = line.lay(thread, called_ns, called_ns + 1)
-        operation = started.event
+        stages, launches, work = analysis.stages, analysis.launches, analysis.trace.operations
+        calls, last = Calls(analysis), stages.end_ns[rows] - 1
+        launch, place = expand(*launches.lines.slices(stages.thread[rows], stages.start_ns[rows], last))
+        operation = launches.operation[launch]
         names = group_rows(calls.operation[operation])
         self._names = [calls.names[code] for code in calls.operation[operation][names.first].tolist()]
         size = analysis.trace.details.bytes[operation] if len(analysis.trace.details) == len(work) else 0
         copied = np.where(work.kind[operation] == GpuOperationKind.MEMCPY, np.maximum(size, 0), 0)
-        cell, count = started.place * len(names) + names.code, len(rows) * len(names)
+        cell, count = place * len(names) + names.code, len(rows) * len(names)
         figures = (np.ones(len(operation)), (work.end_ns - work.start_ns)[operation], copied)
-        sums = [np.bincount(cell, weights=figure, minlength=count) for figure in figures]
+        sums = [sum_by_code(cell, figure, count) for figure in figures]
         self._figures = np.reshape(sums, (3, len(rows), len(names)))
 
     def beside(self, slow: int, others: Int64) -> list[results.OperationBeside]:
@@ -222,7 +217,7 @@ def _side(slow: float, others: Float64) -> _Side:
 
 def usual(values: Float64) -> float:
     """A difference from the median that is not unusual, by a spread that outliers do not enlarge: the median absolute
-    deviation, or the distance to the upper quartile where that is larger (what most batches do not have).
+    deviation, or the distance to the upper quartile where that is larger.
     """
     middle = np.median(values)
     deviation = max(float(np.median(np.abs(values - middle))), float(np.quantile(values, 0.75) - middle))

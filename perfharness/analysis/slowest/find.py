@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,9 +35,8 @@ SEED = 17
 
 @dataclass(frozen=True)
 class Requests:
-    """Recorded requests; aligned columns. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known.
-
-    `late_ns`: how much later than it could the generator sent it, 0 where that is not known.
+    """Recorded requests. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known. `late_ns`: how much
+    later than it could the generator sent it, 0 where that is not known.
     """
 
     id: Int64
@@ -85,15 +84,8 @@ def slowest_of_process(
     *,
     timelines: bool = False,
 ) -> list[ProcessLoop]:
-    """The slowest requests of each loop path, without warm-up and batches that never ended.
-
-    Args:
-        analysis: of the process's trace.
-        process: its name.
-        most: so many of each loop path.
-        requests: recorded requests of the process; their ids are batch indices. None: there were none.
-        throttled: by reason, which rows of the stage table it touched; None: not known.
-        timelines: make them.
+    """The slowest requests of each loop path, without warm-up and batches that never ended. `throttled`: by reason,
+    which rows of the stage table were touched; `requests`: None: batches alone; `timelines`: make them.
     """
     stages, times = analysis.stages, analysis.stage_times
     rows = times.outermost_batches()
@@ -111,8 +103,9 @@ def slowest_of_process(
         slow = loop.slowest(most, timelines=timelines)
         found.append(ProcessLoop(path_text(stages.paths.names(code)), len(batches.rows), by_latency, slow))
     if requests is not None and sum(one.by_latency for one in found) == 1:
-        lost = _without_batch(analysis, process, requests)
-        found = [_slowest(one, lost, most) if one.by_latency else one for one in found]
+        at = next(at for at, one in enumerate(found) if one.by_latency)
+        every = [*found[at].requests, *_without_batch(analysis, process, requests)]
+        found[at] = replace(found[at], requests=sorted(every, key=lambda pair: -pair[0].ms)[:most])
     return found
 
 
@@ -174,7 +167,10 @@ class _Loop:
                 total = batches.total_ns[typical]
                 nearest = int(typical[np.argmin(np.abs(total - np.median(total)))])
                 request, shown = self._compared(divided, place, typical, nearest), [place, nearest]
-            pairs.append((request, self._timelines(shown) if timelines else []))
+            which: tuple[Which, ...] = ("worst", "typical")
+            rows = zip(which, batches.rows[shown].tolist(), strict=False)
+            lines = [batch_timeline(self.analysis, self.process, *one) for one in rows if timelines]
+            pairs.append((request, lines))
         return pairs
 
     def _compared(self, divided: Divided, place: int, typical: Int64, nearest: int) -> SlowRequest:
@@ -229,12 +225,6 @@ class _Loop:
             }
         )
 
-    def _timelines(self, places: Sequence[int]) -> list[BatchTimeline]:
-        """Of a slow batch, and of a typical one where there is any."""
-        which: tuple[Which, ...] = ("worst", "typical")
-        rows = self.batches.rows[np.asarray(places)].tolist()
-        return [batch_timeline(self.analysis, self.process, *one) for one in zip(which, rows, strict=False)]
-
 
 def _outside(analysis: Analysis, batches: _Batches) -> dict[str, Float64]:
     """Time of requests outside of their batches, by reason; what of it is the queue, where that is known of all."""
@@ -275,12 +265,6 @@ def _without_batch(
         )
         for at in lost.tolist()
     ]
-
-
-def _slowest(loop: ProcessLoop, more: Sequence[tuple[SlowRequest, list[BatchTimeline]]], most: int) -> ProcessLoop:
-    """The loop with further requests."""
-    requests = sorted([*loop.requests, *more], key=lambda pair: -pair[0].ms)[:most]
-    return ProcessLoop(loop.loop, loop.batches, loop.by_latency, requests)
 
 
 def pool_loops(found: Sequence[ProcessLoop], most: int) -> tuple[list[SlowLoop], list[list[BatchTimeline]]]:

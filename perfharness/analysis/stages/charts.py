@@ -11,8 +11,9 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.busy import stretches
 from perfharness.analysis.timeline.cuda_calls import operation_names
+from perfharness.analysis.timeline.grouping import count_by_code, sum_by_code
 from perfharness.model.result import BatchLoop, Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64
+from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MAX_POINTS = 1000
@@ -45,9 +46,8 @@ KINDS: dict[int, BarKind] = {
 
 @dataclass(frozen=True)
 class BatchSeries:
-    """Host time of the batches of a loop in order, one value per group of neighbours.
-
-    `start_s` is since the first batch of the loop began. Spans are of positions in the loop, the last one excluded.
+    """Host time of the batches of a loop in order, one value per group of neighbours; `start_s` is since the first of
+    them began. Spans are of positions in the loop, the last one excluded.
     """
 
     batches: int
@@ -140,8 +140,8 @@ def rest_of_batches(analysis: Analysis) -> dict[Path, Rest]:
     parent, start, end = stages.parent[inside], stages.start_ns[inside], stages.end_ns[inside]
     overlapping = np.unique(parent[1:][(parent[1:] == parent[:-1]) & (start[1:] < end[:-1])])
     cpu_ms = times.times["cpu_time"]
-    spent = np.bincount(parent, weights=cpu_ms[inside], minlength=len(stages))
-    has_stages = np.bincount(parent, minlength=len(stages)) > 0
+    spent = sum_by_code(parent, cpu_ms[inside], len(stages))
+    has_stages = count_by_code(parent, len(stages)) > 0
     path, found = stages.paths.code[batches], {}
     for code in np.unique(path).tolist():
         rows = batches[path == code]
@@ -239,7 +239,9 @@ def batch_timeline(analysis: Analysis, process: str, which: Which, batch: int) -
     """One batch, by its row in the stage table."""
     stages, meta = analysis.stages, analysis.trace.meta
     start, end = int(stages.start_ns[batch]), int(stages.end_ns[batch])
-    own = _own_operations(analysis, batch)
+    at = slice(batch, batch + 1)
+    first, last = analysis.launches.lines.slices(stages.thread[at], stages.start_ns[at], stages.end_ns[at] - 1)
+    own = analysis.launches.operation[first[0] : last[0]]  # what calls in the batch, on its thread, started
     end = max(end, int(analysis.trace.operations.end_ns[own].max(initial=end)))
     kinds = [_stages(analysis, batch), _calls(analysis, batch), _operations(analysis, own, start, end)]
     bars = [bar for events in kinds for bar in _bars(events, start, end)]
@@ -317,16 +319,7 @@ def _calls(analysis: Analysis, batch: int) -> _Events:
     return _Events(labels, np.zeros_like(rows), names, name, ["call"] * len(rows), api.start_ns[rows], api.end_ns[rows])
 
 
-def _own_operations(analysis: Analysis, batch: int) -> Int64:
-    """Operations that calls in the batch, on its thread, started."""
-    stages, api, launches = analysis.stages, analysis.trace.api, analysis.launches
-    start = api.start_ns[launches.call]
-    mine = (api.thread[launches.call] == stages.thread[batch]) & (start >= stages.start_ns[batch])
-    found: Int64 = launches.operation[mine & (start < stages.end_ns[batch])].astype(np.int64)
-    return found
-
-
-def _operations(analysis: Analysis, own: Int64, start: int, end: int) -> _Events:
+def _operations(analysis: Analysis, own: Integers, start: int, end: int) -> _Events:
     """GPU operations of the process that ran meanwhile, by stream; those of other batches and threads are `other`."""
     operations = analysis.trace.operations
     overlaps = (operations.start_ns < end) & (operations.end_ns > start)

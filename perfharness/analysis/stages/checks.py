@@ -12,7 +12,7 @@ from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable, find_reco
 from perfharness.analysis.stages.throughput import measured_rows
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal
@@ -96,7 +96,7 @@ def _names(stages: StageTable, rows: Int64) -> str:
 def _all_warmup(stages: StageTable, times: StageTimes, batches: Int64, warmup_batches: int) -> Iterator[Finding]:
     """An error if the warm-up leaves no batch at all, a warning if it leaves none of some name."""
     groups = group_rows(stages.paths.code[batches])
-    left = np.bincount(groups.code, weights=~times.warmup[batches], minlength=len(groups))
+    left = sum_by_code(groups.code, ~times.warmup[batches], len(groups))
     if left.all():
         return
     theirs = batches[left[groups.code] == 0]
@@ -184,17 +184,12 @@ def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list
 
 
 def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_child: bool = False) -> list[Finding]:
-    """Findings if the trace lacks what recorders counted, or recorders were not finalized.
-
-    Args:
-        journals: of all processes of the trace, the measured one first.
-        trace: checked process by process.
-        of_child: whether the launched process started this one, whose recorders nobody need finalize.
+    """Findings if the trace lacks what recorders counted, process by process, or recorders were not finalized. The
+    first journal is the measured process's; `of_child`: nobody need finalize its recorders.
     """
     findings = [*_missing_ranges(journals, trace), *_missing_items(journals, trace)]
     for journal in journals:
-        findings += _not_finalized(journal, of_child=of_child or journal.is_forked)
-        findings += [*_failed(journal), *_open_at_end(journal, trace)]
+        findings += _of_recorders(journal, trace, of_child=of_child or journal.is_forked)
     if of_child:
         findings += [_killed(journal, trace) for journal in journals if journal.ended == "running"]
     return [*findings, *_captured(journals), *_of_processes(journals, trace)]
@@ -299,7 +294,8 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (text or "").split(".")[:3] if part.isdigit())
 
 
-def _not_finalized(journal: RecorderJournal, *, of_child: bool) -> Iterator[Finding]:
+def _of_recorders(journal: RecorderJournal, trace: Trace, *, of_child: bool) -> Iterator[Finding]:
+    """Recorders that were not finalized, batches that an exception ended, and ranges that nsys closed at the end."""
     for name in dict.fromkeys(record.name for record in journal.recorders):
         records = [record for record in journal.recorders if record.name == name]
         still_open = [range_name for record in records for range_name in record.open_ranges]
@@ -312,10 +308,6 @@ def _not_finalized(journal: RecorderJournal, *, of_child: bool) -> Iterator[Find
             f"Recorder '{name}' was never finalized: {ENDINGS.get(journal.ended, journal.ended)}{detail}.",
             "Call finalize() when the pipeline is done.",
         )
-
-
-def _failed(journal: RecorderJournal) -> Iterator[Finding]:
-    """Count the batches that an exception ended."""
     for record in journal.recorders:
         if record.failed_batches:
             yield Finding(
@@ -325,10 +317,6 @@ def _failed(journal: RecorderJournal) -> Iterator[Finding]:
                 "exception and are not in these results.",
                 "Their time is not in any mean; throughput has the items of the other batches.",
             )
-
-
-def _open_at_end(journal: RecorderJournal, trace: Trace) -> Iterator[Finding]:
-    """Name what nsys closes at the end of the process by itself; the embedded tracer leaves it open."""
     names = [name for record in journal.recorders if record.finalized for name in record.open_ranges]
     if names and trace.meta.tracer == "nsys":
         yield Finding(

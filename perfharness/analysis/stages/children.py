@@ -13,11 +13,8 @@ CHILD = " (child process)"
 def with_children_apart(
     results: Mapping[str, ProcessResult], launched_of: Mapping[str, str]
 ) -> dict[str, ProcessResult]:
-    """The results, in which the recorders of children have a suffix where the launched process has the same batches.
-
-    Args:
-        results: by the processes' folders.
-        launched_of: the launched process of each child, by folders. Not of ranks, which do the same work.
+    """The results, in which the recorders of children have a suffix where the launched process (`launched_of`, by
+    folders; not of ranks, which do the same work) has the same batches.
     """
     found = dict(results)
     for folder, result in results.items():

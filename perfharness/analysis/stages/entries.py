@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.stages.per_batch import per_item
-from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
+from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.grouping import (
-    Groups,
     count_by_code,
     distinct,
     group_nested,
@@ -28,19 +27,11 @@ from perfharness.model.rounding import BELOW, DECIMALS
 from perfharness.model.trace import Bool, Int64, Integers
 
 
-def group_entries(stages: StageTable) -> Groups:
-    """The entry of each stage, and the first stage of each entry."""
-    index = np.where(stages.is_batch, stages.batch_index, NOT_COUNTED)
-    columns = stages.owner, stages.name, stages.is_batch.astype(np.int8), index
-    return group_nested(stages.rows_of_levels, stages.parent, *columns)
-
-
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
-    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known.
-
-    Recorders come first: they have items and no times.
+    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known. Recorders come first:
+    they have items and no times.
     """
-    groups, owners = group_entries(stages), distinct(stages.owner)
+    groups, owners = stages.entries, distinct(stages.owner)
     root, roots, count = np.searchsorted(owners, stages.owner), len(owners), len(owners) + len(groups)
     entry, first = groups.code + np.int32(roots), groups.first
     sums = {time: sum_by_code(entry, times.times[time], count) for time in TIMES}
@@ -97,7 +88,7 @@ def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, 
 
 def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]:
     """Names of entries whose time without warm-up comes out below zero, because warm-up batches overlap; it is NaN."""
-    groups = group_entries(stages)
+    groups = stages.entries
     sums = {time: sum_by_code(groups.code, times.times[time], len(groups)) for time in TIMES}
     _, _, negative = _batches_below(stages, times, groups.code, {**sums, "items": np.zeros(len(groups))})
     return [stages.names[name] for name in stages.name[groups.first[negative]].tolist()]
@@ -106,9 +97,8 @@ def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]
 def _batches_below(
     stages: StageTable, times: StageTimes, entry: Integers, sums: dict[str, Float64]
 ) -> tuple[dict[str, Float64], Bool, Bool]:
-    """Items and times without warm-up of entries around batches; which these are, and which have a negative time.
-
-    Adds the items of entries around batches to `sums`.
+    """Items and times without warm-up of entries around batches; which these are, and which have a negative time. Adds
+    the items of entries around batches to `sums`.
     """
     count = len(sums["items"])
     batches, left, items, items_left = np.zeros((4, count))
@@ -138,9 +128,8 @@ def _batches_below(
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Rows of a forest, each before its children, those by rank, then by row; and their depths.
-
-    `parent` is -1 for roots; a row's parent stands before it.
+    """Rows of a forest, each before its children, those by rank, then by row; and their depths. A row's parent (-1:
+    none) stands before it.
     """
     count = len(parent)
     levels: list[Int64] = []
@@ -198,10 +187,9 @@ def entry_table(entries: Entries) -> EntryTable:
 
 
 def mean_entries(processes: Sequence[Entries]) -> Entries:
-    """Each sum's mean over the processes that have the entry, entries in the order of the first that has them.
-
-    Entries are the same if their keys and those of all entries around them are. A batch is warm-up if it is in all
-    processes, and throttled if it is in one.
+    """Each sum's mean over the processes that have the entry, in the order of the first that has them. Entries are the
+    same if the keys of them and all around them are. A batch is warm-up if it is in all processes, throttled if it is
+    in one.
     """
     if len(processes) == 1:
         return processes[0]
@@ -253,7 +241,8 @@ def mean_entries(processes: Sequence[Entries]) -> Entries:
 def rounded(values: Float64) -> Float64:
     """Round each value as `rounding.figure` does."""
     digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values), side="right")
-    scale = np.power(10.0, np.where(values == 0, DECIMALS, digits))
+    powers = np.power(10.0, np.arange(DECIMALS + len(BELOW) + 1))
+    scale = powers[np.where(values == 0, DECIMALS, digits)]
     scaled = values * scale
     whole = np.rint(scaled)
     found = whole / scale

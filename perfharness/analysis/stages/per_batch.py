@@ -59,31 +59,26 @@ def pooled(processes: Sequence[ValuesByPath]) -> dict[Path, BatchValues]:
     return found
 
 
-def numbers(values: BatchValues, kept: Bool) -> dict[str, Float64]:
-    """The numbers of an entry by key, one value per kept batch."""
+def numbers(values: BatchValues, kept: Bool | slice) -> dict[str, tuple[Float64, float]]:
+    """The numbers of an entry by key: one value per kept batch, and their mean, per item the ratio of totals."""
     columns = {key: column[kept] for key, column in values.values.items()}
     items = columns.pop("items")
+    total = items.sum()
     if values.is_batch:
         columns["total_items"] = items
-    return columns | {f"{time}{PER_ITEM}": per_item(columns[time], items) for time in TIMES}
-
-
-def _mean(values: BatchValues, key: str, kept: Bool) -> float:
-    """The mean over batches; per item, the ratio of totals; NaN if one of them is not known."""
-    columns = {name: column[kept] for name, column in values.values.items()}
-    if key.endswith(PER_ITEM):
-        return float(per_item(columns[key.removesuffix(PER_ITEM)].sum(), columns["items"].sum()))
-    column = columns["items" if key == "total_items" else key]
-    return float(column.mean()) if len(column) else float("nan")
+    found = {key: (column, float(column.mean()) if len(column) else float("nan")) for key, column in columns.items()}
+    for time in TIMES:
+        column = columns[time]
+        found[f"{time}{PER_ITEM}"] = per_item(column, items), float(per_item(column.sum(), total))
+    return found
 
 
 def mean_tree(processes: Sequence[ValuesByPath]) -> Tree:
     """Each number's mean over all batches of all processes; `batches` is per process that has the entry."""
     tree: Tree = {}
     for path, values in pooled(processes).items():
-        every = np.ones(len(values.warmup), dtype=np.bool_)
-        mean = {key: json_number(_mean(values, key, every)) for key in numbers(values, every)}
-        per_process = len(every) / sum(path in one for one in processes)
+        mean = {key: json_number(mean) for key, (_, mean) in numbers(values, slice(None)).items()}
+        per_process = len(values.warmup) / sum(path in one for one in processes)
         subtree_at(tree, path).update(mean, batches=int(per_process) if per_process.is_integer() else per_process)
     return tree
 
@@ -92,13 +87,9 @@ def statistics_tree(processes: Sequence[ValuesByPath]) -> Tree:
     """Statistics of each number over all batches without warm-up."""
     tree: Tree = {}
     for path, values in pooled(processes).items():
-        kept = ~values.warmup
-        subtree_at(tree, path).update(
-            {
-                key: summarise(column, _mean(values, key, kept) if key.endswith(PER_ITEM) else None).to_json()
-                for key, column in numbers(values, kept).items()
-            }
-        )
+        for key, (column, mean) in numbers(values, ~values.warmup).items():
+            of_totals = mean if key.endswith(PER_ITEM) else None
+            subtree_at(tree, path)[key] = summarise(column, of_totals).to_json()
     return tree
 
 

@@ -13,7 +13,15 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct, group_nested, group_rows, rows_of_levels, select
+from perfharness.analysis.timeline.grouping import (
+    Groups,
+    distinct,
+    group_nested,
+    group_rows,
+    row_order,
+    rows_of_levels,
+    select,
+)
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
@@ -57,10 +65,9 @@ NO_WAITS = BarrierWaits(*np.empty((3, 0), dtype=np.int64))
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Paths of stages: names from the outermost range down, without batch indices.
-
-    `code` is the path of each stage; per path, `parent` is the path around it (-1: none), `keys` its last name and
-    `owners` its recorder or domain. A path comes after the one around it.
+    """Paths of stages: names from the outermost range down, without batch indices. `code` is the path of each stage;
+    per path, `parent` is the path around it (-1: none), `keys` its last name, `owners` its recorder or domain. A path
+    comes after the one around it.
     """
 
     code: Integers
@@ -87,13 +94,11 @@ class StagePaths:
 
 @dataclass(frozen=True)
 class StageTable:
-    """The ranges that results are made of; columns are aligned, `parent` indexes this table.
-
-    `index` is the range's index in the trace; `owner` indexes `owners`, the recorders (of plain NVTX: the domains);
-    `name` indexes `names`; `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`; `is_shared` marks
-    batches whose items other ranks work on too; `is_other` marks ranges inside a batch that its recorder did not make;
-    `barrier_wait_ns` is how long the thread waited at the start barrier inside the range. Deleted ranges are not in
-    the table. Rows are ordered by (owner, thread, lane, start).
+    """The ranges that results are made of, without deleted ones, ordered by (owner, thread, lane, start); `parent`
+    indexes this table, `index` the trace's ranges, `owner` the recorders (of plain NVTX: domains) in `owners`, `name`
+    the `names`. `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`; other ranks work on the items of
+    `is_shared` batches, too; `is_other`: inside a batch, its recorder did not make it; `barrier_wait_ns`: of the thread
+    at the start barrier, inside the range.
     """
 
     index: Integers
@@ -133,22 +138,30 @@ class StageTable:
         )
 
     @cached_property
+    def entries(self) -> Groups:
+        """The entry of benchmark.json that each stage is part of: every batch is one of its own."""
+        index = np.where(self.is_batch, self.batch_index, NOT_COUNTED)
+        columns = self.owner, self.name, self.is_batch.astype(np.int8), index
+        return group_nested(self.rows_of_levels, self.parent, *columns)
+
+    @cached_property
     def rows_of_levels(self) -> list[Integers]:
         """Rows of each level, the outermost first, each level's in their order."""
         return rows_of_levels(self.level)
+
+    def inside(self, chosen: Bool) -> Bool:
+        """Which stages are chosen, or lie in one that is."""
+        found = np.append(chosen, False)
+        for rows in self.rows_of_levels[1:] if chosen.any() else ():
+            found[rows] |= found[self.parent[rows]]
+        return found[:-1]
 
 
 def find_stages(
     trace: Trace, nesting: Nesting, domain: str | None = None, batch_pattern: str | None = None
 ) -> StageTable:
-    """Pick the ranges that results are made of.
-
-    Args:
-        trace: the whole trace.
-        nesting: of all its ranges.
-        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain. None: the recorders' ranges,
-            or all domains if there is no recorder.
-        batch_pattern: regular expression that matches the names of plain ranges that are batches.
+    """Pick the ranges that results are made of: those of one NVTX domain (`nvtx`: the default one) or with a pattern
+    for the names of batches as plain NVTX; else the recorders', or, without a recorder, of all domains.
     """
     recorders = find_recorders(trace) if domain is None and batch_pattern is None else None
     if recorders is not None:
@@ -232,9 +245,6 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     cut = is_batch & (items == NOT_COUNTED) & open_at_end
     deleted = np.append(cut, False)
     deleted[holder[marks(conventions.MARK_DELETE)]] = True
-    deleted[-1] = False
-    for rows in rows_of_levels(level)[1:] if deleted.any() else ():
-        deleted[rows] |= deleted[parent[rows]]
     at = marks(conventions.MARK_BARRIER)
     waits = BarrierWaits(mark_thread[at], mark_ns[at] - payload[at], mark_ns[at])
     table = StageTable(
@@ -265,7 +275,7 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
         from_recorder=True,
         barrier_waits=waits,
     )
-    return _rows(table, np.flatnonzero(is_kept & ~deleted[:-1]))
+    return _rows(table, np.flatnonzero(is_kept & ~table.inside(deleted[:-1])))
 
 
 def _with_lanes_of_others(
@@ -290,10 +300,9 @@ def _with_lanes_of_others(
 
 
 def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Integers, Integers, Int64, Bool]:
-    """Parent, level and owner of each range, and whether it is in the results.
-
-    What lies inside a batch belongs to the batch's recorder, whoever made it. Outside of batches, a recorder's range
-    lies in the nearest one of the same recorder, and ranges of others are left out.
+    """Parent, level and owner of each range, and whether it is in the results. What lies inside a batch belongs to its
+    recorder. Outside of batches, a recorder's range lies in the nearest one of the same recorder, and ranges of others
+    are left out.
     """
     count = len(owner)
     around = np.append(nesting.parent[:count], NO_PARENT)
@@ -303,22 +312,20 @@ def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Int
         above = around[rows]
         inside = is_inside[above]
         new_owner[rows[inside]] = new_owner[above[inside]]
+        level[rows[inside]] = level[above[inside]] + 1
         is_inside[rows[inside]] = True
         rows, above = rows[~inside], above[~inside]
         while (climbing := (above >= 0) & (new_owner[above] != owner[rows])).any():
             above = np.where(climbing, around[above], above)
-        parent[rows] = above
+        parent[rows], level[rows] = above, np.where(above >= 0, level[above] + 1, 0)
     new_owner = new_owner[:-1]
-    for rows in rows_of_levels(nesting.level[:count]):
-        level[rows] = np.where(parent[rows] >= 0, level[parent[rows]] + 1, 0)
     return parent, level, new_owner, new_owner >= 0
 
 
 def _open_at_end(ranges: NvtxRanges, index: Int64, parent: Integers) -> Bool:
-    """Ranges that the end of their process cut.
-
-    nsys ends all open ranges with the last event of the process: two of them, one in the other, end in the same
-    nanosecond, which two calls never do. A range that is open alone cannot be told from one that ended there.
+    """Ranges that the end of their process cut. nsys ends all open ranges with the last event of the process: two of
+    them, one in the other, end in the same nanosecond, which two calls never do. A range that is open alone cannot be
+    told from one that ended there.
     """
     end = ranges.end_ns[index]
     groups = group_rows(pid_of(ranges.thread[index]))
@@ -339,20 +346,13 @@ def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> list[Finding]:
         trace.names[ranges.name[row]] + (f"_{ranges.payload[row]}" if ranges.has_payload[row] else "")
         for row in rows[:5].tolist()
     ]
-    return [
-        Finding(
-            "batches-cut",
-            Severity.WARNING,
-            f"The end of its process cut {len(batches)} batch(es), which are not in these results; open were "
-            f"{', '.join(names)}.",
-        )
-    ]
+    message = f"The end of its process cut {len(batches)} batch(es), which are not in these results"
+    return [Finding("batches-cut", Severity.WARNING, f"{message}; open were {', '.join(names)}.")]
 
 
 def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits) -> Int64:
-    """Nanoseconds that the thread of each range waited at the start barrier while the range was open.
-
-    By time and thread: an asyncio task that waits holds up the other tasks of its thread.
+    """Nanoseconds that the thread of each range waited at the start barrier while it was open: an asyncio task that
+    waits holds up the other tasks of its thread.
     """
     waited = np.zeros(len(start), dtype=np.int64)
     for of, begin, stop in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
@@ -372,7 +372,11 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     findings = []
     if domain is not None:
         wanted = owner == (owners.index(domain) if domain in owners else -2)
-        findings += [] if domain in owners else [_domain_not_found(domain, owners)]
+        if domain not in owners:
+            message = f"No NVTX range of domain '{domain}' is in the trace; domains there are: "
+            hint = "Name one of these with --domain, or leave the option out."
+            message += f"{_listed(map(repr, owners))}."
+            findings.append(Finding("domain-not-found", Severity.ERROR, message, hint))
     findings += _ended_on_another_thread(trace, wanted & ranges.crosses_threads)
     index = np.flatnonzero(wanted & ~ranges.crosses_threads)
     at = slice(None) if len(index) == len(ranges) else index  # of all, no copies
@@ -382,7 +386,10 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     pattern = re.compile(asked or DEFAULT_BATCH_PATTERN, re.IGNORECASE)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[at], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
-        findings.append(_pattern_not_found(asked, names, name))
+        message = f"No range name matches --batch-pattern '{asked}', so there are no batches; names there are: "
+        message += f"{_listed(repr(names[code]) for code in distinct(name))}."
+        hint = "The pattern is matched from the start of a name."
+        findings.append(Finding("batch-pattern-not-found", Severity.ERROR, message, hint))
     nothing = np.zeros(len(index), dtype=np.int64)
     return StageTable(
         index=index,
@@ -465,32 +472,11 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join([*every[:LISTED], *more]) or "none"
 
 
-def _domain_not_found(domain: str, owners: list[str]) -> Finding:
-    return Finding(
-        "domain-not-found",
-        Severity.ERROR,
-        f"No NVTX range of domain '{domain}' is in the trace; domains there are: {_listed(map(repr, owners))}.",
-        "Name one of these with --domain, or leave the option out.",
-    )
-
-
-def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:
-    there = dict.fromkeys(names[code] for code in distinct(name))
-    return Finding(
-        "batch-pattern-not-found",
-        Severity.ERROR,
-        f"No range name matches --batch-pattern '{pattern}', so there are no batches; names there are: "
-        f"{_listed(map(repr, there))}.",
-        "The pattern is matched from the start of a name.",
-    )
-
-
 def _batches_by_name(
     names: list[str], code_of: Integers, start_ns: Int64, pattern: re.Pattern[str]
 ) -> tuple[list[str], Integers, Bool, Integers]:
-    """Names without their batch index, the name of each range, which are batches, and their index.
-
-    Batches without an index are numbered in order of start.
+    """Names without their batch index, the name of each range, which are batches, and their index; those without one
+    are numbered in order of start.
     """
     found: dict[str, int] = {}
     name = np.zeros(len(names), dtype=np.int32)
@@ -519,10 +505,10 @@ def _ordered(table: StageTable) -> StageTable:
     is_too_deep = table.level >= MAX_LEVELS
     if is_too_deep.any():
         table = replace(table, findings=[*table.findings, _nested_too_deep(table, is_too_deep)])
-    order = np.lexsort((table.level, -table.end_ns, table.start_ns, table.lane, table.thread, table.owner))
-    order = order[~is_too_deep[order]]
-    if len(order) < len(table) or not (order[1:] > order[:-1]).all():
-        table = _rows(table, order)
+    order = row_order(table.owner, table.thread, table.lane, table.start_ns, -table.end_ns, table.level)
+    if order is not None or is_too_deep.any():
+        order = np.arange(len(table)) if order is None else order
+        table = _rows(table, order[~is_too_deep[order]])
     return _with_free_names(table)
 
 

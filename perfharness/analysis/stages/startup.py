@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.cuda_calls import NEEDS_CONTEXT, CudaCalls
+from perfharness.analysis.timeline.cuda_calls import NEEDS_CONTEXT, calls_named
 from perfharness.model.journal import RecorderJournal, StartupRecord
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.model.trace import Trace
@@ -41,14 +41,12 @@ class StartupPart:
 
 @dataclass(frozen=True)
 class Startup:
-    """Milliseconds; what is not known is None, and `reasons` says why, by name.
+    """Milliseconds; what is not known is None, and `reasons` says why. Parts may overlap.
 
-    `interpreter_and_imports_ms` ends at the first thing that is known of the script's own doing: a start-up range, a
-    recorder, a CUDA call. `cuda_context_ms` and `model_load_ms` are the start-up ranges of these names; without one,
-    `cuda_context_ms` is the time from the first CUDA call to the end of the first that needs a context
-    (`cuda_context_source`: which of them), at most, for the script may do something else in between. Parts may
-    overlap or lie within each other. `other_ms` is the rest of `process_to_first_batch_ms` besides imports, ranges,
-    context and the wait at the start barrier.
+    `interpreter_and_imports_ms` ends at the first start-up range, recorder or CUDA call. `cuda_context_ms` and
+    `model_load_ms` are the start-up ranges of these names; without one, the context takes at most the time from the
+    first CUDA call to the end of the first that needs it. `other_ms` is what nothing else explains of
+    `process_to_first_batch_ms`.
     """
 
     process_to_first_batch_ms: float | None
@@ -68,14 +66,13 @@ class Startup:
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
-    """The first CUDA calls of a trace; None where it has none, or no UTC time.
-
-    The embedded tracer keeps only calls that started GPU work: from it nothing is known of what came before.
+    """The first CUDA calls of a trace; None where it has none, or no UTC time, or is of the embedded tracer, which
+    keeps only calls that started GPU work.
     """
     origin, calls = trace.meta.session_start_unix_ns, trace.api
     if origin is None or not len(calls) or trace.meta.tracer == "embedded":
         return None
-    working = CudaCalls(calls, trace.names).of(NEEDS_CONTEXT)
+    working = calls_named(trace, NEEDS_CONTEXT)
     end = None
     if working.any():
         at = np.flatnonzero(working)
@@ -91,13 +88,8 @@ def startup(
     *,
     clock_is_utc: bool = True,
 ) -> Startup:
-    """The parts of a start-up.
-
-    Args:
-        process_start_unix_ns: just before the launch started the process.
-        journal: what the recorder noted; None: a script without one.
-        loops: batches of the trace, where there is one; of no use where `clock_is_utc` is false.
-        cuda: first calls.
+    """The parts of a start-up. `process_start_unix_ns`: just before the launch started the process; `loops` are of no
+    use where `clock_is_utc` is false.
     """
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []

@@ -83,16 +83,9 @@ def throughput(
     failed: Mapping[str, str] | None = None,
     sharing: Sharing = ALL_SEPARATE,
 ) -> dict[str, Any]:
-    """Throughput of the run and of each process; null with a reason if a part is missing.
-
-    The run's is that of the time in which all processes are in steady state. If a launched process and the processes
-    that it started both have batches, only those of the launched process count.
-
-    Args:
-        processes: the outermost loops of each process, by folder.
-        clock_is_utc: whether times of different processes can be compared.
-        failed: processes that failed or have no result, by folder, with the reason.
-        sharing: which processes work on the same items.
+    """Throughput of the run, in the time in which all processes are in steady state, and of each process; null with a
+    reason if a part is missing, as one that `failed` (the reason by folder). If a launched process and those that it
+    started both have batches, only its own count.
     """
 
     def counts(name: str) -> bool:
@@ -118,8 +111,7 @@ def throughput(
 
 
 def loop_window(loop: BatchLoop) -> Window | None:
-    """From the start of the first measured batch to the start of the batch after the last one, or the last one's end.
-
+    """From the start of the first measured batch to the start of the batch after the last one, or the last one's end;
     None if no batch is measured.
     """
     measured = _measured(loop)

@@ -18,12 +18,10 @@ from perfharness.model.units import NS_PER_MS
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Columns aligned with a `StageTable`.
-
-    `times` has a column of milliseconds for each of `TIMES`, NaN where not measured; `batch` is the nearest batch
-    around a stage (itself, for a batch) or -1, `outer_batch` the outermost one; `items` are those of `batch`, NaN where
-    it counted none; `loop` numbers the loops of batches, -1 for other stages; `warmup` marks excluded batches, and what
-    is inside them.
+    """Columns aligned with a `StageTable`. `times`: milliseconds of each of `TIMES`, NaN where not measured; `batch`:
+    the nearest batch around a stage (itself, for a batch) or -1, `outer_batch` the outermost one; `items`: those of
+    `batch`, NaN: none counted; `loop`: of batches, -1 for other stages; `warmup`: excluded batches and what is inside
+    them.
     """
 
     start_ns: Int64
@@ -65,7 +63,6 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
         above = stages.parent[rows]
         batch[rows] = np.where(batch[rows] >= 0, batch[rows], batch[above])
         outer[rows] = np.where(outer[above] >= 0, outer[above], outer[rows])
-        warmup[rows] |= warmup[above]
     items = np.append(np.where(stages.items == NOT_COUNTED, np.nan, stages.items), np.nan)
     return StageTimes(
         start_ns=stages.start_ns,
@@ -77,7 +74,7 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
         batch=batch,
         outer_batch=outer,
         items=items[batch],
-        warmup=warmup,
+        warmup=stages.inside(warmup),
         loop=loop,
     )
 
@@ -99,8 +96,7 @@ def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
     has_batches = bool(stages.is_batch.any())
     code = stages.paths.code
     eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)
-    rows, counts = rows_by_code(code, eligible & ~times.warmup)
-    by_path = np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
+    by_path = rows_by_code(code, eligible & ~times.warmup)
     in_order = code[eligible]
     found = []
     for number in in_order[group_rows(in_order).first].tolist():
@@ -111,10 +107,9 @@ def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
 
 
 def find_loops(stages: StageTable) -> Integers:
-    """A number for the loop of each batch, -1 for other stages.
-
-    A loop is the batches of one thread, or asyncio task, on one path. Requests of a server are one loop: the batches of
-    all tasks of a thread if their indices differ, and of threads that have fewer than two batches on average.
+    """A number for the loop of each batch, -1 for other stages: the batches of one thread, or asyncio task, on one
+    path. Requests of a server are one loop: the batches of all tasks of a thread if their indices differ, and of
+    threads that have fewer than two batches on average.
     """
     at = np.flatnonzero(stages.is_batch)
     path, thread = group_rows(stages.paths.code[at]), stages.thread[at]
@@ -140,10 +135,8 @@ def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> 
 
 
 def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
-    """For each of `calls` (indices into `api`) the innermost stage that holds it whole, or -1.
-
-    If several tasks (or recorders) of one thread have a stage around a call, the one that began last is taken: which
-    task made the call is not known.
+    """For each of `calls` (indices into `api`) the innermost stage that holds it whole, or -1. If several tasks (or
+    recorders) of one thread have a stage around a call, the one that began last is taken.
     """
     found = np.full(len(calls), NO_PARENT, dtype=np.int64)
     if not len(stages):

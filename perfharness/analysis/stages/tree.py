@@ -77,8 +77,7 @@ def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
     while len(above := unique(above[above >= 0])):
         holds_batches[above] = True
         above = stages.parent[above]
-    rows, counts = rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)
-    for path, mine in enumerate(np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else ()):
+    for path, mine in enumerate(rows_by_code(stages.paths.code, (times.batch < 0) & ~holds_batches)):
         if len(mine):
             yield OutsideStage(stages.paths.names(path), {time: times.times[time][mine] for time in TIMES})
 
@@ -108,16 +107,12 @@ def combine(
     sharing: Sharing = ALL_SEPARATE,
     helpers: Container[str] = (),
 ) -> Tree:
-    """The body of benchmark_mean.json, without `meta`.
-
-    Args:
-        results: by the processes' folder names.
-        with_data: with `mean_all_batches`, which takes longer than all the rest if there are many batches.
-        failed: processes that failed or have no result, by folder, with the reason; then there is no throughput.
-        sharing: which processes work on the same items.
-        helpers: processes without batches that work for others of them: throughput does not wait for theirs.
+    """The body of benchmark_mean.json, without `meta`. `with_data`: with `mean_all_batches`, which takes longest;
+    `failed`: processes without a result, by folder; `helpers`: processes without batches that work for others:
+    throughput does not wait for theirs.
     """
     processes = list(results.values())
+    only = processes[0] if len(processes) == 1 else None
     working = {name: result.loops for name, result in results.items() if name not in helpers}
     entries: Tree = {}
     if with_data:
@@ -125,8 +120,8 @@ def combine(
         entries = {"mean_all_batches": mean}
     return {
         **entries,
-        "mean_data": mean_tree([one.values for one in processes]),
-        "stats_minus_warmup": statistics_tree([one.values for one in processes]),
+        "mean_data": only.mean_data if only else mean_tree([one.values for one in processes]),
+        "stats_minus_warmup": only.stats_minus_warmup if only else statistics_tree([one.values for one in processes]),
         "outside_batches": outside_tree(processes),
         "throughput": throughput(
             working or {name: result.loops for name, result in results.items()},

@@ -41,19 +41,17 @@ class Drift:
 
 
 def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
-    """Where the steady state begins: the first of three batches in a row that are no slower than the level.
-
-    Args:
-        loop: name of the loop.
-        times_ms: duration of each batch, in order of start, warm-up included.
-        warmup_batches: the cut that was chosen.
+    """Where the steady state begins: the first of three batches in a row that are no slower than the level. `times_ms`
+    are of all batches in order of start; `warmup_batches` is the cut that was chosen.
     """
     count = len(times_ms)
     if count < MIN_BATCHES:
         reason = f"{count} batches are too few, {MIN_BATCHES} are needed"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
     reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
-    level, tolerance = _level(reference)
+    level = float(np.median(reference))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(reference - level)))
+    tolerance = max(DEVIATIONS * sigma, MIN_TOLERANCE * level)
     if (drift := find_drift(times_ms)) is not None:
         return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, str(drift))
     start = _first_steady(times_ms <= level + tolerance)
@@ -65,9 +63,8 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
 
 
 def find_drift(times_ms: Float64) -> Drift | None:
-    """The change of batches that get slower, or faster, all along; None: they do not.
-
-    Spearman's rank correlation of times and positions, without the first quarter, which may be a slow beginning.
+    """The change of batches that get slower, or faster, all along; None: they do not. Spearman's rank correlation of
+    times and positions, without the first quarter, which may be a slow beginning.
     """
     if len(times_ms) < MIN_BATCHES:
         return None
@@ -108,15 +105,6 @@ def drift_findings(analysis: Analysis) -> list[Finding]:
         if drift is not None:
             found.setdefault(path_text(analysis.stages.paths.of_row(int(rows[0]))), drift)
     return [Finding(DRIFT, Severity.WARNING, f"{name}: {drift}.", DRIFT_HINT) for name, drift in found.items()]
-
-
-def _level(reference: Float64) -> tuple[float, float]:
-    level = float(np.median(reference))
-    return level, max(DEVIATIONS * _sigma(reference), MIN_TOLERANCE * level)
-
-
-def _sigma(values: Float64) -> float:
-    return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
 def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:

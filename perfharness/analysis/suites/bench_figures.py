@@ -85,10 +85,9 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
 
 
 def deviation_percent(timed: Estimate, again: float) -> float | None:
-    """How much the rate of a second pass of the same case is above that of the timed rounds, in percent.
-
-    None where it is within their interval, or `DEVIATION_PERCENT` or less: rounds with a sampler running may well
-    take a few percent longer. Beyond that the interval, which knows of its own seconds only, is too narrow.
+    """How much the rate of a second pass of the same case is above that of the timed rounds, in percent; None within
+    their interval, or `DEVIATION_PERCENT`. Beyond that the interval, which knows of its own seconds only, is too
+    narrow.
     """
     if timed.value <= 0:
         return None
@@ -124,14 +123,9 @@ def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
 def accuracy_loss(
     result: CaseResult, baseline: CaseResult | None, metric: str | None, declared: Direction | None = None
 ) -> float | None:
-    """How much worse than the baseline the metric is, in its own unit; below 0 it is better.
-
-    Where the baseline has no such metric, against a perfect one: 0 where lower is better, 1 of a metric of ours. None
-    for the metric: 1 - cosine with the reference. None where it is not known which values are better, or what is
-    perfect.
-
-    Args:
-        declared: of a metric of the user's, which values are better.
+    """How much worse than the baseline the metric is, in its own unit; without a baseline's, against a perfect one. No
+    metric: 1 - cosine with the reference. None where it is not known which values are better (`declared`: of a metric
+    of the user's), or what is perfect.
     """
     value = accuracy_of(result, metric)
     if value is None:

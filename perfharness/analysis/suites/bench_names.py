@@ -20,12 +20,8 @@ def short_backend(name: str) -> str:
 
 @dataclass(frozen=True)
 class CaseNames:
-    """Names of the cases of one suite, as short as they can be and still distinct.
-
-    Args:
-        with_model: several models are named together.
-        with_device: cases run on the CPU and on a GPU.
-        long_backends: backends whose short name is another's too.
+    """Names of the cases of one suite, as short as they can be and still distinct. `long_backends`: those whose short
+    name is another's too.
     """
 
     with_model: bool = False
@@ -34,11 +30,7 @@ class CaseNames:
 
     @classmethod
     def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
-        """Of all cases that are shown together.
-
-        Args:
-            with_model: None: where they have several models.
-        """
+        """Of all cases that are shown together; with the model where they have several, or where that is asked for."""
         known = list(cases)
         backends = {case.backend for case in known}
         short = [short_backend(name) for name in backends]

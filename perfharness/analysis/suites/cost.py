@@ -19,10 +19,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a million items, in the currency of the prices; None with the reason where it cannot be known.
-
-    `energy_error` is that of the energy that was measured.
-    """
+    """Of a million items, in the currency of the prices; None with the reason where it cannot be known."""
 
     prices: Prices
     machine: float | None
@@ -35,13 +32,8 @@ class Cost:
 def cost(
     prices: Prices, items_per_second: float | None, joules_per_item: float | None, relative_error: float | None
 ) -> Cost:
-    """Rent by throughput, and energy by item.
-
-    Args:
-        prices: what was asked for.
-        items_per_second: of the whole machine.
-        joules_per_item: of all GPUs together.
-        relative_error: of that energy, 0 to 1.
+    """Rent by the throughput of the whole machine, and energy by item, of all GPUs together (`relative_error`: of that
+    energy).
     """
     machine = energy = error = None
     if prices.per_hour is not None and items_per_second:

@@ -31,11 +31,8 @@ DECIMALS = 9
 
 
 def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None) -> LatencyStats | None:
-    """All figures of the timed iterations, in their order; None where there are none.
-
-    Args:
-        milliseconds: of each iteration.
-        stable: whether the median had stabilised; None where that was not asked for.
+    """All figures of the timed iterations, in their order; None where there are none. `stable`: whether the median had
+    stabilised (None: not asked for).
     """
     count = len(milliseconds)
     if not count:
@@ -66,9 +63,8 @@ def mean_estimate(values: Float64) -> Estimate:
 
 
 def quantile_estimate(values: Float64, quantile: float) -> Estimate | None:
-    """A quantile (linear between the closest ranks) and its interval.
-
-    None where there are too few values for the quantile to be more than the largest one.
+    """A quantile (linear between the closest ranks) and its interval; None where there are too few values for it to be
+    more than the largest one.
     """
     if len(values) < min_count(round(quantile * 100)):
         return None
@@ -101,9 +97,8 @@ def is_stable(values: Float64, percent: float) -> bool:
 
 
 def drift_percent(values: Float64) -> float | None:
-    """How much the median of the last third is above that of the first, in percent.
-
-    None where it is less than `DRIFT_PERCENT`, or the medians of 20 parts have no certain trend.
+    """How much the median of the last third is above that of the first, in percent; None where it is less than
+    `DRIFT_PERCENT`, or the medians of 20 parts have no certain trend.
     """
     if len(values) < MIN_FOR_DRIFT:
         return None

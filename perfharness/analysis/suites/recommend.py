@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from perfharness.analysis.suites.bench_figures import (
     accuracy_loss,
@@ -62,7 +63,8 @@ def _recommend(
             continue
         excluded.append(Exclusion(case_id=result.case.case_id, reason=reason, missed=missed))
         if missed:
-            missing.append((max(map(_excess, missed)), -_speed(result).value, result.case.case_id, reason))
+            factors = [inf if one.value is None or one.limit <= 0 else one.value / one.limit for one in missed]
+            missing.append((max(factors), -_speed(result).value, result.case.case_id, reason))
     if fitting:
         best = max(fitting, key=lambda result: _speed(result).value)
         ties = [one.case.case_id for one in fitting if one is not best and overlap(_speed(one), _speed(best))]
@@ -118,11 +120,6 @@ def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constr
 
 def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
-
-
-def _excess(missed: MissedConstraint) -> float:
-    """How many times the limit; infinite for a limit of 0, or where it is not known."""
-    return float("inf") if missed.value is None or missed.limit <= 0 else missed.value / missed.limit
 
 
 def _sentence(missed: MissedConstraint) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.analysis.timeline.grouping import group_rows, row_order
 from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
@@ -96,45 +94,25 @@ def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
     return members, question
 
 
-def order_within(group: Integers, first: Int64, second: Callable[[], Int64]) -> Integers:
-    """Order of rows by small group numbers, then by `first`, then by `second`, which is made only where it decides.
-
-    The same as a lexical sort, but rows that are nearly in order already, as a tracer writes them, take linear time.
-    """
-    if len(group) and int(group.max()) > np.iinfo(np.int16).max:
-        return np.lexsort((second(), first, group))
-    if (first[1:] > first[:-1]).all():
-        order: Integers = np.arange(len(first), dtype=np.int32)
-    else:
-        order = np.argsort(first, kind="stable")
-        in_order = first[order]
-        if (in_order[1:] == in_order[:-1]).any():
-            order = np.lexsort((second(), first))
-    if (group == group[:1]).all():
-        return order
-    return order[np.argsort(group[order].astype(np.int16), kind="stable")]
-
-
 class ThreadOrder:
-    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice.
-
-    Args:
-        thread: thread of each event.
-        time: time of each event. `order` sorts the events by both; `is_in_order`: they stand so.
-        tie: of events at one moment, the larger one comes first (an outer call before the inner ones).
+    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice. `order`
+    sorts the events by thread and time; of those at one moment, the one with the larger `tie` comes first (an outer
+    call).
     """
 
     def __init__(self, thread: Int64, time: Int64, tie: Int64 | None = None) -> None:
         groups = group_rows(thread)
         self._threads = np.sort(thread[groups.first])
-        number = np.searchsorted(self._threads, thread[groups.first])[groups.code]
-        self.order = narrow(order_within(number, time, lambda: np.zeros_like(time) if tie is None else -tie))
-        self.is_in_order = bool((self.order[1:] > self.order[:-1]).all())
+        places = np.searchsorted(self._threads, thread[groups.first])
+        number = narrow(places, np.int16)[groups.code]  # 16 bits are sorted fastest
+        order = row_order(number, time, *(() if tie is None else (-tie,)))
+        self.is_in_order = order is None
+        self.order = np.arange(len(time), dtype=np.int32) if order is None else narrow(order)
         self._origin = int(time.min()) if len(time) else 0
         self._span = (int(time.max()) if len(time) else 0) - self._origin + 2
         self._line = (time if self.is_in_order else time[self.order]) - (self._origin - 1)
         if len(self._threads) > 1:
-            self._line += np.searchsorted(self._threads, thread[self.order]) * self._span
+            self._line += number[self.order].astype(np.int64) * self._span
 
     def _position(self, rank: Int64, time: Int64) -> Int64:
         return np.asarray(rank * self._span + np.clip(time - self._origin, -1, self._span - 1) + 1, dtype=np.int64)

@@ -7,7 +7,6 @@ made between its own reading and the next, which bounds the offset from both sid
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,32 +29,20 @@ REPORTED_NS = 1_000_000
 """A larger drift or error of the session start is reported."""
 
 
-@dataclass(frozen=True)
-class _Anchor:
-    """One row of marks: at `trace_ns` the monotonic clock was `trace_ns + offset_ns`, within `error_ns`."""
-
-    trace_ns: int
-    offset_ns: int
-    error_ns: int
-
-
 def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
-    """UTC of a trace's moments; None if the trace has no UTC time.
-
-    `machine`: UTC against the monotonic clock during the run; without it, only the session start is left.
+    """UTC of a trace's moments; None if the trace has no UTC time. `machine`: UTC against the monotonic clock during
+    the run; without it, only the session start is left.
     """
     start = trace.meta.session_start_unix_ns
-    source, anchors = _anchors(trace)
-    if machine is not None and anchors:
-        trace_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64)
-        offset_ns = np.asarray([anchor.offset_ns + machine.offset_ns for anchor in anchors], dtype=np.int64)
+    source, (trace_ns, offset_ns, error_ns) = _anchors(trace)
+    if machine is not None and len(trace_ns):
         return TraceClock(
             source=source,
             trace_ns=trace_ns,
-            unix_ns=trace_ns + offset_ns,
-            error_ns=max(anchor.error_ns for anchor in anchors) + machine.error_ns,
-            drift_ns=int(offset_ns[-1] - offset_ns[0]) if len(anchors) > 1 else None,
-            session_start_off_ns=None if start is None else start - int(offset_ns[0]),
+            unix_ns=trace_ns + offset_ns + machine.offset_ns,
+            error_ns=int(error_ns.max()) + machine.error_ns,
+            drift_ns=int(offset_ns[-1] - offset_ns[0]) if len(offset_ns) > 1 else None,
+            session_start_off_ns=None if start is None else start - int(offset_ns[0]) - machine.offset_ns,
         )
     if start is None:
         return None
@@ -67,26 +54,22 @@ def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
     """CLOCK_MONOTONIC less the trace's own clock, and its error; None if it is not known."""
     if trace.meta.monotonic_origin_ns is not None:
         return trace.meta.monotonic_origin_ns, TRACER_ERROR_NS
-    _, anchors = _anchors(trace)
-    if not anchors:
+    _, (_, offset_ns, error_ns) = _anchors(trace)
+    if not len(offset_ns):
         return None
-    best = min(anchors, key=lambda anchor: anchor.error_ns)
-    drift = max(anchor.offset_ns for anchor in anchors) - min(anchor.offset_ns for anchor in anchors)
-    return best.offset_ns, best.error_ns + drift
+    best = int(error_ns.argmin())
+    return int(offset_ns[best]), int(error_ns[best] + np.ptp(offset_ns))
 
 
 def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
     """A function from CLOCK_MONOTONIC to the trace's own clock; None if the offset is not known."""
-    _, anchors = _anchors(trace)
-    if not anchors:
+    _, (trace_ns, offset_ns, _) = _anchors(trace)
+    if not len(offset_ns):
         return None
-    offset_ns = np.asarray([anchor.offset_ns for anchor in anchors], dtype=np.int64)
-    at_ns = np.asarray([anchor.trace_ns for anchor in anchors], dtype=np.int64) + offset_ns
 
     def to_trace(monotonic_ns: Int64) -> Int64:
-        moved = np.interp(monotonic_ns, at_ns, offset_ns - offset_ns[0])
-        trace_ns: Int64 = monotonic_ns - offset_ns[0] - np.rint(moved).astype(np.int64)
-        return trace_ns
+        moved = np.interp(monotonic_ns, trace_ns + offset_ns, offset_ns - offset_ns[0])
+        return np.asarray(monotonic_ns - offset_ns[0] - np.rint(moved).astype(np.int64))
 
     return to_trace
 
@@ -118,27 +101,24 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
     return findings
 
 
-def _anchors(trace: Trace) -> tuple[ClockSource, list[_Anchor]]:
-    """One for each row of clock marks, in order of time; without any, the origin that the embedded tracer wrote."""
+def _anchors(trace: Trace) -> tuple[ClockSource, Int64]:
+    """Trace time, offset (monotonic less trace) and its error for each row of clock marks, in order of time; without
+    any, of the origin that the embedded tracer wrote.
+    """
     marks = trace.marks
     which = np.flatnonzero((marks.name == code_of(trace.names, conventions.MARK_CLOCK)) & marks.has_payload)
     order = which[np.lexsort((marks.time_ns[which], marks.category[which], marks.thread[which]))]
     thread, category = marks.thread[order], marks.category[order]
     times, readings = marks.time_ns[order], marks.payload[order]
     new_row = (np.diff(thread) != 0) | (np.diff(category) != 0) | (np.diff(readings) > ROW_GAP_NS)
-    rows = np.split(np.arange(len(order)), np.flatnonzero(new_row) + 1)
-    found = [_anchor(times[row], readings[row]) for row in rows if len(row) > 1]
+    found = []
+    for row in np.split(np.arange(len(order)), np.flatnonzero(new_row) + 1):
+        if len(row) > 1:
+            # All marks agree on it: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
+            least = int((readings[row] - times[row]).max())
+            most = int((readings[row[1:]] - times[row[:-1]]).min())
+            found.append((int(times[row[0]]), (least + most) // 2, max(1, (abs(most - least) + 1) // 2)))
+    source: ClockSource = "marks"
     if not found and trace.meta.monotonic_origin_ns is not None:
-        return "tracer", [_Anchor(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
-    return "marks", sorted(found, key=lambda anchor: anchor.trace_ns)
-
-
-def _anchor(times_ns: Int64, readings_ns: Int64) -> _Anchor:
-    """The offset (monotonic less trace) that all marks of a row agree on.
-
-    Mark k was made between its own reading and the next: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
-    """
-    least = int((readings_ns - times_ns).max())
-    most = int((readings_ns[1:] - times_ns[:-1]).min())
-    offset = (least + most) // 2
-    return _Anchor(int(times_ns[0]), offset, max(1, (abs(most - least) + 1) // 2))
+        source, found = "tracer", [(0, trace.meta.monotonic_origin_ns, TRACER_ERROR_NS)]
+    return source, np.asarray(sorted(found, key=lambda one: one[0]), dtype=np.int64).reshape(-1, 3).T

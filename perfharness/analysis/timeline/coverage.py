@@ -11,10 +11,16 @@ import re
 
 import numpy as np
 
-from perfharness.analysis.timeline import cuda_calls
 from perfharness.analysis.timeline.busy import ThreadOrder
-from perfharness.analysis.timeline.cuda_calls import CudaCalls
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.cuda_calls import (
+    BEGINS_CAPTURE,
+    ENDS_CAPTURE,
+    STARTS_COPY,
+    STARTS_KERNEL,
+    STARTS_MEMSET,
+    calls_named,
+)
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
@@ -51,11 +57,11 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
         )
         findings.append(Finding("gpu-not-traced", severity, f"GPU times are null: {reason}.", hint))
         return np.zeros_like(known), findings
-    calls, started = CudaCalls(trace.api, trace.names), np.zeros(len(trace.api), dtype=np.bool_)
+    started = np.zeros(len(trace.api), dtype=np.bool_)
     started[launched] = True
     # The embedded tracer keeps only calls whose operation it saw.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
-    for lost in (*(check(trace, calls, started) for check in by_call), _calls_that_stop(trace), _cut_off(trace)):
+    for lost in (*(check(trace, started) for check in by_call), _calls_that_stop(trace), _cut_off(trace)):
         if lost is not None:
             known &= ~lost[0]
             findings.append(lost[1])
@@ -63,17 +69,16 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
     return known, findings
 
 
-def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> Lost | None:
-    """Launches that started nothing, except failed and captured ones.
-
-    A runtime launch encloses the driver launch that carries the operation, or the other way round, so one that holds or
-    lies in a launch with an operation is none. The nearest such launches of its thread, before and after, decide.
+def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
+    """Launches that started nothing, except failed and captured ones. A runtime launch encloses the driver launch that
+    carries the operation, or the other way round: the nearest launches with an operation of its thread, before and
+    after, decide.
     """
-    is_launch = calls.of(cuda_calls.STARTS_KERNEL) & (trace.api.return_value == 0)
+    is_launch = calls_named(trace, STARTS_KERNEL) & (trace.api.return_value == 0)
     lost = np.flatnonzero(is_launch & ~started)
     if len(lost):
         lost = lost[~_near_complete_call(trace.api, lost, np.flatnonzero(is_launch & started))]
-        lost = lost[~_captured(trace.api, calls, lost)]
+        lost = lost[~_captured(trace, lost)]
     if not len(lost):
         return None
     affected = _contains_any(trace.ranges, trace.api, lost)
@@ -104,10 +109,10 @@ def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
     return near
 
 
-def _captured(api: ApiCalls, calls: CudaCalls, some: Int64) -> Bool:
+def _captured(trace: Trace, some: Int64) -> Bool:
     """Which of some calls were made while their thread captured a CUDA graph: they record a node and start nothing."""
-    captured = np.zeros(len(some), dtype=np.bool_)
-    begins, ends = (np.flatnonzero(calls.of(name)) for name in (cuda_calls.BEGINS_CAPTURE, cuda_calls.ENDS_CAPTURE))
+    api, captured = trace.api, np.zeros(len(some), dtype=np.bool_)
+    begins, ends = (np.flatnonzero(calls_named(trace, name)) for name in (BEGINS_CAPTURE, ENDS_CAPTURE))
     for thread in distinct(np.sort(api.thread[begins])):
         begun, ended = begins[api.thread[begins] == thread], ends[api.thread[ends] == thread]
         stops = np.append(np.sort(api.start_ns[ended]), np.iinfo(np.int64).max)
@@ -118,18 +123,17 @@ def _captured(api: ApiCalls, calls: CudaCalls, some: Int64) -> Bool:
     return captured
 
 
-def _copies_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> Lost | None:
-    """Copies or memsets were called for, and the trace holds not one of them: their table is gone.
-
-    One without an operation is no loss: a copy of nothing starts nothing.
+def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
+    """Copies or memsets were called for, and the trace holds not one of them: their table is gone. One without an
+    operation is no loss: a copy of nothing starts nothing.
     """
     affected = np.zeros(len(trace.ranges), dtype=np.bool_)
     lost = []
-    for what, names in (("copies", cuda_calls.STARTS_COPY), ("memsets", cuda_calls.STARTS_MEMSET)):
-        made = np.flatnonzero(calls.of(names) & (trace.api.return_value == 0))
+    for what, names in (("copies", STARTS_COPY), ("memsets", STARTS_MEMSET)):
+        made = np.flatnonzero(calls_named(trace, names) & (trace.api.return_value == 0))
         if not len(made) or started[made].any():
             continue
-        made = made[~_captured(trace.api, calls, made)]
+        made = made[~_captured(trace, made)]
         if len(made):
             affected |= _contains_any(trace.ranges, trace.api, made)
             lost.append(f"{len(made)} {what}")
@@ -157,8 +161,9 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
     affected = np.zeros(len(ranges), dtype=np.bool_)
     silent_names: set[str] = set()
     last_call_ns = 0
-    range_pid, made_calls = pid_of(ranges.thread), None
-    for process, last_ns in _last_calls(trace.api):
+    range_pid, call_pid, made_calls = pid_of(ranges.thread), pid_of(trace.api.thread), None
+    for process in distinct(call_pid):
+        last_ns = int(trace.api.start_ns[call_pid == process].max())
         mine = range_pid == process
         later = mine & (ranges.start_ns > last_ns)
         if np.count_nonzero(later) < MIN_SILENT_RANGES:
@@ -185,20 +190,11 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
     )
 
 
-def _last_calls(api: ApiCalls) -> list[tuple[int, int]]:
-    """Start of the last call of each process, by pid."""
-    pids = pid_of(api.thread)
-    groups = group_rows(pids)
-    last_ns = np.full(len(groups), np.iinfo(np.int64).min)
-    np.maximum.at(last_ns, groups.code, api.start_ns)
-    return sorted(zip(pids[groups.first].tolist(), last_ns.tolist(), strict=True))
-
-
 def _cut_off(trace: Trace) -> Lost | None:
     """Ranges that end after the last CUDA event of a process of which nsys lacks the rest."""
     ranges, api, operations = trace.ranges, trace.api, trace.operations
     affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
-    cut_off = sorted(trace.meta.cuda_cut_off & set(pid.tolist()))
+    cut_off = sorted(trace.meta.cuda_cut_off.intersection(distinct(pid)))
     for process in cut_off:
         ends = (api.end_ns[pid_of(api.thread) == process], operations.end_ns[pid_of(operations.process) == process])
         affected |= (pid == process) & (ranges.end_ns > np.max(np.concatenate(ends), initial=np.iinfo(np.int64).min))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.trace import ApiCalls, Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
+from perfharness.model.trace import Bool, CopyKind, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
 
 ACTIVITY_OF = (
@@ -35,30 +34,20 @@ NEEDS_CONTEXT = (
 """Calls of the runtime and the driver that make a context where there is none, or fail without one."""
 
 
-_ACTIVITY_OF = [(activity, re.compile(pattern)) for activity, pattern in ACTIVITY_OF]
-
-
 def activity_of(name: str) -> Activity:
     """What a function of this name does."""
-    return next((activity for activity, pattern in _ACTIVITY_OF if pattern.match(name)), Activity.OTHER)
+    return next((activity for activity, pattern in ACTIVITY_OF if re.match(pattern, name)), Activity.OTHER)
 
 
-@dataclass(frozen=True)
-class CudaCalls:
-    """The calls of a trace by their names."""
+def calls_named(trace: Trace, pattern: str) -> Bool:
+    """Which calls' names begin so."""
+    begins = re.compile(pattern)
+    return by_name(trace.names, trace.api.name, lambda name: begins.match(name) is not None).astype(np.bool_)
 
-    api: ApiCalls
-    names: list[str]
 
-    def of(self, pattern: str) -> Bool:
-        """Which calls' names begin so."""
-        begins = re.compile(pattern)
-        found = by_name(self.names, self.api.name, lambda name: begins.match(name) is not None)
-        return np.asarray(found, dtype=np.bool_)
-
-    def activity(self) -> Integers:
-        """The code of the activity of each call."""
-        return by_name(self.names, self.api.name, lambda name: CODES[activity_of(name)])
+def call_activities(trace: Trace) -> Integers:
+    """The code of the activity of each call."""
+    return by_name(trace.names, trace.api.name, lambda name: CODES[activity_of(name)])
 
 
 DIRECTIONS = {

@@ -30,10 +30,9 @@ class Gpus:
 
 
 def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
-    """Every GPU that something ran on, in order of processes and numbers, with what the trace records of it.
-
-    Processes of one trace (forked workers) number GPUs each for itself: what has one UUID is one GPU, also under two
-    numbers; without UUIDs, each process's number is a GPU of its own.
+    """Every GPU that something ran on, in order of processes and numbers, with what the trace records of it. Processes
+    of one trace (forked workers) number GPUs each for itself: one UUID is one GPU, under any number; without UUIDs,
+    each process's number is a GPU of its own.
     """
     groups = group_rows(operations.process, operations.device)
     process, device = operations.process[groups.first], operations.device[groups.first]

@@ -32,8 +32,8 @@ class Groups:
 
 
 def group_rows(*columns: Integers) -> Groups:
-    """Group rows that are equal in all columns. Linear, whatever the values: by a table of them where they lie close
-    together, by hashing (Arrow's dictionary encoding) where they do not.
+    """Group rows that are equal in all columns, in linear time: by a table of the values where they lie close together,
+    else by hashing (Arrow's dictionary encoding).
     """
     combined = columns[0]
     for column in columns[1:]:
@@ -42,11 +42,8 @@ def group_rows(*columns: Integers) -> Groups:
 
 
 def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -> Groups:
-    """Group rows that are equal in all columns and whose parents are; a group comes after the one around it.
-
-    Args:
-        levels: the rows of each level, the outermost first.
-        parent: the row around each, -1: none.
+    """Group rows that are equal in all columns and whose parents (-1: none) are; a group comes after the one around it.
+    `levels`: the rows of each level, the outermost first.
     """
     code = np.full(len(parent) + 1, -1, dtype=np.int32)
     firsts, count = [np.empty(0, dtype=np.int64)], 0
@@ -58,13 +55,23 @@ def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -
     return Groups(code[:-1], np.concatenate(firsts))
 
 
-def rows_by_code(code: Integers, wanted: Bool) -> tuple[Int64, Int64]:
-    """The wanted rows, those of each code together and in their order; and how many each code has."""
+def rows_by_code(code: Integers, wanted: Bool) -> list[Int64]:
+    """The wanted rows of each code, in their order."""
     rows = np.flatnonzero(wanted)
     codes = code[rows]
     narrow = codes.astype(np.int16) if codes.max(initial=0) < 1 << 15 else codes
     counts = np.bincount(codes, minlength=int(code.max(initial=-1)) + 1)
-    return rows[np.argsort(narrow, kind="stable")], counts
+    return np.split(rows[np.argsort(narrow, kind="stable")], np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def row_order(*keys: Integers) -> Int64 | None:
+    """The order of rows by these keys, then by row; None where they stand so, as in most traces."""
+    later = np.zeros(max(len(keys[0]) - 1, 0), dtype=np.bool_)
+    equal = ~later
+    for key in keys:
+        later |= equal & (key[1:] > key[:-1])
+        equal &= key[1:] == key[:-1]
+    return None if (later | equal).all() else np.lexsort(keys[::-1])
 
 
 def rows_of_levels(level: Integers) -> list[Integers]:
@@ -94,33 +101,39 @@ def _combine(left: Integers, right: Integers) -> Integers:
     """One number for each pair of values, the same for equal pairs."""
     if not len(left):
         return left.astype(np.int64)
-    low, high, other_low, other_high = (int(bound) for bound in (left.min(), left.max(), right.min(), right.max()))
-    if other_low == other_high:
+    low, span, other_low, other_span = *_bounds(left), *_bounds(right)
+    if other_span == 1:
         return left
-    if low == high:
+    if span == 1:
         return right
-    if (high - low + 1) * (other_high - other_low + 1) >= 1 << 62:
-        # Too far apart to be laid out side by side: number them first.
-        (left, _), (right, other_first) = _encode(left), _encode(right)
-        low = other_low = 0
-        other_high = len(other_first) - 1
+    table = 2 * len(left) + SMALL_TABLE
+    if span * other_span >= 1 << 62 or max(span, other_span) <= table < span * other_span:
+        # Number them first: side by side they are too far apart for 64 bits, or for a table of all pairs.
+        (left, first), (right, other_first) = _encode(left), _encode(right)
+        low, span, other_low, other_span = 0, len(first), 0, len(other_first)
     combined = left.astype(np.int64)
     combined -= low
-    combined *= other_high - other_low + 1
+    combined *= other_span
     combined += right
     combined -= other_low
     return combined
+
+
+def _bounds(column: Integers) -> tuple[int, int]:
+    """The smallest value, and how many there are from it to the largest."""
+    low = int(column.min())
+    return low, int(column.max()) - low + 1
 
 
 def _encode(column: Integers) -> tuple[Integers, Int64]:
     """The number of each value in order of first appearance, 32 bits, and the first row of each number."""
     if not len(column):
         return column.astype(np.int32), np.empty(0, np.int64)
-    low, high = int(column.min()), int(column.max())
-    if low == high:
+    low, span = _bounds(column)
+    if span == 1:
         return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
-    low = min(low, 0)  # what need not be moved is not copied
-    span = high - low + 1
+    if low > 0:  # what need not be moved is not copied
+        low, span = 0, low + span
     if span <= 2 * len(column) + SMALL_TABLE:
         return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
     encoded = arrow_array(column).dictionary_encode()
@@ -145,7 +158,7 @@ def _first_rows(code: Integers, count: int) -> Integers:
     return first
 
 
-def sum_by_code(code: Integers, values: Float64, count: int) -> Float64:
+def sum_by_code(code: Integers, values: Float64 | Integers | Bool, count: int) -> Float64:
     """Sum of the values of each of `count` groups; 0 for a group without rows, NaN where a value is NaN."""
     return np.bincount(code, weights=values, minlength=count).astype(np.float64, copy=False)
 
@@ -156,8 +169,8 @@ def count_by_code(code: Integers, count: int) -> Float64:
 
 
 def unique(values: Integers) -> Integers:
-    """The values that occur, rising. Equal ones mostly stand together, in order, which saves the sort; `np.unique`
-    hashes, which takes many times as long.
+    """The values that occur, rising. Equal ones mostly stand together, in order, which saves the sort that `np.unique`
+    makes.
     """
     heads: Integers = values[np.r_[True, values[1:] != values[:-1]][: len(values)]]
     if (heads[1:] > heads[:-1]).all():

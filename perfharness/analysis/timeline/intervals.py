@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.timeline.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct, row_order
 from perfharness.model.trace import Int64, Integers
 
 NO_PARENT = -1
@@ -24,14 +24,12 @@ class Nesting:
 
 
 def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
-    """Find the tightest interval of the same group that contains each interval, borders included.
-
-    Of equal intervals the earlier row is the outer one. Intervals of a group may overlap without one holding the other
-    (start/end ranges). The rule is that of nsys's `nvtx_gpu_proj_trace`.
+    """Find the tightest interval of the same group that contains each interval, borders included; of equal ones the
+    earlier row is the outer one. Intervals of a group may overlap (start/end ranges). The rule is that of nsys's
+    `nvtx_gpu_proj_trace`.
     """
-    order = None
-    if not is_outer_first(start, end, group):
-        order = outer_first(start, end, group)
+    order = row_order(group, start, -end)
+    if order is not None:
         start, end, group = start[order], end[order], group[order]
     count = len(start)
     parent, level = np.full(count, NO_PARENT, dtype=np.int32), np.zeros(count, dtype=np.int16)
@@ -61,17 +59,6 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     parents, levels = np.empty_like(parent), np.empty_like(level)
     parents[order], levels[order] = np.append(order, NO_PARENT)[parent], level
     return Nesting(parents, levels)
-
-
-def is_outer_first(start: Int64, end: Int64, group: Integers) -> bool:
-    """Whether intervals are in order of (group, start, -end), as in most traces."""
-    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] <= end[:-1]))
-    return bool(((group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & later)).all())
-
-
-def outer_first(start: Int64, end: Int64, group: Integers) -> Int64:
-    """Order by (group, start, -end, row)."""
-    return np.lexsort((-end, start, group))
 
 
 def running_maximum_before(values: Int64, partition: Integers) -> Int64:
@@ -112,12 +99,8 @@ def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, 
 
 
 def innermost_at(start: Int64, end: Int64, parent: Integers, first: Int64, last: Int64) -> Int64:
-    """The innermost of some nested intervals that contains each stretch from `first` to `last`, or -1.
-
-    Args:
-        start, end: the intervals, in order of start.
-        parent: the position of the interval around each.
-        first, last: the stretches; equal for moments.
+    """The innermost of nested intervals, in order of start, that contains each stretch from `first` to `last` (equal
+    for moments), or -1. `parent`: the position of the interval around each.
     """
     at = np.asarray(np.searchsorted(start, first, side="right") - 1, dtype=np.int64)
     end = np.append(end, np.iinfo(np.int64).max)  # stands for the place -1

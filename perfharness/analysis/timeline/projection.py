@@ -14,8 +14,8 @@ import numpy as np
 
 from perfharness.analysis.timeline.busy import ThreadOrder, expand
 from perfharness.analysis.timeline.coverage import find_untraced_work, never_closed
-from perfharness.analysis.timeline.grouping import distinct
-from perfharness.analysis.timeline.intervals import MAX_LEVELS, Nesting, is_outer_first, nest, running_maximum_before
+from perfharness.analysis.timeline.grouping import distinct, row_order
+from perfharness.analysis.timeline.intervals import MAX_LEVELS, Nesting, nest, running_maximum_before
 from perfharness.model.findings import Finding
 from perfharness.model.trace import (
     PROCESS_MASK,
@@ -36,17 +36,15 @@ BLOCK_MEMBERS = 1 << 20
 
 @dataclass(frozen=True)
 class Launches:
-    """Operations with the API call that started them, ordered by thread and start of the call.
+    """Operations with the API call that started them, both as indices, ordered by thread and start of the call.
 
-    `operation` indexes `GpuOperations`, `call` indexes `ApiCalls`; `is_first` marks the first operation of each call.
+    `is_first` marks the first operation of each call; `lines` finds those of a stretch of a thread.
     """
 
     operation: Integers
     call: Integers
     is_first: Bool
-
-    def __len__(self) -> int:
-        return len(self.operation)
+    lines: ThreadOrder
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,8 @@ class Projection:
 
 @dataclass(frozen=True)
 class RangeTable:
-    """Ranges of a trace with their nesting and GPU side; the columns are aligned.
-
-    `gpu_known` is False if GPU work was, or may have been, started inside the range and is not in the trace.
+    """Ranges of a trace with their nesting and GPU side. `gpu_known` is False if GPU work was, or may have been,
+    started inside the range and is not in the trace.
     """
 
     ranges: NvtxRanges
@@ -76,11 +73,9 @@ class RangeTable:
     def order(self) -> Int64:
         """Rows by (pid, tid, start, -duration)."""
         ranges = self.ranges
-        pid = pid_of(ranges.thread)
-        is_ordered = (pid[1:] >= pid[:-1]).all() and (ranges.row[1:] > ranges.row[:-1]).all()
-        if is_ordered and is_outer_first(ranges.start_ns, ranges.end_ns, ranges.thread):
-            return np.arange(len(ranges))
-        return np.lexsort((ranges.row, ranges.start_ns - ranges.end_ns, ranges.start_ns, ranges.thread, pid))
+        length = ranges.end_ns - ranges.start_ns
+        order = row_order(pid_of(ranges.thread), ranges.thread, ranges.start_ns, -length, ranges.row)
+        return np.arange(len(ranges)) if order is None else order
 
 
 def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
@@ -101,18 +96,19 @@ def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
 
 
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
-    """Join operations to calls on process and correlation id.
-
-    If two calls share an id (a driver call inside the runtime call), the later one, the inner, is taken.
+    """Join operations to calls on process and correlation id. If two calls share an id (a driver call inside the
+    runtime call), the inner, later one is taken.
     """
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
-    call = narrow(call[started])
-    order = np.lexsort((call, api.start_ns[call], api.thread[call]))  # operations of one call stay together
-    call = call[order]
+    call = call[started]
+    order = row_order(api.thread[call], api.start_ns[call], call)  # operations of one call stay together
+    if order is not None:
+        started, call = started[order], call[order]
+    call = narrow(call)
     is_first = np.ones(len(call), dtype=np.bool_)
     is_first[1:] = call[1:] != call[:-1]
-    return Launches(narrow(started[order]), call, is_first)
+    return Launches(narrow(started), call, is_first, ThreadOrder(api.thread[call], api.start_ns[call]))
 
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
@@ -128,10 +124,8 @@ def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
 
 def _last_of_id(ids: Integers, start_ns: Int64, wanted: Integers) -> Int64:
     """Of the calls with each wanted id, the one that began last, or -1."""
-    order = None
-    if not (ids[1:] > ids[:-1]).all():
-        order = np.lexsort((start_ns, ids))
-        ids = ids[order]
+    order = row_order(ids, start_ns)
+    ids = ids if order is None else ids[order]
     at = np.searchsorted(ids, wanted, side="right") - 1
     at[(at < 0) | (wanted < 0) | (ids[at] != wanted)] = -1
     return at if order is None else np.where(at >= 0, order[at], -1)
@@ -141,10 +135,9 @@ def project(trace: Trace, launches: Launches, wanted: Bool) -> Projection:
     """Project the wanted ranges; others get nothing."""
     api, operations, ranges = trace.api, trace.operations, trace.ranges
     found = Projection(*np.zeros((4, len(ranges)), dtype=np.int64))
-    thread, call_start, call_end = (column[launches.call] for column in (api.thread, api.start_ns, api.end_ns))
+    call_end = api.end_ns[launches.call]
     start, end = operations.start_ns[launches.operation], operations.end_ns[launches.operation]
-    lines = ThreadOrder(thread, call_start)
-    first, last = lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
+    first, last = launches.lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
     rows = np.flatnonzero((last > first) & wanted)
     blocks = np.cumsum(last[rows] - first[rows]) // BLOCK_MEMBERS
     for block in np.split(rows, np.flatnonzero(np.diff(blocks)) + 1) if len(rows) else ():

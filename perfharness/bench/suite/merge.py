@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
-from perfharness.analysis.suites.bench_names import short_backend
-from perfharness.model.bench import BenchCase, CaseResult, Precision
+from perfharness.model.bench import CaseResult, Precision
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
 
 Cell = tuple[str, str, str, Precision, str]
@@ -137,22 +136,6 @@ def _difference(what: str, values: Mapping[str, object]) -> Iterator[str]:
 
 def _versions(backend: str, table: Table) -> dict[str, str]:
     return next((one.versions for (cell, *_), one in table.items() if cell[1] == backend and one.versions), {})
-
-
-def cases_by_machine(merged: BenchMergedResult, model: str) -> Iterator[CaseResult]:
-    """Cases with the run's name before the backend's; batch sizes that only other runs have are `not-run`."""
-    cells = [(row, cell) for row in merged.rows if row.model == model for cell in row.cells]
-    devices = {(cell.run, *_cell_of(row)): cell.result.case.device for row, cell in cells if cell.result is not None}
-    for row, cell in cells:
-        if (device := devices.get((cell.run, *_cell_of(row)))) is None:
-            continue
-        case = BenchCase(
-            case_id="", model=model, backend=f"{cell.run}, {short_backend(row.backend)}", mode=row.mode,
-            precision=row.precision, device=cell.result.case.device if cell.result else device,
-            batch_size=row.batch_size, variant=row.variant,
-        )  # fmt: skip
-        result = cell.result or CaseResult(case=case, status="not-run", reason=cell.reason)
-        yield result.model_copy(update={"case": case})
 
 
 def _cell_of(row: MergedRow) -> tuple[str, ...]:

@@ -13,27 +13,22 @@ from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.bench import CaseResult
-from perfharness.runs.series.cold_start import drop_page_cache, prepare_cache, process_names, summarized
-from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart, ColdStartRow
+from perfharness.model.manifest import SERIES_NAME
+from perfharness.runs.series.launching import cold_launches, drop_page_cache
+from perfharness.runs.series.model import COLD, WHOLE, Series, SeriesRow
+from perfharness.runs.series.summary import new_series
 from perfharness_launcher.interrupts import Interrupts
 
-FIGURES = {
-    "process_to_first_result_ms": "to the first result",
-    "process_ms": "  interpreter, perfharness",
-    "import_ms": "  import of the framework",
-    "build_ms": "  build",
-    "load_ms": "  load",
-    "allocate_ms": "  allocate",
-    "first_inference_ms": "  first inference",
-}
+WHOLE_START = "process_to_first_result_ms"
+PARTS = ("process_ms", "import_ms", "build_ms", "load_ms", "allocate_ms", "first_inference_ms")
 
 
 def startup_figures(result: CaseResult) -> dict[str, float | None]:
     """The parts and their sum; without a part for the build where nothing was built."""
-    parts = {name: getattr(result.startup, name) for name in FIGURES if name != "process_to_first_result_ms"}
+    parts = {name: getattr(result.startup, name) for name in PARTS}
     known = [value for value in parts.values() if value is not None]
     complete = all(value is not None for name, value in parts.items() if name != "build_ms")
-    return {"process_to_first_result_ms": round(sum(known), 6) if complete else None, **parts}
+    return {WHOLE_START: round(sum(known), 6) if complete else None, **parts}
 
 
 def run_startup(
@@ -41,14 +36,14 @@ def run_startup(
     output_dir: Path,
     count: int = 5,
     *,
-    done: Callable[[ColdStartRow], None] = lambda _: None,
+    done: Callable[[SeriesRow], None] = lambda _: None,
     command: Sequence[str] = (),
-) -> ColdStart:
+) -> Series:
     """Measure import, load or build, allocation and first inference in `count` processes per kind of file cache.
 
     Args:
         suite: of one case, as `load_suite` makes it.
-        output_dir: empty or not there; gets `cold_start.json` and a folder for each process.
+        output_dir: empty or not there; gets `series.json` and a folder for each process.
         done: called with each row.
 
     Raises `UsageError`. After an interrupt there are fewer rows than 2 * count + 1.
@@ -61,13 +56,16 @@ def run_startup(
         )
     if planned[0].refusal is not None:
         raise UsageError(planned[0].refusal)
-    spec, out, rows = planned[0].spec, output_dir.absolute(), list[ColdStartRow]()
+    spec, out, rows = planned[0].spec, output_dir.absolute(), list[SeriesRow]()
     with measuring(output_dir) as interrupts:
         if any(output_dir.iterdir()):
             raise UsageError(f"{output_dir} is not empty; name another folder with -o")
-        for name in process_names(count):
-            row = prepare_cache(name, drop_page_cache)
-            if row.status == "ok":
+        for place, (label, name) in enumerate(cold_launches(count)):
+            row = SeriesRow(label=label, folder=name, place=place)
+            reason = drop_page_cache() if label == COLD else None
+            if reason is not None:
+                row = row.model_copy(update={"status": "not_run", "reason": reason})
+            else:
                 row = _measured(row, spec, out / name, suite.run.timeout_s, interrupts)
                 if interrupts:
                     break
@@ -75,17 +73,16 @@ def run_startup(
             rows.append(row)
             if name == "first" and row.status != "ok":
                 break
-    found = summarized(rows, command, planned[0].case_id, figures=FIGURES)
-    write_model(output_dir / COLD_START_NAME, found)
+    found = new_series("cold", rows, command, planned[0].case_id)
+    write_model(output_dir / SERIES_NAME, found)
     return found
 
 
-def _measured(
-    row: ColdStartRow, spec: CaseSpec, folder: Path, timeout_s: float, interrupts: Interrupts
-) -> ColdStartRow:
+def _measured(row: SeriesRow, spec: CaseSpec, folder: Path, timeout_s: float, interrupts: Interrupts) -> SeriesRow:
     latency = spec.latency.model_copy(update={"warmup": 0})
-    spec = spec.model_copy(update={"passes": (), "latency": latency, "file_cache": row.cache})
+    cache = "unknown" if row.label == "first" else row.label
+    spec = spec.model_copy(update={"passes": (), "latency": latency, "file_cache": cache})
     result = result_of(run_process(spec, folder, interrupts, timeout_s=timeout_s), spec.case, folder, timeout_s)
     if result.status != "ok":
         return row.model_copy(update={"status": "failed", "reason": result.reason})
-    return row.model_copy(update={"startup": startup_figures(result)})
+    return row.model_copy(update={"figures": {WHOLE: startup_figures(result)}})

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 def limits_of(texts: Sequence[str]) -> list[Limit]:
     """Conditions of one run. Raises `UsageError`."""
-    from perfharness.runs.comparison.limits import PERCENT, parse_limit
+    from perfharness.runs.comparison.limits import parse_limit
 
     limits = [parse_limit(text) for text in texts]
     for limit in limits:
-        if limit.quantity.unit == PERCENT:
+        if limit.is_change:
             raise UsageError(
                 f"--fail-if '{limit.text}': % is a change against a base, which `compare` has; give a number, as "
                 "error_rate > 0.01"

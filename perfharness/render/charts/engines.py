@@ -16,16 +16,12 @@ from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_t
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,
+    OWN,
     Picture,
+    Points,
     Row,
     Sheet,
-    Specification,
-    grid,
-    layered,
-    line_rows,
     message,
-    titled,
-    unit,
     wrapped,
 )
 from perfharness.render.terminal.engines import SPEED_COLUMNS, speed_row
@@ -44,7 +40,7 @@ GPU_PANELS = (
     (("power_instant_mw", "power_average_mw"), "power (W)", 1e-3),
     (("sm_clock_mhz",), "SM clock (MHz)", 1.0),
 )
-"""Metrics per panel, of which the first one with readings is drawn."""
+"""Metrics of each panel, of which the first one with readings is drawn."""
 
 COLORS = {
     "viridis": (
@@ -69,39 +65,33 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """The image, the ground truth, and for each engine: map, error, difference to the first engine's."""
+    import altair as alt
+
     rows = map_tiles(comparison, folder)
     shapes = [tile.values.shape for row in rows for tile in row if not isinstance(tile.values, str)]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
     tiles = [_tile(tile, height) for row in rows for tile in row]
     title = f"{comparison.settings.image.name}: maps, each normalised by itself"
-    return Picture("depth_comparison", titled(grid(tiles, len(rows[0])), title), {})
+    return Sheet("depth_comparison").made(alt.concat(*tiles, columns=len(rows[0])).resolve_scale(**OWN), title)
 
 
-def _tile(tile: Tile, height: int) -> Specification:
+def _tile(tile: Tile, height: int) -> Any:
+    import altair as alt
+
     caption = "" if isinstance(tile.values, str) else tile.caption
-    title = {"text": wrapped(tile.title, 38).split("\n"), "subtitle": wrapped(caption, 44).split("\n"),
-             "fontSize": 11, "subtitleFontSize": 10, "subtitleColor": "#555555"}  # fmt: skip
+    title = alt.TitleParams(wrapped(tile.title, 38).split("\n"), subtitle=wrapped(caption, 44).split("\n"), fontSize=11)
     if isinstance(tile.values, str):
-        return {**message(tile.values, TILE, height), "title": title}
-    top = tile.top
-    shown = bitmap(tile.values, "viridis" if top is None else "magma", top)
-    place = {"x": {"value": TILE / 2}, "y": {"value": height / 2}}
-    image = {
-        "data": {"values": [{}]},
-        "mark": {"type": "image", "url": shown, "width": TILE, "height": height},
-        "encoding": place,
-    }
-    if top is None:
-        return layered([image], TILE, height, title=title)
-    scale = {"scheme": "magma", "domain": [0, top]}
-    legend = {"title": None, "gradientLength": height, "format": ".2~g"}
-    color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
-    bar = {
-        "data": {"values": [{"value": 0}, {"value": top}]},
-        "mark": {"type": "point", "opacity": 0},
-        "encoding": {**place, "color": color},
-    }
-    return layered([image, bar], TILE, height, title=title)
+        return message(tile.values, TILE, height).properties(title=title)
+    shown = bitmap(tile.values, "viridis" if tile.top is None else "magma", tile.top)
+    place = {"x": alt.value(TILE / 2), "y": alt.value(height / 2)}
+    image = alt.Chart(alt.InlineData(values=[{}])).mark_image(url=shown, width=TILE, height=height).encode(**place)
+    layers = [image]
+    if tile.top is not None:  # a transparent mark with the legend
+        ends = alt.InlineData(values=[{"value": 0}, {"value": tile.top}])
+        color = alt.Color("value:Q").scale(scheme="magma", domain=[0, tile.top])
+        color = color.legend(title=None, gradientLength=height, format=".2~g")
+        layers.append(alt.Chart(ends).mark_point(opacity=0).encode(color=color, **place))
+    return alt.layer(*layers).properties(width=TILE, height=height, title=title)
 
 
 def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
@@ -131,70 +121,53 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Boxes of all timed iterations, each with a row of figures."""
     import altair as alt
 
-    engines = comparison.engines
-    boxes = latency_boxes(comparison, folder)
-    device = "GPU" if comparison.gpu_uuid else "CPU"
-    size = " x ".join(map(str, comparison.settings.input_size))
-    title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronised"
-    names = [wrapped(one.name, NAME_WIDTH) for one in engines]
-    height = ROW * len(engines)
-    y = alt.Y(
-        "engine:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(ticks=False, domain=False)
-    )
-    named = list(zip(engines, names, strict=True))
-    sheet = Sheet("speed_benchmark")
-    shown = [
-        {**boxes[one.name], "engine": name, "color": LINE_PALETTE[place % len(LINE_PALETTE)]}
-        for place, (one, name) in enumerate(named)
-        if one.name in boxes
-    ]
-    means = [
-        {"engine": name, "mean": one.latency.mean.value, "low": one.latency.mean.low, "high": one.latency.mean.high}
-        for one, name in named
+    sheet, engines = Sheet("speed_benchmark"), comparison.engines
+    found = latency_boxes(comparison, folder)
+    names = {one.name: wrapped(one.name, NAME_WIDTH) for one in engines}
+    palette = {one.name: LINE_PALETTE[place % len(LINE_PALETTE)] for place, one in enumerate(engines)}
+    boxes: list[Row] = [{"engine": names[one], "color": palette[one], **figures} for one, figures in found.items()]
+    means: list[Row] = [
+        {"engine": names[one.name], **one.latency.mean.model_dump(include={"value", "low", "high"})}
+        for one in engines
         if one.latency is not None
     ]
-    figures = [
-        {"engine": name, "column": column, "text": text}
-        for one, name in named
+    states: list[Row] = [{"engine": names[one.name], "status": one.status} for one in engines if one.name not in found]
+    figures: list[Row] = [
+        {"engine": names[one.name], "column": column, "text": text}
+        for one in engines
         for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
     ]
-    states = [{"engine": name, "status": one.status} for one, name in named if one.name not in boxes]
+    height = ROW * len(engines)
+    engine = alt.Y("engine:N").sort([*names.values()]).title(None).scale(domain=[*names.values()])
+    y = engine.axis(ticks=False, domain=False)
 
     def x(field: str) -> Any:
-        return alt.X(f"{field}:Q", title="ms", scale=alt.Scale(zero=True), axis=alt.Axis(format=NUMBERS, tickCount=6))
+        return alt.X(f"{field}:Q").title("ms").scale(zero=True).axis(format=NUMBERS, tickCount=6)
 
-    box, mean = sheet.chart("boxes", shown), sheet.chart("means", means)
-    color = alt.Color("color:N", scale=None)
+    box, mean = sheet.chart("boxes", boxes).encode(y=y), sheet.chart("means", means).encode(y=y)
     status = sheet.chart("states", states).mark_text(align="left", dx=6, color="#666666")
-    boxes_chart = layered(
-        [
-            unit(status.encode(y=y, x=alt.value(0), text="status:N")),
-            unit(box.mark_rule(color="#555555").encode(y=y, x=x("p5"), x2="p95:Q")),
-            unit(box.mark_bar(height=18, opacity=0.7).encode(y=y, x=x("q1"), x2="q3:Q", color=color)),
-            unit(box.mark_tick(color="black", thickness=2, height=18).encode(y=y, x=x("median"))),
-            unit(mean.mark_rule(color="black", strokeWidth=3).encode(y=y, x=x("low"), x2="high:Q")),
-            unit(
-                mean.mark_point(shape="diamond", size=60, fill="white", stroke="black", opacity=1)
-                .encode(y=y, x=x("mean"), tooltip=["engine:N", "mean:Q", "low:Q", "high:Q"])
-            ),
-        ],
-        380,
-        height,
-    )  # fmt: skip
-    texts = sheet.chart("table", figures, width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text(fontSize=11)
-    columns = alt.X(
-        "column:N", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=0, ticks=False, domain=False)
+    diamond = mean.mark_point(shape="diamond", size=60, fill="white", stroke="black", opacity=1)
+    chart = alt.layer(
+        status.encode(y=y, x=alt.value(0), text="status:N"),
+        box.mark_rule(color="#555555").encode(x=x("p5"), x2="p95:Q"),
+        box.mark_bar(height=18, opacity=0.7).encode(x=x("q1"), x2="q3:Q", color=alt.Color("color:N").scale(None)),
+        box.mark_tick(color="black", thickness=2, height=18).encode(x=x("median")),
+        mean.mark_rule(color="black", strokeWidth=3).encode(x=x("low"), x2="high:Q"),
+        diamond.encode(x=x("value"), tooltip=["engine:N", "value:Q", "low:Q", "high:Q"]),
     )
-    table = unit(
-        texts.encode(
-            x=columns, y=alt.Y("engine:N", sort=names, scale=alt.Scale(domain=names), axis=None), text="text:N"
-        )
+    column = alt.X("column:N").sort(None).title(None)
+    table = sheet.chart("table", figures, width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text()
+    table = table.encode(
+        x=column.axis(orient="top", labelAngle=0, ticks=False, domain=False), y=engine.axis(None), text="text:N"
     )
     sheet.notes.append(
         "box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval; whiskers: p5, p95; table: ms"
     )
     sheet.notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
-    return sheet.made(grid([boxes_chart, table], 2, "each"), title)
+    size = " x ".join(map(str, comparison.settings.input_size))
+    device = "GPU" if comparison.gpu_uuid else "CPU"
+    title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronised"
+    return sheet.made(alt.hconcat(chart.properties(width=380, height=height), table).resolve_scale(**OWN), title)
 
 
 # ---- GPU ----
@@ -212,23 +185,23 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
         wrapped(one.name): (LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
         for place, one in enumerate(comparison.engines)
     }
-    x = alt.X("seconds:Q", title="seconds since its rounds began")
     sheet = Sheet("gpu_utilization")
-    charts: list[Specification] = []
+    charts = []
     missing: list[tuple[str, str]] = []
     for metrics, label, scale in GPU_PANELS:
-        rows: list[Row] = []
+        points: dict[str, Points] = {}
         for one, shown in zip(comparison.engines, styles, strict=True):
             line = gpu_line(comparison, one, folder, metrics, scale)
             if isinstance(line, str):
                 missing.append((line, f"{one.name}, {label}"))
             else:
-                rows += line_rows(shown, *line)
-        if rows:
-            y = sheet.quantity(label, 100 if label.endswith("(%)") else None)
-            charts.append(sheet.steps(f"panel_{len(charts)}", rows, x, y, styles, width=400, height=220))
+                points[shown] = line[0].tolist(), line[1].tolist()
+        if points:
+            y = alt.Y("value:Q").title(label).axis(format=NUMBERS).scale(zero=True)
+            chart = sheet.lines(label, points, styles, "step-after", width=400, height=220)
+            charts.append(chart.encode(x=alt.X("seconds:Q").title("seconds since its rounds began"), y=y))
     notes = [f"not drawn: {'; '.join(what)}: {reason}" for reason, what in in_groups(missing)]
     if not charts:
         return sheet.made(message(comparison.gpu_reason or "; ".join(notes), 820, 120), title)
     sheet.notes = notes
-    return sheet.made(grid(charts, 2), title)
+    return sheet.made(alt.concat(*charts, columns=2).resolve_scale(**OWN), title)

@@ -4,115 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfharness.render.charts.drawing import (
+    DASHED,
     GREY,
     LIMIT,
+    NUMBERS,
+    OWN,
     PALETTE,
+    SOLID,
     Picture,
     Row,
     Sheet,
-    Specification,
-    grid,
-    layered,
+    colors,
     message,
-    unit,
+    numbers,
 )
-from perfharness.runs.series.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
+from perfharness.runs.series.model import WHOLE, Series
 
 SCALING_PAGE = "scaling"
-WIDTH, HEIGHT = 360, 240
+WIDTH, HEIGHT = 560, 150
 IDEAL = "ideal"
-NO_INTERVALS = "no intervals: each point is one launch"
+
+Lines = Mapping[str, Sequence[float | None]]
 
 
-def scaling_picture(scaling: Scaling) -> Picture:
-    """`scaling`: one panel per measured quantity."""
-    points = sorted(scaling.points, key=lambda point: point.row.num_processes)
-    numbers = [point.row.num_processes for point in points]
-    has_gpus = any(point.row.gpus for point in points)
-    per_gpu = has_gpus or scaling.num_gpus > 1
-    panels = _Panels(numbers, "processes per GPU" if per_gpu else "processes")
-    throughput = {"measured": [point.row.items_per_second for point in points], IDEAL: ideal_items_per_second(scaling)}
-    panels.add("throughput (items/s)", throughput, _marks(scaling))
-    latency = {
-        "p50": [point.row.latency_p50_ms for point in points],
-        "p99": [point.row.latency_p99_ms for point in points],
+def scaling_picture(series: Series) -> Picture:
+    """`scaling`: one panel per quantity, over the number of processes."""
+    import altair as alt
+
+    sheet = Sheet("scaling")
+    rows = sorted(series.rows, key=lambda row: row.num_processes)
+    figures = [row.figures.get(WHOLE, {}) for row in rows]
+    processes = [row.num_processes for row in rows]
+
+    def values(name: str) -> list[float | None]:
+        return [found.get(name) for found in figures]
+
+    rates = values("items_per_second")
+    first = next((rate / number for rate, number in zip(rates, processes, strict=True) if rate), None)
+    has_gpus = any("gpu_busy_share" in found for found in figures)
+    quantities: dict[str, Lines] = {
+        "throughput (items/s)": {
+            "measured": rates,
+            IDEAL: [None if first is None else first * number for number in processes],
+        },
+        "latency of a batch (ms)": {"p50": values("latency_p50_ms"), "p99": values("latency_p99_ms")},
+        "efficiency (throughput per process)": {"": values("efficiency")},
+        "GPU busy (share of the time)": {"": values("gpu_busy_share")},
+        "power of all GPUs (W)": {"": values("gpu_power_w")},
     }
-    panels.add("latency of a batch (ms)", latency)
-    panels.add("throughput per process, of the first's", {"": [point.efficiency for point in points]})
-    panels.add("GPU busy, of the time", {"": [busy_share(point.row) for point in points]}, top=1.0)
-    panels.add("power of all GPUs (W)", {"": [total_power_w(point.row) for point in points]})
-    if not has_gpus:
-        panels.notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
-    panels.notes += [
-        f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
-        for point in points
-        if point.row.status != "ok"
+    axis = alt.X("processes:Q").title("processes per GPU" if has_gpus else "processes")
+    axis = axis.axis(values=processes, labelOverlap="greedy", format="d")
+    x = axis.scale(zero=False, nice=False, padding=14, domain=[min(processes), max(processes)])
+    sheet.notes.append("no intervals: each point is one launch")
+    panels: list[Any] = []
+    for label, lines in quantities.items():
+        known = {name: values for name, values in lines.items() if any(value is not None for value in values)}
+        if known:
+            panels.append(_panel(sheet, label, processes, known, x, [] if panels else _marks(sheet, series, x)))
+        else:
+            sheet.notes.append(f"{label}: not measured")
+    sheet.notes += [f"{row.num_processes} processes: {row.reason}" for row in rows if row.status != "ok"]
+    content = panels or [message("nothing was measured", WIDTH, HEIGHT)]
+    return sheet.made(alt.vconcat(*content).resolve_scale(**OWN), Path(series.script).name)
+
+
+def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: Any, marks: Sequence[Any]) -> Any:
+    """Lines of one quantity; points that were not measured are gaps."""
+    import altair as alt
+
+    rows: list[Row] = [
+        {"processes": number, "line": name, "value": value}
+        for name, values in lines.items()
+        for number, value in zip(processes, values, strict=True)
     ]
-    content = panels.charts or [message("nothing was measured", 2 * WIDTH, HEIGHT)]
-    gpus = f", {scaling.num_gpus} GPU{'s' if scaling.num_gpus > 1 else ''}" if has_gpus else ""
-    return panels.made(grid(content, 2), f"{Path(scaling.script).name}{gpus}")
+    of_line = {name: GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(lines)}
+    dashes = [DASHED if name == IDEAL else SOLID for name in lines]
+    color = colors("line", of_line)
+    chart = (
+        sheet.chart(label, rows)
+        .mark_line(point={"size": 45, "opacity": 1})
+        .encode(
+            x=x,
+            y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
+            color=color if len(lines) > 1 else color.legend(None),
+            strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
+            tooltip=["line:N", "processes:Q", *numbers("value")],
+        )
+    )
+    return alt.layer(*marks, chart).properties(width=WIDTH, height=HEIGHT)
 
 
-def _marks(scaling: Scaling) -> list[Row]:
+def _marks(sheet: Sheet, series: Series, x: Any) -> list[Any]:
     """Labelled vertical lines: the knee, and failed launches."""
-    marks: list[Row] = [
-        {"processes": point.row.num_processes, "text": "failed", "color": PALETTE[5]}
-        for point in scaling.points
-        if point.row.status == "failed"
+    import altair as alt
+
+    rows: list[Row] = [
+        {"processes": row.num_processes, "text": "failed", "color": PALETTE[5]}
+        for row in series.rows
+        if row.status == "failed"
     ]
-    if scaling.knee.num_processes is not None:
-        marks.append({"processes": scaling.knee.num_processes, "text": "knee", "color": LIMIT})
-    return marks
-
-
-class _Panels(Sheet):
-    """Quantities over the number of processes; those never measured have no panel and are named in a note."""
-
-    def __init__(self, numbers: Sequence[int], label: str) -> None:
-        super().__init__("scaling")
-        alt, self.numbers = self.alt, numbers
-        axis = alt.Axis(values=list(numbers), labelOverlap="greedy", format="d")
-        scale = alt.Scale(zero=False, nice=False, padding=14, domain=[min(numbers), max(numbers)])
-        self.x = alt.X("processes:Q", title=label, axis=axis, scale=scale)
-        self.charts: list[Specification] = []
-        self.notes.append(NO_INTERVALS)
-
-    def add(
-        self,
-        label: str,
-        lines: Mapping[str, Sequence[float | None]],
-        marks: Sequence[Row] = (),
-        top: float | None = None,
-    ) -> None:
-        """Add a panel; points that were not measured are gaps."""
-        alt = self.alt
-        rows: list[Row] = [
-            {"processes": number, "line": name, "value": value}
-            for name, values in lines.items()
-            for number, value in zip(self.numbers, values, strict=True)
-        ]
-        if all(row["value"] is None for row in rows):
-            self.notes.append(f"{label}: not measured")
-            return
-        names = [name for name, values in lines.items() if any(value is not None for value in values)]
-        colors = [GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(names)]
-        y = self.quantity(label, top, tickCount=6)
-        color = self.colors("line", dict(zip(names, colors, strict=True)), legend=len(names) > 1)
-        layers = []
-        for mark in marks:
-            chart = self.chart(f"{mark['text']}_{mark['processes']}", [mark])
-            rule = chart.mark_rule(color=mark["color"], strokeDash=[4, 3])
-            is_last = mark["processes"] == max(self.numbers)
-            side = {"align": "right", "dx": -4} if is_last else {"align": "left", "dx": 4}
-            text = chart.mark_text(text=mark["text"], color=mark["color"], dy=6, **side)
-            layers += [unit(rule.encode(x=self.x)), unit(text.encode(x=self.x, y=alt.value(0)))]
-        measured = [row for row in rows if row["line"] != IDEAL]
-        ideal = [row for row in rows if row["line"] == IDEAL]
-        if ideal:
-            line = self.chart("ideal", ideal).mark_line(strokeDash=[5, 3])
-            layers.append(unit(line.encode(x=self.x, y=y, color=color)))
-        line = self.chart(f"panel_{len(self.charts)}", measured).mark_line(point={"size": 45, "opacity": 1})
-        layers.append(unit(line.encode(x=self.x, y=y, color=color, tooltip=["line:N", "processes:Q", "value:Q"])))
-        self.charts.append(layered(layers, WIDTH, HEIGHT))
+    if series.knee is not None:
+        rows.append({"processes": series.knee, "text": "knee", "color": LIMIT})
+    if not rows:
+        return []
+    chart = sheet.chart("marks", rows).encode(x=x, color=alt.Color("color:N").scale(None))
+    text = chart.mark_text(align="left", dx=4, dy=6)
+    return [chart.mark_rule(strokeDash=DASHED), text.encode(y=alt.value(0), text="text:N")]

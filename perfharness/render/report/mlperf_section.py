@@ -17,7 +17,7 @@ from perfharness.render.blocks import (
     Table,
 )
 from perfharness.render.numbers import milliseconds, significant
-from perfharness.runs.comparison.load_test import loadgen_verdict
+from perfharness.runs.comparison.load_tests import loadgen_verdict
 
 ABOUT = (
     "Verdict and figures are those of LoadGen, from its logs. What perfharness traced of the same test is below: a "

@@ -11,8 +11,8 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.render.blocks import Block, Paragraph
 from perfharness.render.html import html_fragment
 from perfharness.render.report.load_sections import load_blocks
-from perfharness.render.report.series_sections import comparison_blocks
 from perfharness.render.report.suite_sections import cases_table, suite_summary
+from perfharness.render.views.compare import compare_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.report.model import SuiteReport
@@ -25,7 +25,7 @@ def result_html(result: object) -> str | None:
         if isinstance(result, Run):
             return html_fragment(list(_run(result)))
         if isinstance(result, Comparison):
-            return html_fragment(list(comparison_blocks(result)))
+            return html_fragment(compare_view(result, fold=True, charts=True))
         if isinstance(result, BenchSuiteResult):
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from perfharness.render.blocks import Block, Document, Paragraph, Section
 from perfharness.render.report.run_sections import run_sections, run_summary
-from perfharness.render.report.series_sections import comparison_blocks, series_sections
 from perfharness.render.report.suite_sections import merged_sections, suite_sections, suite_summary
+from perfharness.render.views.compare import compare_view
+from perfharness.render.views.series import series_section
 from perfharness.runs.report.model import Report
 
 
@@ -17,12 +18,12 @@ def document_of(report: Report) -> Document:
     summary: list[Block] = []
     sections: list[Section] = []
     if report.comparison is not None:
-        summary += comparison_blocks(report.comparison)
+        summary += compare_view(report.comparison, fold=True, charts=True)
     elif report.comparison_reason is not None:
         summary.append(Paragraph(f"The runs could not be compared: {report.comparison_reason}", "note"))
-    for number, series in enumerate(report.series):
-        found = list(series_sections(series, number))
-        sections += found if len(report.series) == 1 else [Section(series.name, [], found)]
+    for series in report.series:
+        found = series_section(series.series, series.shown)
+        sections.append(found if len(report.series) == 1 else Section(series.name, [], [found]))
     for number, run in enumerate(report.runs):
         if several:
             sections.append(Section(run.name, list(run_summary(run)), run_sections(run, number)))

@@ -26,12 +26,7 @@ from perfharness.render.blocks import (
     Section,
     Table,
 )
-from perfharness.render.charts.bench import (
-    bench_pictures,
-    merged_pictures,
-    speedup_pictures,
-    sweep_pictures,
-)
+from perfharness.render.charts.bench import bench_pictures, sweep_pictures
 from perfharness.render.numbers import significant
 from perfharness.render.terminal.bench import (
     WRONG,
@@ -59,7 +54,6 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     """Every case, the charts, and how it was measured."""
     suite = found.suite
     pictures = sweep_pictures(found.sweep) if found.sweep else bench_pictures(suite)
-    pictures = [*speedup_pictures(suite), *pictures]
     below = (line for line in notes(suite) if not line.startswith(f"{WRONG}:"))  # the table has no such mark
     remarks = _joined((*row_remarks(suite), *below), first=0)
     cases: list[Block] = [cases_table(suite), *([Items(remarks)] if remarks else [])]
@@ -105,13 +99,12 @@ def merged_sections(found: MergedReport) -> list[Section]:
     note = f"{side_by_side(merged)}; speed-ups are against the baseline of each."
     blocks: list[Block] = [Table("cases side by side", columns, rows, note)]
     blocks += [Items([*merged_remarks(merged), *(f"not the same: {one}" for one in merged.differences)])]
-    charts = [replace(picture, title=f"Throughput of {picture.title}") for picture in merged_pictures(merged)]
-    return [Section("Side by side", [*blocks, *(Chart(picture) for picture in charts)])]
+    return [Section("Side by side", blocks)]
 
 
 SUBJECTS = {
     "speedup": "Speed-up", "throughput": "Throughput", "latency": "Latency",
-    "memory": "Memory", "power": "Power over throughput", "accuracy": "Accuracy loss over speed-up",
+    "memory": "Memory", "accuracy": "Accuracy loss over speed-up", "layers": "Time",
 }  # fmt: skip
 
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import gzip
-import json
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, cast
 
-import numpy as np
+import orjson
 
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
-from perfharness.render.timeline.events import ProcessEvents, process_events
-from perfharness.render.timeline.ranks import rank_events
-from perfharness.render.timeline.tracks import Ids
+from perfharness.render.timeline.events import process_events, rank_events
+from perfharness.render.timeline.rows import Event, Ids
 from perfharness.runs.ranks import RankComparison
 from perfharness.runs.run import Process, Run
 
-EVENTS_AT_A_TIME = 1 << 15
 FIRST_PLACE = 1000
-"""So far above the processes the rows of ranks are drawn."""
+"""Ranks are drawn so many places above the processes."""
 
 COMPRESSION_LEVEL = 4
-"""Of gzip; higher levels take several times as long for a few percent."""
+"""Higher levels of gzip take several times as long for a few percent."""
 
 
 def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
@@ -39,46 +37,66 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
     traced = [process for process in run.processes if process.trace_path is not None]
     if not traced:
         raise ResultError(f"{run.path} holds no trace, so there is no timeline; see its manifest and stderr.log files.")
-    origin = _origin(run, traced)
-    ids, findings, described = Ids(), run.launch_findings, {}
-    ranks, offsets = None if run.manifest is None else RankComparison(run.manifest), {}
-    with replacing(path) as temporary, text_file(temporary, path.suffix == ".gz") as file:
-        file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
-        arrows, separator = 0, ""
-        for place, process in enumerate(traced):
-            if len(traced) > 1 and (problem := process.problem()) is not None:
-                findings.append(problem)
+    timeline = _Timeline(run, traced)
+    with replacing(path) as temporary, _binary(temporary, path.suffix == ".gz") as file:
+        file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
+        for number, event in enumerate(timeline.events()):
+            file.write((b",\n" if number else b"") + orjson.dumps(event))
+        file.write(b'\n],\n"otherData":' + orjson.dumps(timeline.other()) + b"}\n")
+    return timeline.findings
+
+
+class _Timeline:
+    """The events of a run's processes, and what is known about them afterwards."""
+
+    def __init__(self, run: Run, traced: list[Process]) -> None:
+        self.run, self.traced = run, traced
+        self.origin_ns = _origin(run, traced)
+        self.findings = run.launch_findings
+        self.processes: dict[str, Any] = {}
+
+    def events(self) -> Iterator[Event]:
+        """All events; `findings` and `processes` are complete after the last one."""
+        ids = Ids()
+        ranks = None if self.run.manifest is None else RankComparison(self.run.manifest)
+        offsets: dict[str, int] = {}
+        for place, process in enumerate(self.traced):
+            if len(self.traced) > 1 and (problem := process.problem()) is not None:
+                self.findings.append(problem)
                 continue
             analysis = process.analysis
             assert analysis is not None  # there is a trace
-            offset, clock = _offset(process, origin)
-            apart = clock == "own" and len(traced) > 1
+            start_ns = process.session_start_unix_ns
+            has_clock = start_ns is not None and self.origin_ns is not None
+            offset_ns = start_ns - self.origin_ns if start_ns is not None and self.origin_ns is not None else 0
+            apart = not has_clock and len(self.traced) > 1
             name = f"{process.name}, own clock" if apart else process.name
-            events = process_events(analysis, name, offset, ids, place, arrows)
-            for lines in _in_order(events):
-                file.write(separator + ",\n".join(lines))
-                separator = ",\n"
-            arrows += events.arrows
+            yield from process_events(analysis, name, offset_ns, ids, place)
             if ranks is not None and process.record is not None and not apart:
                 ranks.visit(process.record, analysis)
-                offsets[process.name] = offset
-            described[process.name] = _described(process, clock)
-            findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
-            del analysis, events
+                offsets[process.name] = offset_ns
+            self.processes[process.name] = {
+                "trace": process.trace_path.name if process.trace_path else None,
+                "tracer": analysis.trace.meta.tracer,
+                "tracer_version": analysis.trace.meta.tracer_version,
+                "gpu": analysis.trace.meta.gpu_coverage,
+                "clock": "utc" if has_clock else "own",
+            }
+            self.findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
+            del analysis
             process.release()
         for number, group in enumerate([] if ranks is None else ranks.calls()):
-            for lines in _in_order(rank_events(group, offsets, ids, number - FIRST_PLACE)):
-                file.write(separator + ",\n".join(lines))
-                separator = ",\n"
-        other = {
+            yield from rank_events(group, offsets, ids, number - FIRST_PLACE)
+
+    def other(self) -> dict[str, Any]:
+        """The file's `otherData`."""
+        return {
             "made_by": f"perfharness {VERSION}",
             # A string: JSON numbers are doubles for most readers, and nanoseconds since 1970 do not fit.
-            "time_origin_unix_ns": None if origin is None else str(origin),
-            "processes": described,
-            "findings": [finding.to_json() for finding in findings],
+            "time_origin_unix_ns": None if self.origin_ns is None else str(self.origin_ns),
+            "processes": self.processes,
+            "findings": [finding.to_json() for finding in self.findings],
         }
-        file.write(f'\n],\n"otherData":{json.dumps(other)}}}\n')
-    return findings
 
 
 def _origin(run: Run, traced: list[Process]) -> int | None:
@@ -96,12 +114,6 @@ def _origin(run: Run, traced: list[Process]) -> int | None:
     return min((start for start in starts if start is not None), default=None)
 
 
-def _offset(process: Process, origin: int | None) -> tuple[int, str]:
-    """Offset to add to the times of a process's trace, and the resulting clock."""
-    start = process.session_start_unix_ns
-    return (0, "own") if start is None or origin is None else (start - origin, "utc")
-
-
 def _not_aligned(process: Process) -> Finding:
     return Finding(
         "clock-not-known",
@@ -112,46 +124,14 @@ def _not_aligned(process: Process) -> Finding:
     )
 
 
-def _described(process: Process, clock: str) -> dict[str, Any]:
-    assert process.analysis is not None
-    meta = process.analysis.trace.meta
-    return {
-        "trace": process.trace_path.name if process.trace_path else None,
-        "tracer": meta.tracer,
-        "tracer_version": meta.tracer_version,
-        "gpu": meta.gpu_coverage,
-        "clock": clock,
-    }
-
-
-def _in_order(events: ProcessEvents) -> Iterator[list[str]]:
-    """Lines of JSON in order of time, in chunks; of equal times the enclosing event comes first."""
-    if events.metadata:
-        yield events.metadata
-    sources = events.sources
-    sizes = [len(source.time_ns) for source in sources]
-    if not sum(sizes):
-        return
-    source_of = np.repeat(np.arange(len(sources), dtype=np.int16), sizes)
-    within = np.concatenate([np.arange(size) for size in sizes])
-    time = np.concatenate([source.time_ns for source in sources])
-    duration = np.concatenate([source.duration_ns for source in sources])
-    order = np.lexsort((source_of, -duration, time))
-    for begin in range(0, len(order), EVENTS_AT_A_TIME):
-        chunk = order[begin : begin + EVENTS_AT_A_TIME]
-        lines = np.empty(len(chunk), dtype=object)
-        for number in np.unique(source_of[chunk]):
-            mine = source_of[chunk] == number
-            lines[mine] = sources[number].lines(within[chunk[mine]])
-        yield lines.tolist()
-
-
 @contextmanager
-def text_file(path: Path, compressed: bool) -> Iterator[TextIO]:
-    """A file for JSON, which is ASCII."""
-    if not compressed:
-        with path.open("w", encoding="ascii") as file:
+def _binary(path: Path, compressed: bool) -> Iterator[BinaryIO]:
+    with path.open("wb") as file:
+        if not compressed:
             yield file
-        return
-    with gzip.open(path, "wt", compresslevel=COMPRESSION_LEVEL, encoding="ascii") as file:
-        yield file
+            return
+        with (
+            gzip.open(file, "wb", compresslevel=COMPRESSION_LEVEL) as stream,
+            io.BufferedWriter(cast(Any, stream)) as buffered,
+        ):
+            yield buffered

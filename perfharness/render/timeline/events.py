@@ -1,350 +1,290 @@
-"""A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/guides/exports.md).
-
-Each kind of event is a source: the times of its events, and a function that writes some of them as lines of JSON.
-Lines are made in chunks, so that the text of millions of events is never in memory as a whole.
-"""
+"""A process's trace as events of the Trace Event Format: slices, arrows, counters (docs/guides/exports.md)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.ranks import RankCalls
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.cuda_calls import DIRECTIONS, operation_names
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
-from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest
+from perfharness.render.timeline.rows import Event, Ids, Line, Slices, named, placed
 
-SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
-ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
-ARROW_END = '{"ph":"f","bp":"e","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
+HOST_KINDS = ("range", "stage", "batch", "cuda_api")
+DEVICE_KINDS = ("kernel", "memcpy", "memset", "graph")
+RANKS = "ranks: collectives, and waiting for the last rank"
 
-Column = Callable[[Int64], Sequence[Any]]
-"""Values of the events with these indices."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Events of one kind: their times, a line of JSON, and the columns that fill it; only slices have a duration."""
-
-    time_ns: Int64
-    duration_ns: Int64
-    template: str
-    columns: tuple[Column, ...]
-
-    def lines(self, at: Int64) -> list[str]:
-        """The events with these indices."""
-        return [self.template % row for row in zip(*(column(at) for column in self.columns), strict=True)]
+Args = Callable[[int], dict[str, Any]]
+"""Arguments of the slice with this index."""
 
 
-def values_of(values: npt.NDArray[Any]) -> Column:
-    """The values as they are."""
-    return lambda at: values[at].tolist()
-
-
-def _us(values: Int64) -> Column:
-    return lambda at: (values[at] / 1000).tolist()
-
-
-@dataclass(frozen=True)
-class ProcessEvents:
-    """All events of one process: metadata as lines, the others as sources, in drawing order."""
-
-    metadata: list[str]
-    sources: list[Source]
-    arrows: int
-
-
-def process_events(
-    analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int, first_arrow: int
-) -> ProcessEvents:
+def process_events(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> Iterator[Event]:
     """Events of a process's trace.
 
     Args:
-        analysis: of the process's trace.
         name: the process's name.
         offset_ns: added to the trace's times.
-        ids: gives out process and thread ids.
+        ids: gives out ids that are unique in the whole timeline.
         place: index of the process.
-        first_arrow: the id of its first arrow; ids of arrows are unique in the whole timeline.
     """
-    host = _Host(analysis, name, offset_ns, ids, place)
-    device = _Device(analysis, name, offset_ns, ids, place)
-    arrows = list(_arrows(analysis, host, device, first_arrow))
-    counters = [*_device_counters(analysis, device), *_item_counters(analysis, host, offset_ns)]
-    return ProcessEvents(
-        metadata=[*host.tracks.metadata, *device.tracks.metadata],
-        sources=[*host.sources(), device.source(), *arrows, *counters],
-        arrows=len(arrows[0].time_ns) if arrows else 0,
-    )
+    pids: dict[int, int] = {}
+    trace = analysis.trace
+    host, names = _host(analysis, name, offset_ns, ids, place, pids)
+    yield from names
+    order, count = analysis.table.order, len(analysis.table.order)
+    kinds, range_args = _ranges(analysis)
+    call_args = _calls(analysis)
+
+    def host_args(at: int) -> dict[str, Any]:
+        return range_args(at) if at < count else call_args(at - count)
+
+    codes = np.r_[trace.ranges.name[order], trace.api.name]
+    kinds = np.r_[kinds, np.full(len(trace.api), len(HOST_KINDS) - 1)]
+    yield from _slices(host, trace.names, codes, HOST_KINDS, kinds, host_args)
+
+    device, gpu, gpu_pids, names = _device(analysis, name, offset_ns, ids, place)
+    yield from names
+    operations, codes = operation_names(trace)
+    yield from _slices(device, operations, codes, DEVICE_KINDS, trace.operations.kind, _operations(analysis))
+    yield from _arrows(analysis, host, device, ids)
+    yield from _device_counters(analysis, device, gpu, gpu_pids)
+    yield from _item_counters(analysis, pids, offset_ns)
 
 
-class _Host:
-    """Ranges and CUDA calls, by process, thread and task."""
-
-    def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.analysis = analysis
-        ranges, api = analysis.trace.ranges, analysis.trace.api
-        self.order = analysis.table.order
-        start = np.r_[ranges.start_ns[self.order], api.start_ns]
-        end = np.r_[ranges.end_ns[self.order], api.end_ns]
-        thread = np.r_[ranges.thread[self.order], api.thread]
-        # A thread's stack and its calls share rows; ranges of tasks do not nest with them, and have rows of their own.
-        is_task = np.r_[ranges.style[self.order] == Style.START_END, np.zeros(len(api), dtype=np.bool_)]
-        task = np.where(is_task, np.r_[ranges.category[self.order], np.full(len(api), NO_PARENT)] + 1, NO_PARENT)
-        lines, line = np.unique(np.stack([thread, task]), axis=1, return_inverse=True)
-        line = line.ravel()
-        os_pid = pid_of(thread)
-        self.pid_of_os: dict[int, int] = {}
-        metadata: list[str] = []
-        for number in np.unique(os_pid).tolist():
-            self.pid_of_os[number] = ids.pid(number)
-            metadata += name_process(self.pid_of_os[number], f"{name} (process {number})", 1000 * place)
-        names = [
-            (f"thread {tid_of(np.int64(of))}" if to == NO_PARENT else f"thread {tid_of(np.int64(of))}, tasks", "row")
-            for of, to in lines.T.tolist()
-        ]
-        self.tracks = make_tracks(
-            ids, _translated(os_pid, self.pid_of_os), np.where(is_task, 0, tid_of(thread)), line,
-            rows_that_nest(start, end, line), names,
-        )  # fmt: skip
-        self.tracks.metadata[:0] = metadata
-        self.start, self.end = start + offset_ns, end + offset_ns
-
-    def sources(self) -> Iterator[Source]:
-        """Ranges, then calls."""
-        trace, count = self.analysis.trace, len(self.order)
-        kinds, of_range = _range_kinds(self.analysis)
-        ranges, calls = np.arange(count), np.arange(count, len(self.start))
-        names = _escaped(trace.names, trace.ranges.name[self.order])
-        yield _slices(self, ranges, names, kinds, _range_args(self.analysis, of_range))
-        correlation, result = trace.api.correlation, trace.api.return_value
-
-        def call_args(at: Int64) -> list[str]:
-            return [
-                f'"correlation_id":{number}' + (f',"return_value":{value}' if value else "")
-                for number, value in zip(correlation[at].tolist(), result[at].tolist(), strict=True)
-            ]
-
-        kinds = np.full(len(calls), "cuda_api", dtype=object)
-        yield _slices(self, calls, _escaped(trace.names, trace.api.name), kinds, call_args)
+def _host(
+    analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int, pids: dict[int, int]
+) -> tuple[Slices, list[Event]]:
+    """Ranges, then CUDA calls, by thread; ranges of tasks do not nest with them, and have rows of their own."""
+    ranges, api, order = analysis.trace.ranges, analysis.trace.api, analysis.table.order
+    thread = np.r_[ranges.thread[order], api.thread]
+    is_task = np.r_[ranges.style[order] == Style.START_END, np.zeros(len(api), dtype=np.bool_)]
+    task = np.where(is_task, np.r_[ranges.category[order], np.full(len(api), NO_PARENT)] + 1, NO_PARENT)
+    keys, of = np.unique(np.stack([thread, task]), axis=1, return_inverse=True)
+    names: list[Event] = []
+    lines = []
+    for number, of_task in keys.T.tolist():
+        process, tid = int(pid_of(np.int64(number))), int(tid_of(np.int64(number)))
+        if process not in pids:
+            pids[process] = ids.pid(process)
+            names += named("process", f"{name} (process {process})", 1000 * place, pid=pids[process])
+        if of_task == NO_PARENT:
+            lines.append(Line(pids[process], f"thread {tid}", tid))
+        else:
+            lines.append(Line(pids[process], f"thread {tid}, tasks"))
+    start, end = np.r_[ranges.start_ns[order], api.start_ns], np.r_[ranges.end_ns[order], api.end_ns]
+    slices = placed(start + offset_ns, end + offset_ns, of.ravel(), lines, ids)
+    return slices, [*names, *slices.names]
 
 
-class _Device:
-    """GPU operations, by process, device and stream."""
-
-    def __init__(self, analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> None:
-        self.analysis = analysis
-        operations = analysis.trace.operations
-        self.start, self.end = operations.start_ns + offset_ns, operations.end_ns + offset_ns
-        gpus, gpu = np.unique(np.stack([operations.process, operations.device]), axis=1, return_inverse=True)
-        self.gpu = gpu.ravel()
-        lines, line = np.unique(np.stack([self.gpu, operations.stream]), axis=1, return_inverse=True)
-        line = line.ravel()
-        metadata: list[str] = []
-        self.pids: list[int] = []
-        for number, (process, device) in enumerate(gpus.T.tolist()):
-            pid = ids.pid()
-            self.pids.append(pid)
-            label = f"{name}, GPU {device}{_device_name(analysis, device)} (process {pid_of(np.int64(process))})"
-            metadata += name_process(pid, label, 1000 * place + 1 + number)
-        pid_of_gpu = np.asarray(self.pids, dtype=np.int64)
-        names = [(f"stream {stream}", "row") for stream in lines[1].tolist()]
-        self.tracks = make_tracks(
-            ids, pid_of_gpu[self.gpu], operations.stream, line, rows_that_nest(self.start, self.end, line), names
-        )
-        self.tracks.metadata[:0] = metadata
-
-    def source(self) -> Source:
-        """All operations."""
-        kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)
-        names, codes = operation_names(self.analysis.trace)
-        kind = kinds[self.analysis.trace.operations.kind]
-        return _slices(self, np.arange(len(kind)), _escaped(names, codes), kind, _operation_args(self.analysis))
+def _device(
+    analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int
+) -> tuple[Slices, Int64, list[int], list[Event]]:
+    """GPU operations by process, device and stream; and the GPU of each, with the timeline's process of each GPU."""
+    operations, devices = analysis.trace.operations, analysis.trace.meta.device_names
+    gpus, gpu = np.unique(np.stack([operations.process, operations.device]), axis=1, return_inverse=True)
+    gpu = gpu.ravel()
+    keys, of = np.unique(np.stack([gpu, operations.stream]), axis=1, return_inverse=True)
+    names: list[Event] = []
+    pids = []
+    for number, (process, device) in enumerate(gpus.T.tolist(), 1):
+        pids.append(ids.pid())
+        model = f" {devices[device]}" if 0 <= device < len(devices) else ""
+        label = f"{name}, GPU {device}{model} (process {pid_of(np.int64(process))})"
+        names += named("process", label, 1000 * place + number, pid=pids[-1])
+    lines = [Line(pids[at], f"stream {stream}") for at, stream in keys.T.tolist()]
+    slices = placed(operations.start_ns + offset_ns, operations.end_ns + offset_ns, of.ravel(), lines, ids)
+    return slices, gpu, pids, [*names, *slices.names]
 
 
 def _slices(
-    of: _Host | _Device, place: Int64, names: npt.NDArray[np.object_], category: npt.NDArray[np.object_], args: Column
-) -> Source:
-    """Complete events. `place`: their indices in the tracks; all other arrays are aligned with them."""
-    start, duration = of.start[place], of.end[place] - of.start[place]
-    pid, tid = of.tracks.pid[place], of.tracks.tid[place]
-    columns = (values_of(names), values_of(category), values_of(pid), values_of(tid), _us(start), _us(duration), args)
-    return Source(start, duration, SLICE, columns)
+    of: Slices, names: Sequence[str], codes: Int64, categories: Sequence[str], kinds: Int64, args: Args
+) -> Iterator[Event]:
+    """Complete events, those around others first: viewers draw them in the order of the file."""
+    start, duration = (of.start / 1000).tolist(), ((of.end - of.start) / 1000).tolist()
+    code, kind = codes.tolist(), kinds.tolist()
+    for at in np.lexsort((-of.end, of.start)).tolist():
+        yield {
+            "ph": "X",
+            "name": names[code[at]] if code[at] >= 0 else "",
+            "cat": categories[kind[at]],
+            "pid": of.pid[at],
+            "tid": of.tid[at],
+            "ts": start[at],
+            "dur": duration[at],
+            "args": args(at),
+        }
 
 
-def _escaped(names: list[str], codes: Int64) -> npt.NDArray[np.object_]:
-    """Names as JSON strings; a code of -1 is the empty one."""
-    texts = np.full(len(names) + 1, '""', dtype=object)
-    for code in np.unique(codes[codes >= 0]).tolist():
-        texts[code] = json.dumps(names[code])
-    escaped: npt.NDArray[np.object_] = texts[codes]
-    return escaped
+def _ranges(analysis: Analysis) -> tuple[Int64, Args]:
+    """The kind and the arguments of the ranges, in order."""
+    trace, order = analysis.trace, analysis.table.order
+    stages, times, projection = analysis.stages, analysis.stage_times, analysis.table.projection
+    stage_of = np.full(len(trace.ranges), NO_PARENT, dtype=np.int64)
+    stage_of[stages.index] = np.arange(len(stages))
+    stage = stage_of[order]
+    kinds = (stage >= 0).astype(np.int64) + np.append(stages.is_batch, False)[stage]
+    has_work = projection.operation_count > 0
+    gpu_us = (np.where(has_work, projection.end_ns - projection.start_ns, 0)[order] / 1000).tolist()
+    busy_us = (np.where(has_work, projection.busy_ns, 0)[order] / 1000).tolist()
+    known, rows = analysis.table.gpu_known[order].tolist(), trace.ranges.row[order].tolist()
+    domains, stage_at = trace.ranges.domain[order].tolist(), stage.tolist()
 
-
-def _translated(values: Int64, of: dict[int, int]) -> Int64:
-    known = np.asarray(sorted(of), dtype=np.int64)
-    if not len(known):
-        return values
-    return np.asarray([of[value] for value in known.tolist()], dtype=np.int64)[np.searchsorted(known, values)]
-
-
-def _device_name(analysis: Analysis, device: int) -> str:
-    names = analysis.trace.meta.device_names
-    return f" {names[device]}" if 0 <= device < len(names) else ""
-
-
-# -- ranges -----------------------------------------------------------------------------------------------------------
-
-
-def _range_kinds(analysis: Analysis) -> tuple[npt.NDArray[np.object_], Int64]:
-    """For the ranges in order: their kind, and their stage (-1: not in the results)."""
-    stage_of = np.full(len(analysis.trace.ranges), NO_PARENT, dtype=np.int64)
-    stage_of[analysis.stages.index] = np.arange(len(analysis.stages))
-    stage = stage_of[analysis.table.order]
-    is_batch = np.append(analysis.stages.is_batch, False)[stage]
-    kinds = np.asarray(["range", "stage", "batch"], dtype=object)
-    return kinds[(stage >= 0).astype(np.int64) + is_batch], stage
-
-
-def _range_args(analysis: Analysis, stage_of: Int64) -> Column:
-    ranges, order = analysis.trace.ranges, analysis.table.order
-    stages, stage_times = analysis.stages, analysis.stage_times
-    owners = [json.dumps(owner) for owner in stages.owners]
-    domains = _escaped(analysis.trace.names, ranges.domain)
-    projection, known = analysis.table.projection, analysis.table.gpu_known
-
-    def of_stage(stage: int) -> str:
-        batch = int(stage_times.batch[stage])
-        text = f',"recorder":{owners[stages.owner[stage]]}'
+    def of_stage(stage: int) -> dict[str, Any]:
+        batch = int(times.batch[stage])
+        found: dict[str, Any] = {"recorder": stages.owners[stages.owner[stage]]}
         if batch >= 0:
             items = int(stages.items[batch])
-            text += f',"batch_index":{stages.batch_index[batch]},"items":{"null" if items == NOT_COUNTED else items}'
-            text += f',"warmup":{"true" if stage_times.warmup[stage] else "false"}'
-        return text
+            found["batch_index"] = int(stages.batch_index[batch])
+            found["items"] = None if items == NOT_COUNTED else items
+            found["warmup"] = bool(times.warmup[stage])
+        return found
 
-    def args(at: Int64) -> list[str]:
-        at_range = order[at]
-        has_work = projection.operation_count[at_range] > 0
-        gpu_us = np.where(has_work, projection.end_ns[at_range] - projection.start_ns[at_range], 0) / 1000
-        busy_us = np.where(has_work, projection.busy_ns[at_range], 0) / 1000
-        rows = zip(
-            ranges.row[at_range].tolist(), stage_of[at].tolist(), domains[at_range].tolist(),
-            known[at_range].tolist(), gpu_us.tolist(), busy_us.tolist(), strict=True,
-        )  # fmt: skip
-        return [
-            f'"range_id":{row}'
-            + (of_stage(stage) if stage >= 0 else f',"domain":{domain}')
-            + (f',"gpu_us":{gpu:.3f},"gpu_busy_us":{busy:.3f}' if measured else ',"gpu_us":null,"gpu_busy_us":null')
-            for row, stage, domain, measured, gpu, busy in rows
-        ]
+    def args(at: int) -> dict[str, Any]:
+        domain = {"domain": trace.names[domains[at]] if domains[at] >= 0 else ""}
+        return {
+            "range_id": rows[at],
+            **(of_stage(stage_at[at]) if stage_at[at] >= 0 else domain),
+            "gpu_us": gpu_us[at] if known[at] else None,
+            "gpu_busy_us": busy_us[at] if known[at] else None,
+        }
+
+    return kinds, args
+
+
+def _calls(analysis: Analysis) -> Args:
+    correlation, result = analysis.trace.api.correlation.tolist(), analysis.trace.api.return_value.tolist()
+
+    def args(at: int) -> dict[str, Any]:
+        failed = {"return_value": result[at]} if result[at] else {}
+        return {"correlation_id": correlation[at], **failed}
 
     return args
 
 
-# -- operations -------------------------------------------------------------------------------------------------------
-
-
-def _operation_args(analysis: Analysis) -> Column:
+def _operations(analysis: Analysis) -> Args:
     operations, details = analysis.trace.operations, analysis.trace.details
-    memory = {int(kind): f'"{kind.name.lower()}"' for kind in MemoryKind}
+    memory = {int(kind): kind.name.lower() for kind in MemoryKind}
+    correlation, kinds = operations.correlation.tolist(), operations.kind.tolist()
 
-    def kernel(at: int) -> str:
-        grid, block = details.grid[at].tolist(), details.block[at].tolist()
-        return (
-            f',"grid":{_known_triple(grid)},"block":{_known_triple(block)}'
-            f',"registers_per_thread":{_known(details.registers[at])}'
-            f',"shared_memory_bytes":{_known(details.shared_bytes[at])}'
-        )
-
-    def transfer(at: int) -> str:
-        size, duration = int(details.bytes[at]), int(operations.end_ns[at] - operations.start_ns[at])
-        text = f',"bytes":{_known(size)}'
-        if size >= 0 and duration > 0:
-            text += f',"gb_per_s":{size / duration:.3f}'
-        source, target = memory.get(int(details.source[at])), memory.get(int(details.target[at]))
-        return text + (f',"source":{source}' if source else "") + (f',"target":{target}' if target else "")
-
-    def graph(at: int) -> str:
-        return f',"graph_exec":{_known(details.graph_exec[at])}'
-
-    of_kind = (kernel, transfer, transfer, graph)
-
-    def args(at: Int64) -> list[str]:
-        rows = zip(at.tolist(), operations.correlation[at].tolist(), operations.kind[at].tolist(), strict=True)
-        return [f'"correlation_id":{number}' + of_kind[kind](place) for place, number, kind in rows]
+    def args(at: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"correlation_id": correlation[at]}
+        kind = kinds[at]
+        if kind == GpuOperationKind.KERNEL:
+            found["grid"] = _known(details.grid[at].tolist())
+            found["block"] = _known(details.block[at].tolist())
+            found["registers_per_thread"] = _known(int(details.registers[at]))
+            found["shared_memory_bytes"] = _known(int(details.shared_bytes[at]))
+        elif kind == GpuOperationKind.GRAPH:
+            found["graph_exec"] = _known(int(details.graph_exec[at]))
+        else:
+            size, duration = int(details.bytes[at]), int(operations.end_ns[at] - operations.start_ns[at])
+            found["bytes"] = _known(size)
+            if size >= 0 and duration > 0:
+                found["gb_per_s"] = round(size / duration, 3)
+            ends = {"source": int(details.source[at]), "target": int(details.target[at])}
+            found |= {end: memory[code] for end, code in ends.items() if code in memory}
+        return found
 
     return args
 
 
-def _known(value: int | np.int64) -> str:
-    return "null" if value < 0 else str(value)
+def _known(value: int | list[int]) -> int | list[int] | None:
+    """The value, or the values; None where they are negative."""
+    first = value if isinstance(value, int) else value[0]
+    return None if first < 0 else value
 
 
-def _known_triple(values: list[int]) -> str:
-    return "null" if values[0] < 0 else f"[{values[0]},{values[1]},{values[2]}]"
-
-
-# -- arrows and counters ----------------------------------------------------------------------------------------------
-
-
-def _arrows(analysis: Analysis, host: _Host, device: _Device, first_id: int) -> Iterator[Source]:
+def _arrows(analysis: Analysis, host: Slices, device: Slices, ids: Ids) -> Iterator[Event]:
     """From the start of each launching call to the start of each operation that it started."""
-    call, operation = analysis.launches.call + len(host.order), analysis.launches.operation  # ranges come before calls
-    # An arrow cannot point back in time; there is none where clocks disagree by that much.
-    forward = device.start[operation] >= host.start[call]
-    if not forward.any():
-        return
-    ids = first_id + np.arange(int(forward.sum()))
-    for template, of, place in ((ARROW_START, host, call[forward]), (ARROW_END, device, operation[forward])):
-        time, pid, tid = of.start[place], of.tracks.pid[place], of.tracks.tid[place]
-        yield Source(time, np.zeros_like(time), template, (values_of(ids), values_of(pid), values_of(tid), _us(time)))
+    first_call = len(analysis.table.order)
+    launches = zip(analysis.launches.call.tolist(), analysis.launches.operation.tolist(), strict=True)
+    for call, operation in ((call + first_call, operation) for call, operation in launches):
+        begin, end = int(host.start[call]), int(device.start[operation])
+        if end < begin:  # clocks disagree by that much; an arrow cannot point back in time
+            continue
+        both = {"id": next(ids.arrows), "name": "launch", "cat": "launch"}
+        yield {"ph": "s", **both, "pid": host.pid[call], "tid": host.tid[call], "ts": begin / 1000}
+        yield {
+            "ph": "f",
+            "bp": "e",
+            **both,
+            "pid": device.pid[operation],
+            "tid": device.tid[operation],
+            "ts": end / 1000,
+        }
 
 
-def _device_counters(analysis: Analysis, device: _Device) -> Iterator[Source]:
-    """Per process and device: concurrent operations, and the rate of running copies, by direction."""
+def _device_counters(analysis: Analysis, device: Slices, gpu: Int64, pids: Sequence[int]) -> Iterator[Event]:
+    """Of each process and device: concurrent operations, and the rate of running copies, by direction."""
     operations, details = analysis.trace.operations, analysis.trace.details
     length = device.end - device.start
     rate = np.where((details.bytes >= 0) & (length > 0), details.bytes / np.maximum(length, 1), 0.0)
-    for gpu, pid in enumerate(device.pids):
-        mine = device.gpu == gpu
-        yield _steps("operations", "in flight", pid, device.start[mine], device.end[mine], np.ones(int(mine.sum())))
+    for number, pid in enumerate(pids):
+        mine = gpu == number
+        yield from _steps("operations", "in flight", pid, device, mine, np.ones(len(gpu)))
         for direction, text in DIRECTIONS.items():
             copies = mine & (operations.kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)
             if copies.any():
-                start, end = device.start[copies], device.end[copies]
-                yield _steps(f"copies {text}", "GB/s", pid, start, end, rate[copies])
+                yield from _steps(f"copies {text}", "GB/s", pid, device, copies, rate)
 
 
-def _steps(name: str, unit: str, pid: int, start: Int64, end: Int64, height: npt.NDArray[np.float64]) -> Source:
-    """A counter that is the sum of the heights of the intervals at each moment."""
-    times, place = np.unique(np.r_[start, end], return_inverse=True)
-    change = np.bincount(place.ravel(), weights=np.r_[height, -height], minlength=len(times))
-    return _counter(name, unit, pid, times, np.asarray(np.round(np.cumsum(change), 3) + 0.0))
+def _steps(
+    name: str, unit: str, pid: int, of: Slices, mine: npt.NDArray[np.bool_], height: npt.NDArray[np.float64]
+) -> Iterator[Event]:
+    """A counter that is the sum of the heights of the slices at each moment."""
+    times, place = np.unique(np.r_[of.start[mine], of.end[mine]], return_inverse=True)
+    change = np.bincount(place.ravel(), weights=np.r_[height[mine], -height[mine]], minlength=len(times))
+    yield from _counter(name, unit, pid, times, np.round(np.cumsum(change), 3) + 0.0)
 
 
-def _item_counters(analysis: Analysis, host: _Host, offset_ns: int) -> Iterator[Source]:
-    """Per process and recorder: the items of the latest batch."""
+def _item_counters(analysis: Analysis, pids: Mapping[int, int], offset_ns: int) -> Iterator[Event]:
+    """Of each process and recorder: the items of the latest batch."""
     stages = analysis.stages
     batches = np.flatnonzero(stages.is_batch & (stages.items != NOT_COUNTED))
+    batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
     owner, os_pid = stages.owner[batches], pid_of(stages.thread[batches])
     for code, process in np.unique(np.stack([owner, os_pid]), axis=1).T.tolist():
         mine = batches[(owner == code) & (os_pid == process)]
-        start = stages.start_ns[mine]
-        order = np.argsort(start, kind="stable")
-        yield _counter(
-            f"{stages.owners[code]}, batch of", "items", host.pid_of_os[process], start[order] + offset_ns,
-            stages.items[mine][order].astype(np.float64),
-        )  # fmt: skip
+        name, times = f"{stages.owners[code]}, batch of", stages.start_ns[mine] + offset_ns
+        yield from _counter(name, "items", pids[process], times, stages.items[mine])
 
 
-def _counter(name: str, unit: str, pid: int, times: Int64, values: npt.NDArray[np.float64]) -> Source:
-    head = f'{{"ph":"C","name":{json.dumps(name)},"pid":{pid}'.replace("%", "%%")
-    template = head + f',"ts":%.3f,"args":{{"{unit}":%g}}}}'
-    return Source(times, np.zeros_like(times), template, (_us(times), values_of(values)))
+def _counter(name: str, unit: str, pid: int, times: Int64, values: npt.NDArray[Any]) -> Iterator[Event]:
+    for time, value in zip((times / 1000).tolist(), values.tolist(), strict=True):
+        yield {"ph": "C", "name": name, "pid": pid, "ts": time, "args": {unit: value}}
+
+
+def rank_events(ranks: Sequence[RankCalls], offsets_ns: Mapping[str, int], ids: Ids, place: int) -> Iterator[Event]:
+    """A row for each rank: its collectives, and in each what it waited until the last rank had come.
+
+    Args:
+        ranks: in their order.
+        offsets_ns: by process, what is added to the times of its trace.
+    """
+    shown = [one for one in ranks if one.clock_of in offsets_ns and len(one.start_ns)]
+    if not shown:
+        return
+    pid = ids.pid()
+    yield from named("process", RANKS, place, pid=pid)
+    for one in shown:
+        waits = np.flatnonzero(one.waiting_ns > 0)
+        start = one.start_ns + offsets_ns[one.clock_of]
+        end = start + one.end_ns - one.start_ns
+        line = Line(pid, f"rank {one.rank}")
+        starts, ends = np.r_[start, start[waits]], np.r_[end, start[waits] + one.waiting_ns[waits]]
+        slices = placed(starts, ends, np.zeros_like(starts), [line], ids)
+        waited = list(zip(one.waiting_ns.tolist(), one.last_rank.tolist(), strict=True))
+        args: list[dict[str, Any]] = [
+            {"waiting_ms": ns / 1e6, "last_rank": last} if ns >= 0 else {} for ns, last in waited
+        ]
+        names = [*one.operation, *(f"waits for rank {waited[at][1]}" for at in waits.tolist())]
+        kinds = np.repeat([0, 1], [len(start), len(waits)])
+        args += [{}] * len(waits)
+        yield from slices.names
+        yield from _slices(slices, names, np.arange(len(names)), ("communication", "waiting"), kinds, args.__getitem__)

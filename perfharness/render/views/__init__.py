@@ -1,1 +1,1 @@
-"""Results laid out as blocks: one view per result, for the terminal, Markdown, HTML and PDF."""
+"""A view of each kind of result: the blocks that all formats are written from."""

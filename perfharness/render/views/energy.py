@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from perfharness.analysis.energy.results import GpuEnergy, RunEnergy, StageEnergy
-from perfharness.analysis.suites.cost import Cost
 from perfharness.model.result import last_key
 from perfharness.render.blocks import Block, Cell, Column, Columns, Paragraph, Table, table_of
 from perfharness.render.numbers import interval, significant
+
+if TYPE_CHECKING:
+    from perfharness.analysis.suites.cost import Cost
 
 
 def energy_view(energy: RunEnergy | None, names: Mapping[str, str]) -> list[Block]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from perfharness.analysis.ranks import RankGroup, RunRanks
-from perfharness.analysis.ranks.results import RankFigures, StageWaiting
 from perfharness.model.result import path_text
 from perfharness.render.blocks import Block, Chart, Column, Columns, Paragraph, Section, table_of
 from perfharness.render.numbers import milliseconds
+
+if TYPE_CHECKING:
+    from perfharness.analysis.ranks import RankGroup, RunRanks
+    from perfharness.analysis.ranks.results import RankFigures, StageWaiting
 
 MAX_RANKS = 64
 """Rows; all are in the JSON files."""
@@ -48,9 +51,9 @@ COLLECTIVES: Columns[StageWaiting] = [
 ]
 
 
-def ranks_view(ranks: RunRanks | None) -> list[Block]:
-    """Each group: a table of its ranks; nothing where there is none."""
-    return [block for group in (ranks.groups if ranks is not None else ()) for block in _group(group)]
+def ranks_view(ranks: RunRanks) -> list[Block]:
+    """Each group: a table of its ranks."""
+    return [block for group in ranks.groups for block in _group(group)]
 
 
 def ranks_section(ranks: RunRanks | None, number: int) -> Section | None:

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 from perfharness.analysis.diagnosis import StageAgreement, agreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.checks import CAPTURED
 from perfharness.model.diagnosis import Code
 from perfharness.model.findings import Severity
@@ -56,7 +55,7 @@ def result_view(
         *outside_view(tree.get("outside_batches") or []),
         *(throughput_view(tree["throughput"]) if "throughput" in tree else []),
         *_captured(tree),
-        *ranks_view(part_of(tree, "ranks", RunRanks)),
+        *_ranks(tree),
         *energy_view(energy, gpu_names(metrics)),
         *machine_view(metrics),
         *advice_view(diagnoses, None if whole else MOST_VALUABLE),
@@ -66,6 +65,14 @@ def result_view(
 def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
     """What stands under a key; None where it is left out."""
     return TypeAdapter(kind).validate_python(tree[key]) if key in tree else None
+
+
+def _ranks(tree: Tree) -> list[Block]:
+    if "ranks" not in tree:
+        return []
+    from perfharness.analysis.ranks import RunRanks  # few runs have ranks
+
+    return ranks_view(TypeAdapter(RunRanks).validate_python(tree["ranks"]))
 
 
 def _agreements(tree: Tree) -> Iterator[StageAgreement]:

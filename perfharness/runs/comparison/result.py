@@ -9,9 +9,10 @@ from pydantic import AfterValidator, Field
 from perfharness.analysis.comparison.compare import Interval, Rule
 from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
+from perfharness.model.findings import Finding
 from perfharness.notebook import notebook_html
-from perfharness.runs.comparison.compared_figure import Unit
 from perfharness.runs.comparison.limits import LimitResult
+from perfharness.runs.figures import Unit
 from perfharness.secrets import mask_arguments
 
 COMPARISON_NAME = "comparison.json"
@@ -127,6 +128,11 @@ class ComparedRow(_Model):
     launches_needed: int | None = None
     """launches a side that would probably decide it; null: it is decided, more than a thousand, or not known"""
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it changed, and not by chance."""
+        return self.verdict in ("faster", "slower")
+
 
 class NotCompared(_Model):
     """A figure that is in one version only, or in neither measured."""
@@ -147,10 +153,29 @@ class UnmatchedStage(_Model):
     gpu_ms: float | None
 
 
+class GradedAdvice(_Model):
+    """What the advice of the base promised for a stage, and what came of it."""
+
+    stage: str
+    cause: str
+    advice: PrintableText
+    promised_ms: float
+    """what mending the cause saves per batch, at most"""
+
+    got_ms: float
+    """how much less time a batch takes in the stage; negative: more"""
+
+    is_proven: bool
+    """whether the change of the stage's time is faster or slower, and not by chance"""
+
+
 class ComparedVersion(_Model):
     """One version against the base."""
 
     side: ComparedSide
+    conclusion: PrintableText
+    """the comparison in one sentence"""
+
     order: Order
     """whether the launches of both sides were made in turns"""
 
@@ -160,15 +185,18 @@ class ComparedVersion(_Model):
     differences: list[EnvironmentDifference]
     rows: list[ComparedRow]
     not_compared: list[NotCompared]
-    only_in_base: list[str]
-    """stages"""
-
-    only_in_new: list[str]
     unmatched: list[UnmatchedStage] = Field(default_factory=list)
-    """the same stages with their times"""
+    """stages that only one side has"""
 
+    machine_ratio: float | None = None
+    """time of the reference loop around the launches, new over base; null: it does not differ, or was not timed"""
+
+    advice: list[GradedAdvice] = Field(default_factory=list)
     remarks: list[PrintableText]
     """what a reader must know of the whole"""
+
+    findings: list[Finding] = Field(default_factory=list)
+    """a base that is old, or was measured with another driver or GPU"""
 
     @property
     def deciding(self) -> list[EnvironmentDifference]:
@@ -192,11 +220,6 @@ class Comparison(_Model):
     versions: list[ComparedVersion]
 
     limits: list[LimitResult] = Field(default_factory=list)
-
-    @property
-    def sides(self) -> list[ComparedSide]:
-        """The base, and each version."""
-        return [self.base, *(version.side for version in self.versions)]
 
     @property
     def has_nothing(self) -> bool:

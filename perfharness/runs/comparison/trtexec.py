@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ import orjson
 from perfharness.analysis.statistics import summarise
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
-from perfharness.model.result import Float64
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.compared_figure import Figure
-from perfharness.runs.comparison.compared_launch import LaunchFigures
+from perfharness.runs.comparison.launches import LaunchFigures
+from perfharness.runs.figures import Figure
 
 ROOT: StagePath = ("trtexec",)
 
@@ -50,6 +49,7 @@ LINES_OF = {
 """Lines of the log's summary and their stages."""
 
 LINE = re.compile(rf"({'|'.join(LINES_OF)}): min = .*", re.MULTILINE)
+WORDS = {"mean": "mean", "p50": "median", "p95": "percentile(95%)", "p99": "percentile(99%)"}
 FIGURE = re.compile(r"(mean|median|percentile\(\d+%\)) = ([\d.eE+-]+) ms")
 DEVICE = re.compile(r"Selected Device: *(.+)")
 VERSION = re.compile(r"TensorRT version: *([\d.]+)|\[TensorRT v(\d+)\]")
@@ -81,9 +81,9 @@ def read_trtexec(path: Path) -> LaunchFigures:
         content = _utf8(read_regular(path))
     except OSError as error:
         raise ResultError(f"{path} cannot be read ({error})") from error
-    times = content.lstrip().startswith(b"[") and b'"computeMs"' in content
+    is_exported = content.lstrip().startswith(b"[") and b'"computeMs"' in content
     figures, environment, errors = (
-        _exported(path, content) if times else _logged(path, content.decode("utf-8", "replace"))
+        _exported(path, content) if is_exported else _logged(path, content.decode("utf-8", "replace"))
     )
     return LaunchFigures(
         folder=path,
@@ -94,6 +94,7 @@ def read_trtexec(path: Path) -> LaunchFigures:
         reasons={Figure((), "throughput"): NO_ITEMS},
         environment=environment,
         errors=errors,
+        batches={ROOT: None},
     )
 
 
@@ -110,14 +111,10 @@ def _exported(path: Path, content: bytes) -> Read:
         raise ResultError(f"{path} is no file of trtexec --exportTimes ({type(error).__name__}: {error})") from error
     figures: dict[Figure, float | None] = {}
     for key, values in columns.items():
-        found = _summary(values)
-        figures |= dict(_figures(TIMES_OF.get(key, (*ROOT, "enqueue")), found))
+        found = summarise(values)
+        named = {"mean": found.mean, "p50": found.p50, "p95": found.p95, "p99": found.p99}
+        figures |= _figures(TIMES_OF.get(key, (*ROOT, "enqueue")), named)
     return figures, {}, ()
-
-
-def _summary(values: Float64) -> dict[str, float | None]:
-    statistics = summarise(values)
-    return {"mean": statistics.mean, "p50": statistics.p50, "p95": statistics.p95, "p99": statistics.p99}
 
 
 def _logged(path: Path, text: str) -> Read:
@@ -129,9 +126,10 @@ def _logged(path: Path, text: str) -> Read:
             "(TensorRT 8 or newer), or its --exportTimes file"
         )
     figures: dict[Figure, float | None] = {}
-    for name, path_of in LINES_OF.items():
+    for name, stage in LINES_OF.items():
         if name in lines:
-            figures |= dict(_figures(path_of, _of_line(lines[name])))
+            named = {key: float(lines[name][word]) if word in lines[name] else None for key, word in WORDS.items()}
+            figures |= _figures(stage, named)
     device, version = DEVICE.search(text), VERSION.search(text)
     environment = {
         "gpu": f"1 x {device[1].strip()}" if device else None,
@@ -140,15 +138,6 @@ def _logged(path: Path, text: str) -> Read:
     return figures, environment, ("gpu-compute-time-unstable",) if UNSTABLE in summary else ()
 
 
-def _of_line(found: Mapping[str, str]) -> dict[str, float | None]:
-    names = {"mean": "mean", "p50": "median", "p95": "percentile(95%)", "p99": "percentile(99%)"}
-    return {name: float(found[key]) if key in found else None for name, key in names.items()}
-
-
-def _figures(path: StagePath, found: Mapping[str, float | None]) -> Iterator[tuple[Figure, float | None]]:
-    yield Figure(path, "cpu_time" if path[-1] == "enqueue" else "gpu_time"), found["mean"]
-    if path == ROOT:
-        yield Figure(path, "latency_p50"), found["p50"]
-        yield Figure(path, "latency_p95"), found["p95"]
-    for name in ("p50", "p95", "p99"):
-        yield Figure(path, f"stage_{name}"), found[name]
+def _figures(stage: StagePath, found: Mapping[str, float | None]) -> dict[Figure, float | None]:
+    mean = Figure(stage, "cpu_time" if stage[-1] == "enqueue" else "gpu_time")
+    return {mean: found["mean"]} | {Figure(stage, name): found[name] for name in ("p50", "p95", "p99")}

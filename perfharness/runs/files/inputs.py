@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import ResultError
-from perfharness.files import is_plain, is_plain_folder
+from perfharness.files import is_plain
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.series.file import OVERHEAD_NAME, TRACED
 from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.collect import collect, sqlite_of
 from perfharness_launcher.interrupts import Interrupts
@@ -28,7 +27,7 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a repeat, a sweep or cold starts, or a trace (.sqlite or .nsys-rep)"
+    "a series of launches, or a trace (.sqlite or .nsys-rep)"
 )
 
 
@@ -38,7 +37,7 @@ class Located:
 
     Args:
         path: as it was named.
-        runs: one run; of a repeat, a sweep or cold starts, all of them, in order. Empty for a trace.
+        runs: one run; of a series of launches, all of them, in order. Empty for a trace.
         process: of a process's folder, its folder in the one run.
         trace: the trace itself, where it is in no run.
         name: what it is called in results.
@@ -84,18 +83,14 @@ def locate(path: Path) -> Located:
         return Located(path, trace=trace, name=path.stem)
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
-    if (path / OVERHEAD_NAME).is_file() and is_plain_folder(path / TRACED):
-        path = path / TRACED
     if (found := _run_around(path)) is not None:
         return Located(path, runs=(found[0],), process=found[1], name=path.name)
     if (path / TRACE_NAME).is_file():
         return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
-    from perfharness.runs.series.folders import cases_in, runs_in  # here, for most folders are one run
+    from perfharness.runs.series.model import runs_in  # here: most folders are one run
 
     if runs := runs_in(path):
         return Located(path, runs=runs, name=path.name)
-    if cases := cases_in(path):
-        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {cases[0]}.")
     if unfinished := unfinished_runs(path):
         raise ResultError(
             f"{path} holds no run yet: a launch is writing there, or was killed; wait until it is done, or read what a "

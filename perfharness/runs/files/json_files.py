@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -24,6 +24,7 @@ RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs
 WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
 
 Tables = dict[str, Any]
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class _Shape(BaseModel):
@@ -83,6 +84,16 @@ def read_results(path: Path) -> Tree | None:
             f"{path} cannot be read ({_why(error)}); it is damaged, write it again with `perfharness analyze`"
         ) from error
     return tree
+
+
+def read_model(path: Path, model: type[ModelT], hint: str = "it is damaged") -> ModelT | None:
+    """A file that a model wrote; None where there is none. Raises `ResultError`, which ends in `hint`."""
+    try:
+        return model.model_validate_json(read_regular(path, follow=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); {hint}") from error
 
 
 def loads(content: bytes) -> Tree:

@@ -38,7 +38,7 @@ from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
-from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
+from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.files.inputs import Located, locate
@@ -56,10 +56,7 @@ from perfharness.runs.report.model import (
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
-from perfharness.runs.series.cold_start_file import COLD_START_NAME, ColdStart
-from perfharness.runs.series.file import read_series
-from perfharness.runs.series.repeat_file import Repeat, read_repeat
-from perfharness.runs.series.scaling import SCALING_NAME, Scaling
+from perfharness.runs.series.model import Series, read_series
 from perfharness.runs.slowest import SlowestOfRun
 from perfharness.runs.stacks import stacks_of_stages
 from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
@@ -103,7 +100,7 @@ def gather(
         if one.trace is not None:
             runs.append(_trace_report(one, read_as, prices))
             continue
-        found = _series_report(one) if one.is_series else None
+        found = _series_report(one)
         if found is not None:
             series.append(found)
         for run_dir in one.runs:
@@ -133,28 +130,23 @@ def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     return run.model_copy(update={"load": load, "findings": [*load.result.findings, *of_run]})
 
 
-def _series_report(one: Located) -> SeriesReport:
-    """What the files of the folder say of all launches together."""
-    repeat = read_repeat(one.path)
-    return SeriesReport(
-        name=one.name,
-        scaling=read_series(one.path / SCALING_NAME, Scaling),
-        cold_start=read_series(one.path / COLD_START_NAME, ColdStart),
-        repeat=repeat,
-        shown=None if repeat is None else _middle_launch(repeat, [run.name for run in one.runs]),
-    )
+def _series_report(one: Located) -> SeriesReport | None:
+    """What the launches of a series come to together; None of a single run."""
+    series = read_series(one.path) if one.is_series else None
+    return None if series is None else SeriesReport(name=one.name, series=series, shown=_middle_launch(series, one))
 
 
-def _middle_launch(repeat: Repeat, folders: Sequence[str]) -> str | None:
-    """The folder of the launch whose batches take a time in the middle of all; None where that is not known."""
-    loops = [metrics["cpu_time"] for path, metrics in repeat.stages.items() if path in repeat.loops]
-    values = max((loop.values for loop in loops if loop.mean is not None), key=len, default=[])
-    known = sorted(
-        (value, row.folder)
-        for value, row in zip(values, repeat.measured, strict=False)
-        if value is not None and row.folder in folders
-    )
-    return known[len(known) // 2][1] if known else next(iter(folders), None)
+def _middle_launch(series: Series, one: Located) -> str | None:
+    """The folder of the launch whose batches take a time in the middle of all; None: all launches are shown."""
+    if series.kind not in ("repeat", "overhead"):
+        return None
+    times = {
+        row.folder.rpartition("/")[2]: [row.figures.get(path, {}).get("cpu_time") for path in series.loops]
+        for row in series.measured()
+        if one.path / row.folder in one.runs
+    }
+    known = sorted((max(time for time in of if time), name) for name, of in times.items() if any(of))
+    return known[len(known) // 2][1] if known else one.runs[0].name
 
 
 def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | None]:

@@ -28,9 +28,7 @@ from perfharness.model.mlperf import MlperfResult
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
-from perfharness.runs.series.cold_start_file import ColdStart
-from perfharness.runs.series.repeat_file import Repeat
-from perfharness.runs.series.scaling import Scaling
+from perfharness.runs.series.model import Series
 from perfharness.runs.stage_lines import RangeSum, StageLine
 
 REPORT_VERSION = 1
@@ -214,14 +212,12 @@ class RunReport(_Model):
 
 
 class SeriesReport(_Model):
-    """A sweep over numbers of processes, cold starts, or a repeat."""
+    """Several launches."""
 
     name: PrintableText
-    scaling: Scaling | None = None
-    cold_start: ColdStart | None = None
-    repeat: Repeat | None = None
+    series: Series
     shown: str | None = None
-    """Of a repeat the one launch that `runs` has, the one in the middle; None: `runs` has all."""
+    """The one launch that `runs` has, the one in the middle of a repeat; None: `runs` has all."""
 
 
 class SuiteReport(_Model):

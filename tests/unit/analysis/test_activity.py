@@ -1,3 +1,5 @@
+"""Which stages processes are in over time, for the charts beside the samplers' readings."""
+
 from __future__ import annotations
 
 import itertools
@@ -8,49 +10,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.metrics.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.model.trace import Int64
-from perfharness.trace import open_trace
-from tests.unit.recorded_traces import MS, Recorded
+from tests.support.trace_builder import MS, Recorded
 
 
 def ints(*values: int) -> Int64:
     return np.asarray(values, dtype=np.int64)
 
 
-def activity(names: list[str], stages: list[tuple[int, int, int]], batches: list[tuple[int, int]]) -> ProcessActivity:
+def activity(names: list[str], stages: list[tuple[int, int, int]], *batches: tuple[int, int]) -> ProcessActivity:
     """Stages as (code, start, end)."""
-    return ProcessActivity(
-        names,
-        ints(*(code for code, _, _ in stages)),
-        ints(*(start for _, start, _ in stages)),
-        ints(*(end for _, _, end in stages)),
-        ints(*(start for start, _ in batches)),
-        ints(*(end for _, end in batches)),
-        [],
-        [],
-    )
+    code, start, end = np.asarray(stages, dtype=np.int64).reshape(-1, 3).T
+    begins, ends = ints(*(one for one, _ in batches)), ints(*(end for _, end in batches))
+    return ProcessActivity(names, code, start, end, begins, ends, [], [])
 
 
 #   bins     0        10        20        30        40
 #   batch        [5-------------------28]
 #   decode       [5--8]
 #   infer               [12----------28]
-def test_shares_by_hand() -> None:
-    process = activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], [(5, 28)])
-    found = shares_over_time([process], ints(0, 10, 20, 30, 40))
-    assert list(found) == ["decode", "infer", OUTSIDE_STAGES]
-    np.testing.assert_allclose(np.stack(list(found.values())), [[0.3, 0, 0, 0], [0, 0.8, 0.8, 0], [0.2, 0.2, 0, 0.0]])
+ROWS: list[tuple[list[ProcessActivity], list[int], dict[str, list[float]]]] = [
+    (
+        [activity(["decode", "infer"], [(0, 5, 8), (1, 12, 28)], (5, 28))],
+        [0, 10, 20, 30, 40],
+        {"decode": [0.3, 0, 0, 0], "infer": [0, 0.8, 0.8, 0], OUTSIDE_STAGES: [0.2, 0.2, 0, 0]},
+    ),
+    (
+        [activity(["a"], [(0, 0, 10)], (0, 10)), activity(["b", "a"], [(1, 0, 5), (0, 5, 10)], (0, 10))],
+        [0, 10],
+        {"a": [0.75], "b": [0.25], OUTSIDE_STAGES: [0.0]},
+    ),
+    ([], [0, 10], {OUTSIDE_STAGES: [0.0]}),
+]
 
 
-def test_shares_are_of_all_processes_and_names_are_one() -> None:
-    one, other = activity(["a"], [(0, 0, 10)], [(0, 10)]), activity(["b", "a"], [(1, 0, 5), (0, 5, 10)], [(0, 10)])
-    found = shares_over_time([one, other], ints(0, 10))
-    assert list(found) == ["a", "b", OUTSIDE_STAGES]
-    np.testing.assert_allclose(np.stack(list(found.values())), [[0.75], [0.25], [0.0]])
-    assert shares_over_time([], ints(0, 10))[OUTSIDE_STAGES].tolist() == [0.0]
+@pytest.mark.parametrize(("processes", "edges", "expected"), ROWS)
+def test_shares_by_hand(processes: list[ProcessActivity], edges: list[int], expected: dict[str, list[float]]) -> None:
+    found = shares_over_time(processes, ints(*edges))
+    assert list(found) == list(expected)
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), atol=1e-12)
 
 
 @given(
@@ -58,7 +58,7 @@ def test_shares_are_of_all_processes_and_names_are_one() -> None:
     edges=st.lists(st.integers(0, 200), min_size=2, max_size=8, unique=True).map(sorted),
 )
 def test_shares_agree_with_counting_every_nanosecond(intervals: list[tuple[int, int]], edges: list[int]) -> None:
-    process = activity(["a"], [(0, start, start + length) for start, length in intervals], [])
+    process = activity(["a"], [(0, start, start + length) for start, length in intervals])
     share = shares_over_time([process], ints(*edges)).get("a", np.zeros(len(edges) - 1))
     counted = [
         sum(start <= moment < start + length for start, length in intervals for moment in range(low, high))
@@ -71,20 +71,12 @@ def test_two_calls_are_one_loop(tmp_path: Path) -> None:
     """Batches of 15 ms, one every 20 ms; the first and the last of the thread are warm-up."""
     builder = Recorded()
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=0)
-    for at in (0, 1000):
-        builder.stage("pipeline", at, at + 500)
-        for index in range(5):
-            builder.batch(index, at + 20 * index, at + 20 * index + 15)
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    stages = Analysis(trace).stages
-    clock = tie_trace_clock(trace, None)
+    builder.add("pipeline 0..500 x2+1000; batch#* 0..15 x5+20; batch#* 1000..1015 x5+20")
+    analysis = builder.analysis(tmp_path, 1)
+    clock = tie_trace_clock(analysis.trace, None)
     assert clock is not None
-    found = process_activity(stages, Analysis(trace, AnalysisOptions(1)).stage_times, clock)
+    found = process_activity(analysis.stages, analysis.stage_times, clock)
     assert found is not None
     zero = int(found.batch_start_ns[0])
-    assert [(begin - zero, end - zero) for begin, end in found.measured] == [
-        (20 * MS, 1080 * MS),
-    ]  # fmt: skip
-    assert [(begin - zero, end - zero) for begin, end in found.warmup] == [
-        (0, 20 * MS), (1080 * MS, 1095 * MS),
-    ]  # fmt: skip
+    shown = [[((begin - zero) / MS, (end - zero) / MS) for begin, end in one] for one in (found.measured, found.warmup)]
+    assert shown == [[(20, 1080)], [(0, 20), (1080, 1095)]]

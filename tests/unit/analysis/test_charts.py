@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.stages.charts import (
     batch_series,
     batch_timelines,
@@ -19,25 +18,23 @@ from perfharness.analysis.stages.charts import (
     typical_best_worst,
 )
 from perfharness.model.result import BatchLoop
-from perfharness.trace import open_trace
-from tests.support.trace_builder import TraceBuilder
-from tests.unit.recorded_traces import MS, Recorded
+from tests.support.trace_builder import MS, Recorded, TraceBuilder
 
 
-def loop(values_ms: list[float], warmup: int = 0) -> BatchLoop:
+def loop(*values_ms: float, warmup: int = 0) -> BatchLoop:
     start = np.arange(len(values_ms), dtype=np.int64) * 1000 * MS
     end = start + (np.asarray(values_ms) * MS).astype(np.int64)
     return BatchLoop(("toy", "batch"), start, end, np.ones(len(values_ms)), np.arange(len(values_ms)) < warmup)
 
 
 def test_batches_are_themselves_or_groups_that_keep_the_extremes() -> None:
-    few = batch_series(loop([3.0, 1.0, 2.0], 1))
+    few = batch_series(loop(3.0, 1.0, 2.0, warmup=1))
     assert (few.batches_per_group, few.first, few.median_ms) == (1, [0, 1, 2], [3.0, 1.0, 2.0])
     assert (few.start_s, few.warmup, few.throttled, few.longest_measured_ms) == ([0.0, 1.0, 2.0], [(0, 1)], None, 2.0)
-    many = batch_series(loop([1.0, 5.0, 2.0, 9.0, 4.0]), max_points=3)
+    many = batch_series(loop(1.0, 5.0, 2.0, 9.0, 4.0), max_points=3)
     assert (many.batches_per_group, many.first, many.median_ms) == (2, [0, 2, 4], [3.0, 5.5, 4.0])
     assert (many.min_ms, many.max_ms) == ([1.0, 2.0, 4.0], [5.0, 9.0, 4.0])
-    assert (batch_series(loop([])).first, batch_series(loop([])).longest_measured_ms) == ([], None)
+    assert (batch_series(loop()).first, batch_series(loop()).longest_measured_ms) == ([], None)
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 10))
@@ -65,20 +62,14 @@ def test_one_far_value_does_not_widen_a_histogram() -> None:
     assert found.edges_ms[-1] <= 10.0
 
 
-def analysis_of(builder: TraceBuilder, tmp_path: Path, warmup: int = 0) -> Analysis:
-    return Analysis(open_trace(builder.write(tmp_path / "t.sqlite")), AnalysisOptions(warmup))
-
-
 def test_three_batches_without_the_warm_up(tmp_path: Path) -> None:
     """Batches of 50, 4, 3, 9 and 60 ms, each with a stage that ends 1 ms before it; a kernel in the third."""
     builder = Recorded()
     for index, length in enumerate((50, 4, 3, 9, 60)):
-        start = 100 * index
-        builder.batch(index, start, start + length)
-        builder.stage("infer", start, start + length - 1)
-    builder.kernel((201 * MS, 201 * MS + 1000), (202 * MS, 205 * MS), name="gemm")
-    builder.kernel((450 * MS, 450 * MS + 1), (199 * MS, 201 * MS), name="earlier")  # of another batch, meanwhile
-    found = {one.which: one for one in batch_timelines(analysis_of(builder, tmp_path, 1), "proc_0_gpu_0")}
+        builder.add(f"batch#{index} 0..{length}; infer 0..{length - 1}", 100 * index)
+    builder.add("launch 201..201.001 -> 202..205 name=gemm")
+    builder.add("launch 450..450.000001 -> 199..201 name=earlier")  # of another batch, meanwhile
+    found = {one.which: one for one in batch_timelines(builder.analysis(tmp_path, 1), "proc_0_gpu_0")}
     shown = {which: (one.batch_index, one.cpu_ms) for which, one in found.items()}
     assert shown == {"typical": (1, 4.0), "best": (2, 3.0), "worst": (3, 9.0)}
     best = found["best"]
@@ -95,34 +86,27 @@ def test_three_batches_without_the_warm_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [400, 5000])
 def test_many_events_are_few_bars_all_over_the_batch(tmp_path: Path, count: int) -> None:
-    builder, step = Recorded(), 10 * MS // count
-    builder.batch(0, 0, 10)
-    for place in range(count):
-        builder.kernel((place * step, place * step + step // 2), (place * step + 1, place * step + step // 2), name="k")
-    (found,) = batch_timelines(analysis_of(builder, tmp_path), "p")
+    step = 10 / count
+    builder = Recorded().add(f"batch#0 0..10; launch 0..{step / 2} -> 0..{step / 2} name=k x{count}+{step}")
+    (found,) = batch_timelines(builder.analysis(tmp_path), "p")
     calls = [bar for bar in found.bars if bar.kind == "call"]
     assert len(calls) <= 400
     assert (sum(bar.count for bar in calls), found.joined_ms is None) == (count, count <= 400)
-    assert sum(bar.filled * (bar.end_ms - bar.start_ms) for bar in calls) == pytest.approx(count * (step // 2) / MS)
+    assert sum(bar.filled * (bar.end_ms - bar.start_ms) for bar in calls) == pytest.approx(5)
 
 
 def test_ranges_that_overlap_have_rows_of_their_own(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.range("batch_0", 0, 10 * MS)
-    for place in range(2):
-        builder.range(f"task {place}", place * MS, (5 + place) * MS, start_end=True)
-    (found,) = batch_timelines(analysis_of(builder, tmp_path), "p")
+    text = "batch_0 0..10; task_* 0..5 start_end=1 x2+1"
+    analysis = TraceBuilder().add(text, unit=MS).analysis(tmp_path)
+    (found,) = batch_timelines(analysis, "p")
     rows = {bar.name: bar.row for bar in found.bars}
-    assert rows == {"batch": "batch", "task 0": "stages 1", "task 1": "stages 1 (2)"}
-    (rest,) = rest_of_batches(analysis_of(builder, tmp_path)).values()
-    assert rest.values_ms is None
-    assert rest.reason
+    assert rows == {"batch": "batch", "task_0": "stages 1", "task_1": "stages 1 (2)"}
+    (rest,) = rest_of_batches(analysis).values()
+    assert (rest.values_ms, bool(rest.reason)) == (None, True)
 
 
 def test_no_batches_and_values_that_coincide(tmp_path: Path) -> None:
-    builder = Recorded()
-    builder.stage("alone", 0, 5)
-    assert batch_timelines(analysis_of(builder, tmp_path), "p") == []
+    assert batch_timelines(Recorded().add("alone 0..5").analysis(tmp_path), "p") == []
     assert typical_best_worst(np.asarray([5.0])) == {"typical": 0}
     assert typical_best_worst(np.asarray([1.0, 5.0])) == {"typical": 0, "worst": 1}
     assert typical_best_worst(np.asarray([np.nan])) == {}
@@ -130,14 +114,9 @@ def test_no_batches_and_values_that_coincide(tmp_path: Path) -> None:
 
 def test_the_rest_of_batches_is_what_no_stage_has(tmp_path: Path) -> None:
     """Stages of stages count once; batches of the warm-up do not count; those without any stage are all rest."""
-    builder = Recorded()
-    for index in range(4):
-        start = 10 * index
-        builder.batch(index, start, start + 8)
-        if index != 2:
-            builder.stage("a", start + 1, start + 4)
-            builder.stage("inside", start + 2, start + 3)
-            builder.stage("b", start + 5, start + 6)
-    (rest,) = rest_of_batches(analysis_of(builder, tmp_path, 1)).values()
+    builder = Recorded().add("batch#* 0..8 x4+10")
+    for begin in (0, 10, 30):
+        builder.add("a 1..4; inside 2..3; b 5..6", begin)
+    (rest,) = rest_of_batches(builder.analysis(tmp_path, 1)).values()
     assert rest.values_ms is not None
     assert rest.values_ms.tolist() == [4.0, 8.0]

@@ -12,61 +12,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import OtherProcesses, Pass, advise, agreement, diagnose, find_evidence
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.activity import Activity
-from perfharness.model.conventions import MARK_COMPILING, MARK_QUEUED, MARK_READY_TIME, MARK_RECORDER
+from perfharness.model.conventions import MARK_COMPILING, MARK_QUEUED, MARK_READY_TIME
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis, WarmupDiagnosis
-from perfharness.model.host_samples import HostState
-from perfharness.model.trace import CopyKind
-from perfharness.trace import open_trace
-from tests.support.made_batches import (
-    BATCH,
-    SYNCHRONIZE,
-    US,
-    Batch,
-    Content,
-    diagnosed,
-    made_analysis,
-    near,
-    stage_of,
-)
-from tests.support.trace_builder import TraceBuilder
+from tests.support.made_batches import BATCH, Batch, diagnosed, made_analysis, near, stage_of
+from tests.support.trace_builder import US, Recorded, TraceBuilder
 
 
 def diagnosis_of(builder: TraceBuilder, path: Path, warmup: int = 0) -> Diagnosis:
-    trace = open_trace(builder.write(path / "t.sqlite"))
-    return diagnose(find_evidence(Pass(Analysis(trace, AnalysisOptions(warmup)))))
+    return diagnose(find_evidence(Pass(builder.analysis(path, warmup))))
 
 
 # ---- several GPUs ----
 
 TWO: dict[str, Any] = {"gpus": 2, "batches": 4}
-
-
-def kernel(batch: Batch, call: int, first: int, last: int, device: int) -> None:
-    batch.kernel(call, first, last, device=device, name="nvjet_tst", grid=132)
-
-
-def in_turns(batch: Batch) -> None:
-    """
-    GPU 0 .AAAAAAAAA...........   20 to 480
-    GPU 1 ...........BBBBBBBB..   500 to 900
-    """
-    kernel(batch, 10, 20, 480, 0)
-    kernel(batch, 490, 500, 900, 1)
+IN_TURNS = "launch 10..14 -> 20..480 grid=132; launch 490..494 -> 500..900 device=1 grid=132"
 
 
 def test_another_gpus_work_does_not_make_this_one_busy(tmp_path: Path) -> None:
     # first  |k...........|  GPU 0 at work from 20 to 900
     # second .|...k.......|  GPU 1 at work from 500 to 520: idle for all the rest, whatever GPU 0 does
-    def content(batch: Batch) -> None:
-        kernel(batch, 5, 20, 900, 0)
-        kernel(batch, 490, 500, 520, 1)
-
-    found = diagnosed(tmp_path, content, {"first": (0, 10), "second": (10, 960)}, **TWO)
+    text = "launch 5..9 -> 20..900 grid=132; launch 490..494 -> 500..520 device=1 grid=132"
+    found = diagnosed(tmp_path, text, "first 0..10; second 10..960", **TWO)
     assert [gpu.uuid for gpu in found.gpus] == ["u-0", "u-1"]
     first, second = (stage_of(found, name) for name in ("first", "second"))
     assert (first.gpu_busy_ms, second.gpu_busy_ms) == pytest.approx((0.88, 0.02))
@@ -75,7 +45,7 @@ def test_another_gpus_work_does_not_make_this_one_busy(tmp_path: Path) -> None:
 
 
 def test_a_stage_on_two_gpus_has_the_work_of_both(tmp_path: Path) -> None:
-    stage = stage_of(diagnosed(tmp_path, in_turns, **TWO))
+    stage = stage_of(diagnosed(tmp_path, IN_TURNS, **TWO))
     assert (stage.verdict.code, stage.gpu_busy_ms) == (Code.GPU_BOUND, near(0.86))
     kernels = [value for group in stage.kernels for value in (group.gpu, group.time_ms, group.count)]
     assert kernels == pytest.approx([0, 0.46, 1, 1, 0.4, 1])
@@ -85,92 +55,60 @@ def test_a_stage_on_two_gpus_has_the_work_of_both(tmp_path: Path) -> None:
 def test_other_processes_count_only_on_their_gpu(uuid: str | None, share: float | None, tmp_path: Path) -> None:
     begins = np.arange(1, 5) * BATCH
     others = OtherProcesses(BusyLine(begins, begins + BATCH), 1, gpu_uuid=uuid)
-    stage = stage_of(diagnose(find_evidence(Pass(made_analysis(tmp_path, in_turns, **TWO), others))))
+    stage = stage_of(diagnosed(tmp_path, IN_TURNS, others=others, **TWO))
     waits = [cause.share for cause in stage.causes if cause.detail == "process"]
     assert waits == ([] if share is None else [pytest.approx(share)])
 
 
-def test_forked_workers_on_one_gpu_are_on_one_gpu(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        kernel(batch, 10, 20, 480, 0)
-        batch.kernel(20, 500, 900, pid=200, tid=200)
+def test_a_gpu_whose_other_users_are_not_known_is_named(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, IN_TURNS, others=OtherProcesses(None, 1, "a trace is missing"), **TWO)
+    assert "gpu-sharing-unknown" in [one.code for one in found.findings]
+    assert not [cause for cause in stage_of(found).causes if cause.detail == "process"]
 
-    found = diagnosed(tmp_path, content, **TWO)
+
+def test_forked_workers_on_one_gpu_are_on_one_gpu(tmp_path: Path) -> None:
+    text = "launch 10..14 -> 20..480 grid=132; launch 20..24 -> 500..900 pid=200 tid=200"
+    found = diagnosed(tmp_path, text, **TWO)
     assert (len(found.gpus), stage_of(found).gpu_busy_ms) == (1, near(0.46))
 
 
 def test_a_stage_of_some_batches_is_counted_over_all_of_them(tmp_path: Path) -> None:
     def content(batch: Batch) -> None:
         if batch.index % 2:
-            batch.range("rare", 100, 500)
-            for at in (110, 310):
-                batch.kernel(at, at + 20, at + 170)
-                batch.copy((at + 1, at + 2), (at + 171, at + 181))
+            batch.add("rare 100..500; launch 110..114 -> 130..280 x2+200; copy 111..112 -> 281..291 x2+200")
 
-    stage = stage_of(diagnosed(tmp_path, content, {}, batches=4), "rare")
+    stage = stage_of(diagnosed(tmp_path, content, "", batches=4), "rare")
     assert (stage.batches, stage.wall_ms, stage.gpu_busy_ms) == (4, near(0.2), near(0.16))
     ((kernels, kernel_ms),) = [(one.count, one.time_ms) for one in stage.kernels]
     ((copied, copy_ms),) = [(one.count, one.time_ms) for one in stage.copies]
     assert (kernels, kernel_ms, copied, copy_ms) == pytest.approx((1, 0.15, 1, 0.01))
 
 
-def test_a_gpu_whose_other_users_are_not_known_is_named(tmp_path: Path) -> None:
-    others = OtherProcesses(None, 1, "a trace is missing")
-    found = diagnose(find_evidence(Pass(made_analysis(tmp_path, in_turns, **TWO), others)))
-    assert "gpu-sharing-unknown" in [one.code for one in found.findings]
-    assert not [cause for cause in stage_of(found).causes if cause.detail == "process"]
-
-
 # ---- CUDA calls ----
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes", schema.META_CUDA_USED: "yes"}
-ALL = {**EMBEDDED, schema.META_ALL_CALLS: "yes"}
+TRACERS = {"nsys": {}, "embedded": {**EMBEDDED, schema.META_ALL_CALLS: "yes"}, "launches alone": EMBEDDED}
+CHURN = "cudaMalloc 5..120 x3+300; launch 122..126 -> 130..150 x3+300; cudaFree 155..290 x3+300"
+WAITS = "launch 1..5 -> 6..70 x9+100; cudaStreamSynchronize 8..80 x9+100"
 
 
-def churn(batch: Batch) -> None:
-    """Memory is taken and freed for each of three kernels."""
-    for at in (0, 300, 600):
-        batch.call("cudaMalloc_v3020", at + 5, at + 120)
-        batch.kernel(at + 122, at + 130, at + 150)
-        batch.call("cudaFree_v3020", at + 155, at + 290)
-
-
-def waits(batch: Batch) -> None:
-    """Nine times, the host waits for a short kernel."""
-    for at in range(0, 900, 100):
-        batch.kernel(at + 1, at + 6, at + 70)
-        batch.call(SYNCHRONIZE, at + 8, at + 80)
-
-
-@pytest.mark.parametrize(("content", "code"), [(churn, Code.ALLOCATOR_CHURN), (waits, Code.SYNCHRONIZATION)])
-def test_all_calls_of_the_embedded_tracer_tell_what_nsys_tells(content: Content, code: Code, tmp_path: Path) -> None:
-    found = []
-    for name, meta in {"nsys": {}, "embedded": ALL, "launches alone": EMBEDDED}.items():
-        (tmp_path / name).mkdir()
-        found.append(stage_of(diagnosed(tmp_path / name, content, meta=meta)))
-    by_nsys, by_embedded, launches = found
-    assert asdict(by_embedded) == asdict(by_nsys)
-    assert by_nsys.verdict.code is code
-    assert launches.gpu_busy_ms == by_nsys.gpu_busy_ms
+@pytest.mark.parametrize(("text", "code"), [(CHURN, Code.ALLOCATOR_CHURN), (WAITS, Code.SYNCHRONIZATION)])
+def test_all_calls_of_the_embedded_tracer_tell_what_nsys_tells(text: str, code: Code, tmp_path: Path) -> None:
+    found = {name: stage_of(diagnosed(tmp_path, text, meta=meta)) for name, meta in TRACERS.items()}
+    assert asdict(found["embedded"]) == asdict(found["nsys"])
+    assert found["nsys"].verdict.code is code
+    assert found["launches alone"].gpu_busy_ms == found["nsys"].gpu_busy_ms
 
 
 def test_a_wait_for_another_stages_copy_is_counted(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        batch.copy((10, 20), (30, 31), kind=CopyKind.DEVICE_TO_HOST, pageable=False)
-        batch.call(SYNCHRONIZE, 110, 170)
-
-    found = diagnosed(tmp_path, content, {"copy_out": (0, 100), "synchronize": (100, 200)})
-    verdict = stage_of(found, "synchronize").verdict
+    text = "copy 10..20 -> 30..31 kind=D2H pageable=0; cudaStreamSynchronize 110..170"
+    verdict = stage_of(diagnosed(tmp_path, text, "copy_out 0..100; synchronize 100..200"), "synchronize").verdict
     assert (verdict.code, verdict.share) == (Code.SYNCHRONIZATION, near(0.6))
 
 
 def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
     """Each batch begins, to the nanosecond, with the end of the one before it, and with a call."""
-
-    def content(batch: Batch) -> None:
-        batch.call("cudaMalloc_v3020", 0, 400)
-
-    verdict = stage_of(diagnosed(tmp_path, content)).verdict
+    verdict = stage_of(diagnosed(tmp_path, "cudaMalloc 0..400")).verdict
     assert (verdict.code, verdict.share) == (Code.ALLOCATOR_CHURN, near(0.4))
     assert verdict.what.startswith("1 call")
 
@@ -178,13 +116,12 @@ def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("end", "is_cause"), [(923, False), (922, True)])
 def test_waits_for_a_gpu_that_is_at_work_cost_nothing(end: int, is_cause: bool, tmp_path: Path) -> None:
     """The GPU is idle for 20 us before the first kernel, 2 between them, and 77 or 78 after the last."""
-
-    def content(batch: Batch) -> None:
-        for first, last in ((20, 330), (331, 640), (641, end)):
-            batch.kernel(first - 10, first, last)
-            batch.call(SYNCHRONIZE, first, last)
-
-    found = stage_of(diagnosed(tmp_path, content))
+    runs = [(20, 330), (331, 640), (641, end)]
+    calls = [
+        f"launch {first - 10}..{first - 6} -> {first}..{last}; cudaStreamSynchronize {first}..{last}"
+        for first, last in runs
+    ]
+    found = stage_of(diagnosed(tmp_path, ";".join(calls)))
     assert found.verdict.code is Code.GPU_BOUND
     assert (Code.SYNCHRONIZATION in {cause.code for cause in found.causes}) is is_cause
 
@@ -203,14 +140,12 @@ def test_new_kernels_that_recur_are_compiled_in_the_steady_state(
     new: set[int], share: float | None, tmp_path: Path
 ) -> None:
     """Batches of 1 ms; those in `new` run a kernel of a new name, and take 2 ms."""
-    builder, begin = TraceBuilder(), BATCH
+    builder, begin = TraceBuilder(), 1000
     for index in range(12):
-        length = 2 * BATCH if index in new else BATCH
-        builder.range(f"batch_{index}", begin, begin + length)
-        builder.range("stage", begin, begin + length)
-        name = f"kernel_{index}" if index in new else "kernel"
-        builder.kernel((begin + 10, begin + 20), (begin + 100, begin + 200), name=name)
-        begin += length
+        us, name = (2000, f"kernel_{index}") if index in new else (1000, "kernel")
+        text = f"batch_{index} 0..{us}; stage 0..{us}; launch 0.01..0.02 -> 0.1..0.2 name=name"
+        builder.add(text, begin, unit=US, words={"name": name})
+        begin += us
     verdict = stage_of(diagnosis_of(builder, tmp_path)).verdict
     assert (verdict.code is Code.COMPILATION) is (share is not None)
     if share is not None:
@@ -222,15 +157,14 @@ def test_new_kernels_that_recur_are_compiled_in_the_steady_state(
 
 def read(path: Path, each_us: Mapping[str, int]) -> Diagnosis:
     """Batches of 1 ms whose stage takes 700 us; counters that grow by so much from one batch to the next."""
-    builder = TraceBuilder()
-    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    builder = Recorded("r")
     for index in range(13):
-        begin = (index + 1) * BATCH
         for mark, us in each_us.items():
-            builder.mark(mark, begin, domain="r", category="r", payload=(index + 1) * us * US)
+            grown = (index + 1) * us * US
+            builder.mark(mark, (index + 1) * BATCH, domain="perfharness", category="r", payload=grown)
         if index < 12:
-            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
-            builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+            builder.batch(index, index + 1, index + 2, None)
+            builder.add("stage 1.1..1.8", index)
     return diagnosis_of(builder, path)
 
 
@@ -266,8 +200,7 @@ def test_ready_time_that_was_read_in_batches(
 def test_waiting_for_a_cpu_that_was_read_in_batches(
     ran_us: int, queued_us: int, code: Code, detail: str | None, share: float, tmp_path: Path
 ) -> None:
-    each_us = {MARK_READY_TIME: ran_us + queued_us, MARK_QUEUED: queued_us}
-    batch = stage_of(read(tmp_path, each_us), "batch")
+    batch = stage_of(read(tmp_path, {MARK_READY_TIME: ran_us + queued_us, MARK_QUEUED: queued_us}), "batch")
     assert batch.activities.get(Activity.NO_CPU, 0.0) == pytest.approx(queued_us / 1000)
     assert (batch.verdict.code, batch.verdict.detail, batch.verdict.share) == (code, detail, near(share))
 
@@ -285,61 +218,49 @@ def test_compiling_that_was_read_in_batches(compiled_us: int, is_verdict: bool, 
 
 def test_what_the_warm_up_cuts_off_is_in_no_number(tmp_path: Path) -> None:
     """Two batches of 40 ms that load modules, then 18 of 1 ms that the GPU fills."""
-    builder, begin = TraceBuilder(), BATCH
+    builder, begin = TraceBuilder(), 1000
     for index in range(20):
-        length = (40 if index < 2 else 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + length)
-        builder.range("stage", begin, begin + length)
-        if index < 2:
-            builder.call("cuLibraryLoadData", begin + 10 * US, begin + 29_000 * US)
-        Batch(builder, begin + length - BATCH).kernel(10, 20, 960)
-        begin += length
+        us = 40_000 if index < 2 else 1000
+        loads = "cuLibraryLoadData 10..29000" if index < 2 else ""
+        work = f"launch {us - 990}..{us - 986} -> {us - 980}..{us - 40}"
+        builder.add(f"batch_{index} 0..{us}; stage 0..{us}; {loads}; {work}", begin, unit=US)
+        begin += us
     leaked, cut = (diagnosis_of(builder, tmp_path, warmup) for warmup in (1, 2))
     assert [finding.code for finding in leaked.findings] == ["warmup-too-short"]
     assert "-w 2" in leaked.findings[0].hint
     assert stage_of(leaked).wall_ms == pytest.approx((40 + 17) / 18)
     assert (stage_of(cut).verdict.code, stage_of(cut).wall_ms, cut.findings) == (Code.GPU_BOUND, 1.0, [])
-    assert diagnosed(tmp_path, in_turns, warmup=6).stages == []
-
-
-def computes(batch: Batch) -> None:
-    batch.sampled(0, 1000, "work@user.py:7")
-
-
-def sleeps(batch: Batch) -> None:
-    batch.sampled(0, 1000, "nap@user.py:9", state=HostState.SLEEP)
+    assert diagnosed(tmp_path, "", warmup=6).stages == []
 
 
 @pytest.mark.parametrize(
-    ("slow_us", "stages", "is_changed"),
+    ("slow_us", "stage_us", "is_changed"),
     [(1000, 700, False), (1000, 720, False), (1000, 1000, True), (2000, 1400, False), (1000, 300, True)],
 )
-def test_a_stage_has_changed_where_it_is_another_part_of_its_batch(
-    slow_us: int, stages: int, is_changed: bool, tmp_path: Path
+def test_times_are_of_the_measured_pass_and_shares_of_the_profiling_pass(
+    slow_us: int, stage_us: int, is_changed: bool, tmp_path: Path
 ) -> None:
-    """600 of 1000 us in the measured pass; by more than 1.5 times or less than that part it is marked."""
-    measured, profiling = (
-        find_evidence(Pass(made_analysis(tmp_path, content, {"stage": (0, length)}, batch=(0, whole), apart=3)))
-        for content, length, whole in ((lambda batch: None, 600, 1000), (sleeps, stages, slow_us))
-    )
-    stage = stage_of(diagnose(measured, profiling))
-    assert stage.slowdown == pytest.approx(stages / 600)
+    """600 of 1000 us in the measured pass; by more than 1.5 times or less than that part it is marked as changed."""
+    measured = made_analysis(tmp_path, "", "stage 0..600", apart=3)
+    batch, half = f"0..{slow_us}", stage_us / 2
+    text = f"sleep@wait 0..{half}; running@work {half}..{slow_us}"
+    found = diagnosed(tmp_path, text, f"stage 0..{stage_us}", batch=batch, apart=3, measured=measured)
+    stage = stage_of(found)
+    assert stage.slowdown == pytest.approx(stage_us / 600)
     assert stage.is_changed is is_changed
     assert (stage.wall_ms, stage.verdict.detail) == (near(0.6), "sleep")
+    assert (stage.verdict.share, stage.verdict.saves_ms) == pytest.approx((0.5, 0.3), abs=0.02)
 
 
 def test_processes_side_by_side(tmp_path: Path) -> None:
     """Two compute, the second of them for longer; the third sleeps."""
-    made = {}
-    for name, content, length in (("a", computes, 600), ("b", computes, 800), ("c", sleeps, 1000)):
-        made[name] = diagnosed(tmp_path, content, {"stage": (0, length)})
+    contents = {"a": ("running@work", 600), "b": ("running@work", 800), "c": ("sleep@wait", 1000)}
+    made = {name: diagnosed(tmp_path, f"{what} 0..1000", f"stage 0..{us}") for name, (what, us) in contents.items()}
     batch, stage = agreement(made)
     assert (stage.path[-1], stage.verdicts) == ("stage", {Code.CPU_BOUND: 2, Code.WAITING: 1})
     assert (stage.process, stage.wall_ms, stage.processes) == ("b", near(0.8), 3)
     assert batch.wall_ms == pytest.approx(1.0)
 
-
-# ---- advice ----
 
 NAMES = st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a/d", "e", "e/f"]), unique=True)
 CAUSES = st.builds(

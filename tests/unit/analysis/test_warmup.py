@@ -32,9 +32,12 @@ FIRST_USE = [221.7, 154.3, 40.7, 176.7]
         (changed(100, [20, 41, 70, 93], 80.0), 0, "enough", 0, []),
         # a drift is never steady, also behind a slow beginning
         (np.linspace(10, 20, 100), 2, "never-steady", None, ["never-steady"]),
+        (np.linspace(20, 10, 24), 0, "never-steady", None, ["never-steady"]),
         (np.r_[FIRST_USE, np.linspace(10, 20, 96)], 1, "never-steady", None, ["never-steady"]),
         # an H200: first use in four batches, then a clock that falls by a few percent while the run goes on
         (np.r_[FIRST_USE, np.full(12, 2.055), np.full(8, 2.163)], 1, "too-short", 4, ["warmup-too-short"]),
+        # a beginning that is faster is no warm-up
+        (changed(24, slice(3), -5.0), 0, "enough", 0, []),
         # a change after the middle
         (changed(100, slice(60), 5.0), 2, "never-steady", None, ["never-steady"]),
         (noisy(MIN_BATCHES - 1), 0, "cannot-tell", None, []),

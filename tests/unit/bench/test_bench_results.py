@@ -20,25 +20,19 @@ from perfharness.bench.suite.table import bench_table
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
+    LayerRecord,
     MachineRecord,
 )
-from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, Recommendation, SweepFile
 from perfharness.model.manifest import BENCH_NAME
-from perfharness.render.charts.bench import (
-    BENCH_PAGE,
-    CHARTS,
-    SWEEP_PAGE,
-    bench_pictures,
-    merged_pictures,
-    sweep_pictures,
-)
+from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import (
     print_suite,
 )
 from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of, whole_suite
-from tests.unit.charts import marks
+from tests.unit.charts import drawn
 
 
 def text_of(show: Callable[[Console, Any], None], found: Any, width: int = 160, **how: Any) -> str:
@@ -106,62 +100,63 @@ def test_the_schema_refuses_a_status_that_there_is_not() -> None:
 
 
 def suite_charts(suite: BenchSuiteResult) -> dict[str, Picture]:
-    return {picture.name: picture for picture in bench_pictures(suite)}
+    return {picture.name.removeprefix("bench_"): picture for picture in bench_pictures(suite)}
 
 
-def curve(picture: Picture, label: str, *fields: str) -> list[tuple[Any, ...]]:
-    """Rows of the markers of a curve; every other mark has rows of these only."""
-    rows = picture.rows[f"{picture.name}_points"]
-    return [tuple(row.get(field) for field in fields) for row in rows if row["curve"] == label]
-
-
-def legend(picture: Picture) -> list[str]:
-    """Names of the curves."""
-    (marker,) = (one for one, _ in marks(picture, "point") if "shape" in one)
-    found: list[str] = marker["stroke"]["scale"]["domain"]
+def curves(picture: Picture, *fields: str) -> dict[str, list[tuple[Any, ...]]]:
+    """The points of every curve."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for row in picture.rows[f"{picture.name}_points"]:
+        found.setdefault(row["curve"], []).append(tuple(row[field] for field in fields))
     return found
 
 
 def test_a_chart_has_every_measured_point_with_its_interval() -> None:
-    found = suite_charts(whole_suite())
-    assert list(found) == [f"bench_{name}" for name in CHARTS]
-    throughput = found["bench_throughput"]
-    fields = ("x", "y", "y_low", "y_high")
-    first, *_, last = curve(throughput, "torch/compile fp16", *fields)
+    suite = whole_suite()
+    found = suite_charts(suite)
+    assert list(found) == ["speedup", "throughput", "latency", "memory", "accuracy"]
+    throughput = curves(found["throughput"], "x", "y", "y_low", "y_high")
+    first, *_, last = throughput["torch/compile fp16"]
     assert first == (1, 520.0, pytest.approx(499.2), pytest.approx(540.8))
     assert last[0] == 64
-    ((rule, bars),) = [found for found in marks(throughput, "rule") if "y2" in found[0]]
-    assert (rule["y"]["field"], rule["y2"]["field"]) == ("y_low", "y_high")
-    assert len(bars) == 4 * 7 + 6
-    assert "keras/plain fp32" not in legend(throughput)
-    assert "tensorrt/engine int8 (wrong answers)" in legend(throughput)
-    assert curve(found["bench_memory"], "tensorrt/engine fp16", "y")[0] == (pytest.approx(0.65),)
-    loss = curve(found["bench_accuracy"], "tensorrt/engine fp16", "x", "y", "x_low")
+    assert "keras/plain fp32" not in throughput
+    assert "tensorrt/engine int8 (wrong answers)" in throughput
+    assert sum(point[2] is not None for curve in throughput.values() for point in curve) == 4 * 7 + 6
+    assert curves(found["memory"], "y")["tensorrt/engine fp16"][0] == (pytest.approx(0.65),)
+    loss = curves(found["accuracy"], "x", "y", "x_low")["tensorrt/engine fp16"]
     assert loss[0] == (pytest.approx(900 / 210), pytest.approx(0.00011), pytest.approx(864 / 218.4))
-    assert loss[-1][:2] == (None, None)  # the baseline was not measured at a batch of 64
-    power = found["bench_power"]
-    assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 1, 1, 1]
-    assert [row["batch"] for row in power.rows["bench_power_end"]] == [32, 64, 64, 64]
+    assert loss[-1] == (None, None, None)  # the baseline was not measured at a batch of 64
+    bars = {row["case"]: row["speedup"] for row in found["speedup"].rows["bench_speedup_bars"]}
+    assert bars["tensorrt/engine fp16, batch 1"] == pytest.approx(900 / 210)
+    assert len(bars) == 5 * 6
 
 
 def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
     found = suite_charts(suite_of(made_up("torch"), made_up("gone", status="failed", reason="x")))
-    assert list(found) == ["bench_throughput", "bench_latency"]
+    assert list(found) == ["speedup", "throughput", "latency"]
     nothing = bench_pictures(suite_of(made_up("gone", status="failed", reason="x")))
     assert draw(nothing, tmp_path, BENCH_PAGE) == []
 
 
 def test_a_curve_is_broken_where_a_batch_size_was_not_measured() -> None:
-    cases = [made_up("torch", size, rate=10.0 * size, power_w=100.0 + size) for size in (1, 2, 8, 16)]
+    cases = [made_up("torch", size, rate=10.0 * size) for size in (1, 2, 8, 16)]
     cases.insert(2, made_up("torch", 4, status="not-run", reason="stopped"))
-    found = suite_charts(suite_of(*cases))
-    throughput, power = found["bench_throughput"], found["bench_power"]
-    assert curve(throughput, "torch/plain fp32", "x", "y") == [(1, 10), (2, 20), (4, None), (8, 80), (16, 160)]
-    assert curve(power, "torch/plain fp32", "y") == [(101,), (102,), (None,), (108,), (116,)]
-    ((_, line),) = marks(power, "line")
-    assert [row["y"] for row in line] == [101, 102, None, 108, 116]
-    assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 8]
-    assert [row["batch"] for row in power.rows["bench_power_end"]] == [2, 16]
+    throughput = suite_charts(suite_of(*cases))["throughput"]
+    assert curves(throughput, "x", "y") == {"torch/plain fp32": [(1, 10), (2, 20), (4, None), (8, 80), (16, 160)]}
+    assert any("batch 4" in note for note in throughput.notes)
+
+
+def test_layers_of_the_recommended_case_are_bars_with_the_longest_first() -> None:
+    layers = [LayerRecord(name=f"conv{place}", milliseconds=1.0 + place % 7) for place in range(40)]
+    best = made_up("fast", layers=layers)
+    recommended = [Recommendation(model="net", best=best.case.case_id)]
+    suite = suite_of(made_up("torch", layers=layers[:1]), best, recommendations=recommended)
+    picture = suite_charts(suite)["layers"]
+    rows = picture.rows["bench_layers_layers"]
+    assert [row["ms"] for row in rows[:2]] == [7.0, 7.0]
+    assert sum(row["ms"] for row in rows) == sum(one.milliseconds for one in layers)
+    assert len(rows) == 26
+    assert "conv6" in drawn(picture)
 
 
 # ---- sweeps ----
@@ -208,7 +203,7 @@ def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
         "sweep_throughput.png", "sweep_latency.png", "sweep_memory.png", "sweep_charts.html",
     ]  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in written)
-    assert made[0].rows["sweep_throughput_end_8"] == [{"x": 8}]
+    assert any("out-of-memory" in note for note in made[0].notes)
 
 
 # ---- side by side ----
@@ -279,43 +274,22 @@ def test_runs_of_one_machine_are_of_one_machine() -> None:
     assert [one.name for one in merged.runs] == ["rack1 0", "rack1 1", "rack1 2", "laptop"]
 
 
-def test_a_chart_of_p50_has_its_bars() -> None:
+def test_a_latency_of_few_iterations_has_no_bar() -> None:
     cases = [made_up("torch", size, latency_ms=10.0 * size, spread=0.1) for size in (1, 4)]
-    latency = suite_charts(suite_of(*cases))["bench_latency"]
-    bars = latency.rows["bench_latency_y_bars"]
-    assert [row["y_high"] - row["y_low"] for row in bars] == pytest.approx([2.0, 8.0])
     few = cases[1].model_copy(update={"latency": latency_stats(np.asarray([40.0, 41.0]), 0)})
-    latency = suite_charts(suite_of(cases[0], few))["bench_latency"]
-    assert len(latency.rows["bench_latency_y_bars"]) == 1
+    latency = suite_charts(suite_of(cases[0], few))["latency"]
+    (points,) = curves(latency, "y_low", "y_high").values()
+    assert points == [pytest.approx((9.0, 11.0)), (None, None)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["$\\frac{$", "../up", "\x0c\x1b'\"<"])
 def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
     cases = [
-        made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)
+        made_up(backend, 1, model=name, mode=name, top1=top1, memory_bytes=10**9)
         for backend, top1 in (("torch", 0.7), (f"m:{name}", 0.6))
     ]
     limits = Constraints(accuracy_metric="top1", max_accuracy_loss=0.2)
     suite = suite_of(*cases, made_up("a", model="b"), hostname=name, constraints=limits, baseline=f"torch/{name}/fp32")
     written = draw(bench_pictures(suite), tmp_path, BENCH_PAGE)
-    assert len({path.name for path in written if path.parent == tmp_path}) == len(CHARTS) + 2 + 1
-    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, "page")) == 3
-
-
-def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) -> None:
-    one = suite_of(*(made_up("m:Own", size) for size in (1, 2, 4)), made_up("only", 1))
-    two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
-    merged = merge_suites([("a", one), ("b", two)])
-    (chart,) = merged_pictures(merged)
-    assert [path.name for path in draw([chart], tmp_path, BENCH_PAGE)] == [
-        "bench_merged_throughput.png", "bench_charts.html",
-    ]  # fmt: skip
-    assert {name: curve(chart, name, "x", "y") for name in legend(chart)} == {
-        "rack1, Own/plain fp32": [(1, 100), (2, 100), (4, 100)],
-        "rack1, only/plain fp32": [(1, 100)],
-        "laptop, Own/plain fp32": [(1, 100), (2, None), (4, 100)],
-    }
-
-
-# ---- the time left ----
+    assert len({path.name for path in written if path.parent == tmp_path}) == 5 + 2 + 1

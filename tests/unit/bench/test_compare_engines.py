@@ -40,7 +40,7 @@ from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from tests.support.replayed_nvml import replay_environment
 from tests.support.sample_builder import SampleBuilder
-from tests.unit.charts import marks
+from tests.unit.charts import drawn, lines
 from tests.unit.depth_models import random_net, weighted_sum
 
 pytest.importorskip("onnx")
@@ -318,11 +318,12 @@ def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
                     power_instant_mw=3e5)  # fmt: skip
     write_telemetry(tmp_path / "slow", gpu_utilization_percent=95, memory_used_bytes=9e9, sm_clock_mhz=1885)
     picture = gpu_picture(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
-    (_, busy), _, (_, power), (_, clock) = marks(picture, "line")
-    assert {row["line"] for row in busy} == {"fast", "slow"}
-    assert {row["value"] for row in busy if row["line"] == "slow"} == {95.0, 85.5}
-    assert {row["value"] for row in power} == {300.0, 270.0}
-    assert min(row["seconds"] for row in clock) >= -1.0
+    busy = lines(picture, "utilisation (%)")
+    assert set(busy) == {"fast", "slow"}
+    assert {value for _, value in busy["slow"]} == {95.0, 85.5}
+    assert {value for line in lines(picture, "power (W)").values() for _, value in line} == {300.0, 270.0}
+    assert min(at for line in lines(picture, "SM clock (MHz)").values() for at, _ in line) >= -1.0
+    assert "mark" in drawn(picture)
 
 
 def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(tmp_path: Path) -> None:
@@ -339,7 +340,7 @@ def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(t
     (box,) = picture.rows["speed_benchmark_boxes"]
     assert [box[name] for name in ("p5", "q1", "median", "q3", "p95")] == [6.0, 26.0, 51.0, 76.0, 96.0]
     (mean,) = picture.rows["speed_benchmark_means"]
-    assert (mean["mean"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
+    assert (mean["value"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
     assert picture.rows["speed_benchmark_states"] == [{"engine": "gone", "status": "failed"}]
 
 

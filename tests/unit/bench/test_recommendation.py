@@ -1,4 +1,4 @@
-"""The recommendation under constraints, speed-ups and accuracy losses, by hand."""
+"""The recommendation under constraints, speed-ups, accuracy losses, names of cases and costs, by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
+from perfharness.analysis.suites.bench_names import CaseNames
+from perfharness.analysis.suites.cost import Prices, cost
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.model.bench import AccuracyRecord, CaseResult
 from perfharness.model.bench_suite import Constraints, MissedConstraint, Recommendation
@@ -22,71 +24,68 @@ def only(cases: list[CaseResult], **constraints: object) -> Recommendation:
     return found
 
 
-def reasons(found: Recommendation) -> dict[str, str]:
-    return {one.case_id.split("-")[1]: one.reason for one in found.excluded}
-
-
-def test_fastest_without_constraints() -> None:
-    found = only([made_up("slow", rate=50), made_up("torch", rate=100), made_up("fast", rate=200)], accuracy_metric="x")
-    assert found.best == "net-fast-plain-fp32-b1"
-    assert not found.ties
-    assert not found.excluded
-
-
-LIMITS = {"max_latency_ms": 5, "memory_limit_bytes": 2 * 10**9, "max_accuracy_loss": 0.1, "max_energy_per_item_j": 2}
+GB = 10**9
+LIMITS = {"max_latency_ms": 5, "memory_limit_bytes": 2 * GB, "max_accuracy_loss": 0.1, "max_energy_per_item_j": 2}
 
 
 def measured(name: str, rate: float = 100, **more: Any) -> CaseResult:
-    return made_up(
-        name, rate=rate, **({"latency_ms": 1.0, "memory_bytes": 10**9, "energy_j": 1.0, "cosine": 1.0} | more)
-    )
+    return made_up(name, rate=rate, **({"latency_ms": 1.0, "memory_bytes": GB, "energy_j": 1.0, "cosine": 1.0} | more))
 
 
-def test_each_constraint_excludes_and_says_so() -> None:
-    found = only(
+ROWS: dict[str, tuple[list[CaseResult], dict[str, Any], str | None, str | None, dict[str, str]]] = {
+    # name: (cases, constraints, the best, else the nearest, who is excluded and a word of the reason)
+    "the fastest": (
+        [made_up("slow", rate=50), made_up("torch", rate=100), made_up("fast", rate=200)],
+        {"accuracy_metric": "x"}, "fast", None, {},
+    ),
+    # what is missed by little is seen to be missed
+    "each constraint": (
         [
-            measured("torch"), measured("late", 200, latency_ms=10.0), measured("big", 300, memory_bytes=5 * 10**9),
+            measured("torch"), measured("late", 200, latency_ms=10.0), measured("big", 300, memory_bytes=5 * GB),
             measured("wrong", 400, cosine=0.5), measured("hungry", 500, energy_j=7.0),
             measured("close", 600, memory_bytes=2_000_000_001),
         ],
-        **LIMITS,
-    )  # fmt: skip
-    assert found.best == "net-torch-plain-fp32-b1"
-    assert set(reasons(found)) == {"late", "big", "wrong", "hungry", "close"}
-    assert "2.000000001 GB" in reasons(found)["close"]  # what is missed by little is seen to be missed
-    missed = {one.case_id.split("-")[1]: one.missed for one in found.excluded}
-    assert missed["big"] == [MissedConstraint(what="memory", value=5.0, limit=2.0, unit="GB")]
+        LIMITS, "torch", None, {"late": "", "big": "5 GB", "wrong": "", "hungry": "", "close": "2.000000001 GB"},
+    ),
+    # p95 4.4 ms, p99 5.2 ms
+    "p95": ([made_up("torch", latency_ms=4.0)], {"max_latency_ms": 5}, "torch", None, {}),
+    "p99": (
+        [made_up("torch", latency_ms=4.0)], {"max_latency_ms": 5, "latency_percentile": "p99"}, None, "torch",
+        {"torch": "ms"},
+    ),
+    # p95 11 ms: 2.2 times the limit; 5.5 ms: 1.1 times
+    "none, and the nearest by factor": (
+        [
+            made_up("torch", rate=100, latency_ms=10.0), made_up("near", rate=90, latency_ms=5.0),
+            made_up("gone", status="unavailable", reason="it is not installed"),
+        ],
+        {"max_latency_ms": 5}, None, "near", {"torch": "", "near": "", "gone": "not installed"},
+    ),
+    "none that was measured": (
+        [made_up("torch", status="failed", reason="it crashed")], {}, None, None, {"torch": "crashed"},
+    ),
+    "what was not measured meets no constraint": (
+        [made_up("torch", reasons={"energy_per_item_j": "no GPU"})], {"max_energy_per_item_j": 1}, None, "torch",
+        {"torch": "no GPU"},
+    ),
+    "wrong answers": (
+        [made_up("torch", rate=100, cosine=1.0), made_up("int", rate=900, cosine=0.9, equal=False)], {}, "torch", None,
+        {"int": ""},
+    ),
+}  # fmt: skip
 
 
-def test_latency_at_the_percentile_that_was_asked_for() -> None:
-    case = made_up("torch", rate=100, latency_ms=4.0)  # p95 4.4 ms, p99 5.2 ms
-    assert only([case], max_latency_ms=5).best is not None
-    assert only([case], max_latency_ms=5, latency_percentile="p99").best is None
-
-
-def test_none_meets_them_and_the_nearest_by_factor() -> None:
-    cases = [
-        made_up("torch", rate=100, latency_ms=10.0),  # p95 11 ms: 2.2 times the limit
-        made_up("near", rate=90, latency_ms=5.0),  # 5.5 ms: 1.1 times
-        made_up("gone", status="unavailable", reason="it is not installed"),
-    ]
-    found = only(cases, max_latency_ms=5)
-    assert (found.best, found.nearest) == (None, "net-near-plain-fp32-b1")
-    assert "gone" in reasons(found)
-    nothing = only([made_up("torch", status="failed", reason="it crashed")])
-    assert (nothing.best, nothing.nearest) == (None, None)
-
-
-def test_what_was_not_measured_meets_no_constraint() -> None:
-    found = only([made_up("torch", reasons={"energy_per_item_j": "no GPU"})], max_energy_per_item_j=1)
-    assert found.best is None
-    assert "no GPU" in reasons(found)["torch"]
-
-
-def test_wrong_answers_are_never_recommended() -> None:
-    found = only([made_up("torch", rate=100, cosine=1.0), made_up("int", rate=900, cosine=0.9, equal=False)])
-    assert found.best == "net-torch-plain-fp32-b1"
-    assert "int" in reasons(found)
+@pytest.mark.parametrize("name", ROWS)
+def test_who_is_recommended(name: str) -> None:
+    cases, constraints, best, nearest, excluded = ROWS[name]
+    found = only(cases, **constraints)
+    ids = [one and one.split("-")[1] for one in (found.best, found.nearest)]
+    assert (ids, found.ties) == ([best, nearest], [])
+    reasons = {one.case_id.split("-")[1]: one for one in found.excluded}
+    assert reasons.keys() == excluded.keys()
+    assert all(word in reasons[case].reason for case, word in excluded.items())
+    if "big" in reasons:
+        assert reasons["big"].missed == [MissedConstraint(what="memory", value=5.0, limit=2.0, unit="GB")]
 
 
 def test_ties_are_ties() -> None:
@@ -183,3 +182,59 @@ def test_overlap_is_symmetric_and_of_itself(a: float, b: float, s: float, t: flo
     one, other = estimate(a, s), estimate(b, t)
     assert overlap(one, other) == overlap(other, one)
     assert overlap(one, one)
+
+
+# ---- names of cases ----
+
+
+@pytest.mark.parametrize(
+    ("cases", "cells"),
+    [
+        (
+            [made_up("torch", 16), made_up("m:Own", 1, precision="fp16"), made_up("torch", 1)],
+            ["torch/plain fp32, batch 1, 16", "Own/plain fp16, batch 1"],
+        ),
+        # only what tells them apart is named
+        (
+            [made_up("torch", model="a"), made_up("torch", model="b", device="cpu", mode="")],
+            ["a torch/plain cuda fp32, batch 1", "b torch cpu fp32, batch 1"],
+        ),
+        (
+            [made_up("a:Own", 1), made_up("b:Own", 2)],
+            ["a:Own/plain fp32, batch 1", "b:Own/plain fp32, batch 2"],
+        ),
+    ],
+)
+def test_a_cell_and_its_batch_sizes(cases: list[CaseResult], cells: list[str]) -> None:
+    names = CaseNames.of([one.case for one in cases])
+    assert names.cells([one.case for one in cases]) == cells
+    assert names.case(cases[1].case) == cells[1]
+    assert names.cell(cases[1].case) == cells[1].partition(",")[0]
+
+
+def test_names_without_the_model() -> None:
+    cases = [made_up("torch", model=model, device=device).case for model, device in (("a", "cuda"), ("b", "cpu"))]
+    assert CaseNames.of(cases, with_model=False).cell(cases[0]) == "torch/plain cuda fp32"
+
+
+# ---- costs of a million items ----
+
+
+@pytest.mark.parametrize(
+    ("prices", "rate", "joules", "expected"),
+    [
+        # 3.60 an hour at 1,000 items/s is 1,000 s: 1.00. 7.2 J an item is 2 kWh: 0.60 at 0.30, and 5 % of it 0.03.
+        (Prices(3.6, 0.3), 1000.0, 7.2, (1.0, 0.6, 0.03)),
+        (Prices(0.0, None), 10.0, None, (0.0, None, None)),  # a free machine
+        (Prices(), 10.0, 1.0, (None, None, None)),
+        (Prices(1.0, 1.0), None, None, (None, None, None)),
+        (Prices(1.0, 1.0), 0.0, None, (None, None, None)),
+    ],
+)
+def test_the_cost_of_a_million_items(
+    prices: Prices, rate: float | None, joules: float | None, expected: tuple[float | None, ...]
+) -> None:
+    found = cost(prices, rate, joules, 0.05)
+    assert (found.machine, found.energy, found.energy_error) == pytest.approx(expected)
+    assert bool(found.machine_reason) == (found.machine is None)
+    assert bool(found.energy_reason) == (found.energy is None)

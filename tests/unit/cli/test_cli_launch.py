@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ([], "SCRIPT"),
         (["--parallel", "perhaps", "pipeline.py"], "'perhaps'"),
         (["--np-sweep", "1,2", "-np", "4", "pipeline.py"], "-np"),
-        (["--np-sweep", "1,2", "--cold-start", "2", "pipeline.py"], "--np-sweep"),
+        (["--np-sweep", "1,2", "--cold", "pipeline.py"], "--np-sweep"),
     ],
 )
 @pytest.mark.usefixtures("script")
@@ -97,7 +97,7 @@ def test_doctor_says_what_can_measure(
 
 @pytest.mark.parametrize(
     "options",
-    [["--repeat", "2"], ["--np-sweep", "1"], ["--cold-start", "1"], ["--overhead"]],
+    [["--repeat", "2"], ["--np-sweep", "1"], ["--cold"], ["--overhead"]],
     ids=lambda options: options[0],
 )
 def test_a_series_waits_for_nobody_and_goes_into_no_folder_that_is_written_to(

@@ -14,10 +14,8 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
-from perfharness.runs.series.cold_start_file import ColdStart, ColdStartRow
-from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
-from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
-from tests.unit.recorded_traces import Recorded
+from tests.support.trace_builder import Recorded
+from tests.unit.export_runs import process_record, recorded_trace, run_folder, series_of_runs, two_processes
 
 RANGES = 11
 """Of a trace of `recorded_trace`."""
@@ -28,42 +26,7 @@ Captured = pytest.CaptureFixture[str]
 def sweep(folder: Path) -> Path:
     """The launch with eight processes is of an earlier sweep."""
     two_processes(folder / "np_8")
-    rows = []
-    for number in (1, 2):
-        two_processes(folder / f"np_{number}")
-        rows.append(ScalingRow(num_processes=number, folder=f"np_{number}", status="ok"))
-    rows.append(ScalingRow(num_processes=4, folder="np_4", status="failed", reason="out of memory"))
-    scaling = Scaling(
-        created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[], num_gpus=1,
-        warmup_batches=1, loop=None, base_num_processes=None,
-        points=[
-            ScalingPoint(row=row, speedup=None, efficiency=None, slowdown=None, latency_ratio=None) for row in rows
-        ],
-        knee=Knee(num_processes=None, method="none", threshold=0.1, reason="no numbers"),
-    )  # fmt: skip
-    (folder / "scaling.json").write_text(scaling.model_dump_json())
-    return folder
-
-
-def cold_starts(folder: Path) -> Path:
-    rows = []
-    for name in ("first", "cold_0", "warm_0"):
-        recorded_trace(folder / name / "proc_0_gpu_0" / "trace.sqlite")
-        run_folder(folder / name, process_record(0))
-        cache: Any = "unknown" if name == "first" else name.partition("_")[0]
-        rows.append(ColdStartRow(cache=cache, folder=name, status="ok"))
-    found = ColdStart(
-        created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[],
-        tracer="nsys", rows=rows, cold={}, warm={},
-    )  # fmt: skip
-    (folder / "cold_start.json").write_text(found.model_dump_json())
-    return folder
-
-
-def repeats(folder: Path) -> Path:
-    for number in range(2):
-        two_processes(folder / f"launch_{number}")
-    return folder
+    return series_of_runs(folder, "processes", ("1 process", "np_1"), ("2 processes", "np_2"))
 
 
 def process_alone(folder: Path) -> Path:
@@ -75,8 +38,8 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "process": (lambda folder: two_processes(folder) / "proc_1_gpu_0", 1),
     "process without its run": (process_alone, 1),
     "sweep": (sweep, 4),
-    "cold starts": (cold_starts, 3),
-    "repeat": (repeats, 4),
+    "cold starts": (lambda folder: series_of_runs(folder, "cold", ("cold", "cold_0"), ("warm", "warm_0")), 4),
+    "repeat": (lambda folder: series_of_runs(folder, "repeat", ("launch", "launch_0"), ("launch", "launch_1")), 4),
     "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),
 }
 """What a user may name, and how many traces there are in it."""
@@ -130,9 +93,9 @@ def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
     folder = sweep(tmp_path / "out")
     assert run(["analyze", str(folder), "-w", "0"]) == 0
     capsys.readouterr()
-    points = json.loads((folder / "scaling.json").read_text())["points"]
-    assert [point["row"]["status"] for point in points] == ["ok", "ok", "failed"]
-    assert [point["row"]["latency_p50_ms"] for point in points] == [9.0, 9.0, None]
+    rows = json.loads((folder / "series.json").read_text())["rows"]
+    assert [row["run_id"] for row in rows] == ["r1", "r1"]
+    assert [row["figures"][""]["latency_p50_ms"] for row in rows] == [9.0, 9.0]
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.with_name("nothing")])

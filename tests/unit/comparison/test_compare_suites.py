@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-from perfharness.errors import UsageError
+from perfharness.cli.main import run
 from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.comparison.compare import compare_sides, read_side
-from perfharness.runs.comparison.limits import parse_limit
-from perfharness.runs.comparison.matched_sides import CompareOptions
-from tests.unit.bench_results import made_up, suite_of
+from tests.unit.bench_results import made_up
 
 NOISE = (1.0, 1.002, 0.998, 1.001)
+TORCH, ONNX = "net/torch/plain/fp32/cuda/batch 8", "net/onnxruntime/plain/fp32/cuda/batch 8"
+CASE = f"'{TORCH}'"
 
 
-def suites(folder: Path, turn: int, slower: float = 1.0, gpu: str = "NVIDIA H200", **more: Any) -> str:
+def compare(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(["compare", *words, "--format", "json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def written(folder: Path, *cases: CaseResult, gpu: str = "NVIDIA H200", **more: Any) -> str:
+    machine = MachineRecord(hostname="host", cpu="AMD EPYC", gpus=[gpu], driver="570")
+    made = {"created": "2026-11-23T12:00:00+00:00", "seed": crc32(str(folder).encode()), **more}
+    suite = BenchSuiteResult(machine=machine, cases=list(cases), **made)
+    folder.mkdir(parents=True)
+    (folder / "bench.json").write_text(suite.model_dump_json())
+    return str(folder)
+
+
+def suites(folder: Path, turn: int, slower: float = 1.0, **more: Any) -> str:
     paths = []
     for number, noise in enumerate(NOISE):
         start = 10**18 + 2 * number + turn
@@ -26,133 +43,107 @@ def suites(folder: Path, turn: int, slower: float = 1.0, gpu: str = "NVIDIA H200
             made_up("torch", 8, latency_ms=10.0 * noise, energy_j=0.5 * noise, started_unix_ns=start),
             made_up("onnxruntime", 8, latency_ms=5.0 * noise * slower, memory_bytes=10**9, started_unix_ns=start),
         ]
-        suite = BenchSuiteResult(
-            created=f"2026-11-23T12:0{number}:0{turn}+00:00", cases=cases, **more,
-            machine=MachineRecord(hostname="host", cpu="AMD EPYC", gpus=[gpu], driver="570"),
-        )  # fmt: skip
-        path = folder / f"suite_{number}" / "bench.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(suite.model_dump_json())
-        paths.append(str(path if number % 2 else path.parent))
+        created = f"2026-11-23T12:0{number}:0{turn}+00:00"
+        path = written(folder / f"suite_{number}", *cases, created=created, **more)
+        paths.append(path if number % 2 else f"{path}/bench.json")
     return ",".join(paths)
 
 
-def written(folder: Path, *cases: CaseResult, created: str = "2026-11-23T12:00:00+00:00") -> str:
-    suite = BenchSuiteResult(created=created, machine=MachineRecord(hostname="host"), cases=list(cases))
-    folder.mkdir()
-    (folder / "bench.json").write_text(suite.model_dump_json())
-    return str(folder / "bench.json")
+def test_each_case_has_its_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = compare(capsys, suites(tmp_path / "a", 0), suites(tmp_path / "b", 1, slower=1.1))
+    (version,) = comparison["versions"]
+    verdicts = {(row["stage"], row["metric"]): row["verdict"] for row in version["rows"]}
+    assert verdicts[TORCH, "mean"] == verdicts[TORCH, "energy_per_item"] == verdicts[ONNX, "gpu_memory"] == "same"
+    assert verdicts[ONNX, "mean"] == verdicts[ONNX, "p50"] == verdicts[ONNX, "p95"] == "slower"
+    assert (version["order"], version["differences"]) == ("in-turns", [])
+    assert "10 % higher" in version["conclusion"]
 
 
-def test_each_case_has_its_verdict(tmp_path: Path) -> None:
-    base, new = suites(tmp_path / "a", 0), suites(tmp_path / "b", 1, slower=1.1)
-    comparison = compare_sides(read_side(base), [read_side(new)], CompareOptions())
-    (version,) = comparison.versions
-    verdicts = {(row.stage, row.metric): row.verdict for row in version.rows}
-    torch, onnx = "net/torch/plain/fp32/cuda/batch 8", "net/onnxruntime/plain/fp32/cuda/batch 8"
-    assert version.order == "in-turns"
-    assert verdicts[torch, "latency_mean"] == verdicts[torch, "energy_per_item"] == "same"
-    assert verdicts[onnx, "latency_p50"] == verdicts[onnx, "latency_p95"] == "slower"
-    assert verdicts[onnx, "gpu_memory"] == "same"
-    assert version.differences == []
-
-
-def test_other_gpus_and_settings_are_not_comparable(tmp_path: Path) -> None:
+def test_gpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three machines: each against the first, where that is what is compared."""
     base = suites(tmp_path / "a", 0, settings={"latency.iterations": 10})
-    new = suites(tmp_path / "b", 1, gpu="NVIDIA H100", settings={"latency.iterations": 20}, complete=False)
-    (version,) = compare_sides(read_side(base), [read_side(new)], CompareOptions()).versions
-    assert [one.name for one in version.deciding] == ["gpu", "reading"]
-    allowed = CompareOptions(allowed=frozenset({"gpu", "reading"}))
-    (version,) = compare_sides(read_side(base), [read_side(new)], allowed).versions
-    assert {row.verdict for row in version.rows} == {"same"}
-    assert any("suite-incomplete" in remark for remark in version.remarks)
+    others = [
+        suites(tmp_path / name, 1, slower, gpu=f"NVIDIA {name}", settings={"latency.iterations": 20}, complete=False)
+        for name, slower in (("H100", 1.5), ("B200", 0.5))
+    ]
+    found = compare(capsys, base, *others, code=3)
+    assert [one["name"] for one in found["versions"][0]["differences"] if one["decides"]] == ["gpu", "reading"]
+    found = compare(capsys, base, *others, "--allow", "gpu,reading")
+    means = [
+        next(row["verdict"] for row in version["rows"] if (row["stage"], row["metric"]) == (ONNX, "mean"))
+        for version in found["versions"]
+    ]
+    assert means == ["slower", "faster"]
+    assert any("suite-incomplete" in remark for remark in found["versions"][0]["remarks"])
 
 
-def test_a_case_that_failed_has_its_reason(tmp_path: Path) -> None:
-    base = suites(tmp_path / "a", 0)
-    path = written(
-        tmp_path / "b", made_up("torch", 8, status="failed", reason="out of memory"), made_up("onnxruntime", 8)
-    )
-    (version,) = compare_sides(read_side(base), [read_side(path)], CompareOptions(stages=())).versions
-    reasons = {(one.stage, one.metric): one.reason for one in version.not_compared}
-    assert "out of memory" in reasons["net/torch/plain/fp32/cuda/batch 8", "latency_mean"]
-
-
-def test_what_was_measured_is_compared_too(tmp_path: Path) -> None:
+def test_what_was_measured_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
-    for number, (size, shape) in enumerate([(100, (8, 3)), (120, (8, 4))]):
+    for name, size, shape in (("a", 100, (8, 3)), ("b", 120, (8, 4))):
         case = made_up("torch", 8, inputs=[TensorSpec(name="x", dtype="float32", shape=shape)])
         memory = case.memory.model_copy(update={"model_file_bytes": size})
-        case = case.model_copy(update={"memory": memory})
-        paths.append(written(tmp_path / str(number), case, created=f"2026-11-23T12:0{number}:00+00:00"))
-    (version,) = compare_sides(read_side(paths[0]), [read_side(paths[1])], CompareOptions()).versions
-    assert {one.name: (one.base, one.new, one.decides) for one in version.differences} == {
-        "model net for torch": (["100 bytes"], ["120 bytes"], False),
-        "inputs of net for torch": (["x float32 (8, 3)"], ["x float32 (8, 4)"], False),
-    }
+        cases = [case.model_copy(update={"memory": memory})]
+        cases += [made_up("jax", 8, status="failed", reason="out of memory")] if name == "b" else [made_up("jax", 8)]
+        paths.append(written(tmp_path / name, *cases))
+    (version,) = compare(capsys, *paths)["versions"]
+    found = {one["name"]: (one["base"], one["new"], one["decides"]) for one in version["differences"]}
+    assert found["model net for torch"] == (["100 bytes"], ["120 bytes"], False)
+    assert found["inputs of net for torch"] == (["x float32 (8, 3)"], ["x float32 (8, 4)"], False)
+    (reason,) = {one["reason"] for one in version["not_compared"] if one["metric"] == "mean"}
+    assert "out of memory" in reason
 
 
-def test_what_cases_lie_in_can_be_mapped(tmp_path: Path) -> None:
+def test_what_cases_lie_in_can_be_mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The CPU of one machine and the GPU of another: every case below, by one option."""
-    sides = []
-    for device in ("cpu", "cuda"):
-        cases = [made_up("torch", size, latency_ms=1.0, device=device) for size in (1, 8)]
-        sides.append(read_side(written(tmp_path / device, *cases, created=device)))
-    nothing = compare_sides(sides[0], [sides[1]], CompareOptions())
-    assert nothing.has_nothing
-    renamed = {"net/torch/plain/fp32/cpu": "net/torch/plain/fp32/cuda"}
-    (version,) = compare_sides(sides[0], [sides[1]], CompareOptions(renamed=renamed)).versions
-    found = {(row.stage, row.new_stage) for row in version.rows}
-    assert found == {
-        (f"net/torch/plain/fp32/cpu/batch {size}", f"net/torch/plain/fp32/cuda/batch {size}") for size in (1, 8)
-    }
-    assert (version.only_in_base, version.only_in_new) == ([], [])
-    with pytest.raises(UsageError):
-        compare_sides(sides[0], [sides[1]], CompareOptions(renamed={"net/torch/cpu": "net/torch/cuda"}))
-
-
-def scored(folder: Path, top1: float | None, other: float = 0.5, reasons: dict[str, str] | None = None) -> str:
-    def accuracy(value: float | None) -> AccuracyRecord:
-        return AccuracyRecord(
-            against="labels", samples=1000, metrics={"top1": value, "rmse": 2.0}, reasons=reasons or {}
-        )
-
-    cases = [made_up("torch", 8, accuracy=accuracy(top1)), made_up("onnxruntime", 8, accuracy=accuracy(other))]
-    folder.mkdir()
-    (folder / "bench.json").write_text(suite_of(*cases).model_dump_json())
-    return str(folder)
-
-
-TORCH = "'net/torch/plain/fp32/cuda/batch 8'"
+    sides = [
+        written(tmp_path / device, *(made_up("torch", size, latency_ms=1.0, device=device) for size in (1, 8)))
+        for device in ("cpu", "cuda")
+    ]
+    assert compare(capsys, *sides, code=3)["versions"][0]["rows"] == []
+    (version,) = compare(capsys, *sides, "--map", "net/torch/plain/fp32/cpu=net/torch/plain/fp32/cuda")["versions"]
+    pairs = {(row["stage"], row["new_stage"]) for row in version["rows"]}
+    cpu, cuda = (f"net/torch/plain/fp32/{device}" for device in ("cpu", "cuda"))
+    assert pairs == {(f"{cpu}/batch {size}", f"{cuda}/batch {size}") for size in (1, 8)}
+    assert version["unmatched"] == []
+    assert run(["compare", *sides, "--map", "net/torch/cpu=net/torch/cuda"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("limit", "failed", "value"),
+    ("limit", "code", "value"),
     [
-        (f"{TORCH}.accuracy.top1 < 0.75", True, 0.7),
-        (f"{TORCH}.accuracy.top1 < 0.65", False, 0.7),
-        (f"{TORCH}.accuracy.top1 < -10%", True, -12.5),
-        (f"{TORCH}.accuracy.top1 < -13%", False, -12.5),
-        (f"{TORCH}.accuracy.rmse > 3", False, 2.0),
+        (f"{CASE}.accuracy.top1 < 0.75", 3, 0.7),
+        (f"{CASE}.accuracy.top1 < 0.65", 0, 0.7),
+        (f"{CASE}.accuracy.top1 < -10%", 3, -12.5),
+        (f"{CASE}.accuracy.top1 < -13%", 0, -12.5),
+        (f"{CASE}.accuracy.rmse > 3", 0, 2.0),
+        (f"{CASE}.accuracy.f1 < 0", 3, None),
+        ("accuracy.top1 < 1", 2, None),
+        (f"{CASE}.accuracy.top5 < 1", 2, None),
+        ("'batch 9'.accuracy.top1 < 1", 2, None),
+        ("accuracy.top1 < 3ms", 2, None),
     ],
 )
-def test_accuracy_is_gated_and_a_change_of_it_is_named(tmp_path: Path, limit: str, failed: bool, value: float) -> None:
-    base, new = read_side(scored(tmp_path / "a", 0.8)), read_side(scored(tmp_path / "b", 0.7))
-    comparison = compare_sides(base, [new], CompareOptions(limits=(parse_limit(limit),)))
-    (result,) = comparison.limits
-    assert result.failed == failed
-    assert result.value == pytest.approx(value)
-    (remark,) = [one for one in comparison.versions[0].remarks if "accuracy" in one]
+def test_accuracy_is_gated_and_a_change_of_it_is_named(
+    tmp_path: Path, limit: str, code: int, value: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scored(name: str, top1: float) -> str:
+        metrics: list[dict[str, float | None]] = [{"top1": top1, "rmse": 2.0, "f1": None}, {"top1": 0.5, "rmse": 2.0}]
+        cases = [
+            made_up(backend, 8, accuracy=AccuracyRecord(
+                against="labels", samples=1000, metrics=one, reasons={"f1": "no labels"}
+            ))
+            for backend, one in zip(("torch", "onnxruntime"), metrics, strict=True)
+        ]  # fmt: skip
+        return written(tmp_path / name, *cases)
+
+    words = (scored("a", 0.8), scored("b", 0.7), "--fail-if", limit)
+    if code == 2:
+        assert run(["compare", *words]) == 2
+        return
+    found = compare(capsys, *words, code=code)
+    (result,) = found["limits"]
+    assert result["value"] == (value if value is None else pytest.approx(value))
+    assert result["reason"] == ("no labels" if value is None else None)
+    (remark,) = [one for one in found["versions"][0]["remarks"] if "accuracy" in one]
     assert [word in remark for word in ("0.8", "0.7", "onnxruntime", "rmse")] == [True, True, False, False]
-    assert not [row for row in comparison.versions[0].rows if "accuracy" in (row.stage or "")]
-
-
-def test_accuracy_that_is_not_there(tmp_path: Path) -> None:
-    side = read_side(scored(tmp_path / "a", None, reasons={"top1": "no labels"}))
-    (result,) = compare_sides(side, [side], CompareOptions(limits=(parse_limit(f"{TORCH}.accuracy.top1 < 0"),))).limits
-    assert (result.failed, result.value, result.reason) == (True, None, "no labels")
-    for wrong in ("accuracy.top1 < 1", f"{TORCH}.accuracy.top5 < 1", "'batch 9'.accuracy.top1 < 1"):
-        with pytest.raises(UsageError):
-            compare_sides(side, [side], CompareOptions(limits=(parse_limit(wrong),)))
-    with pytest.raises(UsageError):
-        parse_limit("accuracy.top1 < 3ms")
+    assert not [row for row in found["versions"][0]["rows"] if "accuracy" in row["stage"]]

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.analysis.comparison.compare import Rule
 from perfharness.cli.main import run
-from perfharness.errors import ResultError
-from perfharness.runs.comparison.compare import compare_sides, read_side
-from perfharness.runs.comparison.compared_figure import Figure
-from perfharness.runs.comparison.matched_sides import CompareOptions
-from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from tests.unit.compared_runs import write_side
 
 COUNT = 40
@@ -48,49 +42,51 @@ def times(compute_ms: float, **more: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_exported_times(tmp_path: Path) -> None:
-    path = tmp_path / "times.json"
+def compare(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    """A comparison at a stated spread."""
+    capsys.readouterr()
+    assert run(["compare", *map(str, words), "--spread", "2%", "--format", "json"]) == 0
+    version: dict[str, Any] = json.loads(capsys.readouterr().out)["versions"][0]
+    return version
+
+
+def means(version: dict[str, Any]) -> dict[str, Any]:
+    return {f"{row['stage']}.{row['metric']}": row["base"]["mean"] for row in version["rows"]}
+
+
+def test_exported_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, other = tmp_path / "times.json", tmp_path / "other.json"
     path.write_text(json.dumps(times(2.7)))
-    found = read_trtexec(path)
-    assert is_trtexec(path)
-    assert {figure.text: found.figures[figure] for figure in found.figures if figure.is_judged} == {
+    other.write_text(json.dumps(times(3.7)))
+    version = compare(capsys, path, other)
+    assert means(version) == {
         "trtexec.gpu_time": pytest.approx(3.0),
-        "trtexec.latency_p50": pytest.approx(3.0),
-        "trtexec.latency_p95": pytest.approx(3.0),
+        "trtexec.p50": pytest.approx(3.0),
+        "trtexec.p95": pytest.approx(3.0),
         "trtexec/h2d.gpu_time": pytest.approx(0.1),
         "trtexec/compute.gpu_time": pytest.approx(2.7),
         "trtexec/d2h.gpu_time": pytest.approx(0.2),
         "trtexec/enqueue.cpu_time": pytest.approx(0.2),
-        "throughput": None,
     }
+    assert [one["metric"] for one in version["not_compared"]] == ["throughput"]
     older = [{"inMs": 0.1, "computeMs": 2.0, "outMs": 0.3, "latencyMs": 2.4, "endToEndMs": 9.0}] * 3
     path.write_text(json.dumps(older))
-    assert read_trtexec(path).figures[Figure(("trtexec", "d2h"), "gpu_time")] == pytest.approx(0.3)
+    assert means(compare(capsys, path, other))["trtexec/d2h.gpu_time"] == pytest.approx(0.3)
 
 
-def test_a_log(tmp_path: Path) -> None:
-    path = tmp_path / "trtexec.log"
-    path.write_text(LOG)
-    found = read_trtexec(path)
-    assert is_trtexec(path)
-    assert found.figures[Figure(("trtexec",), "gpu_time")] == 7.6
-    assert found.figures[Figure(("trtexec",), "latency_p95")] == 10.8
-    assert found.figures[Figure(("trtexec", "compute"), "gpu_time")] == 7.58
-    assert found.figures[Figure(("trtexec", "compute"), "stage_p95")] is None
-    assert found.figures[Figure(("trtexec", "h2d"), "stage_p99")] == 0.05
-    assert (found.environment["gpu"], found.environment["package tensorrt"]) == ("1 x NVIDIA H200", "100300")
-    assert found.errors == ("gpu-compute-time-unstable",)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_files_that_windows_wrote(tmp_path: Path, encoding: str) -> None:
-    for name, text in (("log", LOG.replace("\n", "\r\n")), ("json", json.dumps(times(2.7)))):
-        plain, path = tmp_path / f"{name}.plain", tmp_path / name
-        plain.write_text(text)
-        path.write_bytes(text.encode(encoding))
-        assert is_trtexec(path)
-        assert read_trtexec(path).figures == read_trtexec(plain).figures
-        assert read_trtexec(path).run_id == read_trtexec(plain).run_id
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_log(tmp_path: Path, encoding: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path, other = tmp_path / "trtexec.log", tmp_path / "other.log"
+    path.write_bytes(LOG.replace("\n", "\r\n").encode(encoding))
+    other.write_text(LOG.replace("v100300", "v100400"))
+    version = compare(capsys, path, other, "--fail-if", "trtexec/h2d.p99 > 0.1ms")
+    found = means(version)
+    assert (found["trtexec.gpu_time"], found["trtexec.p95"], found["trtexec/compute.gpu_time"]) == (
+        pytest.approx(7.6),
+        pytest.approx(10.8),
+        pytest.approx(7.58),
+    )
+    assert "gpu-compute-time-unstable" in version["remarks"][0]
 
 
 @pytest.mark.parametrize(
@@ -103,30 +99,27 @@ def test_files_that_windows_wrote(tmp_path: Path, encoding: str) -> None:
         '[{"computeMs": 1.0',
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, content: str) -> None:
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "file"
     path.write_text(content)
-    assert is_trtexec(path)
-    with pytest.raises(ResultError, match=str(path)):
-        read_trtexec(path)
+    assert run(["compare", str(path), str(path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (str(path) in line, "trtexec" in line or "summary" in line) == (True, True)
 
 
-def test_a_service_is_compared_stage_by_stage(tmp_path: Path) -> None:
+def test_a_service_is_compared_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine, service = tmp_path / "times.json", write_side(tmp_path / "service", [2.0, 2.01, 1.99], infer_ms=3.0)
     engine.write_text(json.dumps(times(2.7)))
-    options = CompareOptions(renamed={"trtexec": "batch"}, rule=Rule(spread=0.02))
-    (version,) = compare_sides(read_side(str(engine)), [read_side(service)], options).versions
-    (latency,) = [row for row in version.rows if row.metric == "latency_p50"]
-    assert (latency.stage, latency.new_stage, latency.verdict) == ("trtexec", "toy/batch", "slower")
-    assert latency.ratio == pytest.approx(5.0 * 0.99 / 3.0, rel=1e-2)
-    only_new = {one.stage: one.cpu_ms for one in version.unmatched if one.side == "new"}
+    version = compare(capsys, engine, service, "--map", "trtexec=batch")
+    (latency,) = [row for row in version["rows"] if row["metric"] == "p50"]
+    assert (latency["stage"], latency["new_stage"], latency["verdict"]) == ("trtexec", "toy/batch", "slower")
+    assert latency["ratio"] == pytest.approx(5.0 * 0.99 / 3.0, rel=1e-2)
+    only_new = {one["stage"]: one["cpu_ms"] for one in version["unmatched"] if one["side"] == "new"}
     assert only_new == {
         "toy/batch/decode": pytest.approx(2.0, rel=1e-3),
         "toy/batch/infer": pytest.approx(3.0, rel=1e-3),
     }
-    assert [one.stage for one in version.unmatched if one.side == "base"] == version.only_in_base
-    assert version.differences == []
-    assert version.order == "unknown"
+    assert (version["differences"], version["order"]) == ([], "unknown")
 
 
 def test_another_gpu_is_not_comparable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

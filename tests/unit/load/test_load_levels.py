@@ -16,7 +16,7 @@ from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.load import LoadResult, TargetRecord
 from perfharness.render.charts.load import over_time_picture
 from tests.support.load_lines import MS, S, began, ended, window
-from tests.unit.charts import marks
+from tests.unit.charts import lines
 
 START = 100 * S
 """Of the load: 0 on the monotonic clock is no moment of a request."""
@@ -68,9 +68,9 @@ def test_processes_are_counted_together(tmp_path: Path) -> None:
     assert [one.queue_max for one in result.windows] == [4, 4]
     assert result.levels_reason is None
     picture = over_time_picture("load", report_of(result, [], None), None)
-    rows = [row for _, own in marks(picture, "line") for row in own if str(row.get("line", "")).startswith("most in")]
-    assert {(row["line"], row["value"]) for row in rows if row["value"] is not None} == {
-        ("most in flight", 6), ("most in the queue", 4),
+    levels = lines(picture, "requests (at a time)")
+    assert {name: {value for _, value in line if value is not None} for name, line in levels.items()} == {
+        "most in flight": {6}, "most in the queue": {4},
     }  # fmt: skip
 
 

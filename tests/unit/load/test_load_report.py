@@ -28,9 +28,10 @@ from tests.support import load_lines
 from tests.support.documents import tables_of
 from tests.support.load_lines import MS, S, hdr
 from tests.support.sample_builder import SampleBuilder
+from tests.support.trace_builder import Recorded
+from tests.unit.charts import lines
 from tests.unit.export_runs import process_record, run_folder
-from tests.unit.load.test_load_test import INVALID, loadgen
-from tests.unit.recorded_traces import Recorded
+from tests.unit.load.test_load_compare import INVALID, loadgen
 from tests.unit.render.test_report import HOSTILE
 
 START = 5000 * S
@@ -219,10 +220,10 @@ def test_telemetry_is_on_the_axis_of_the_load() -> None:
     reasons = [4.0 if 10 <= second < 12 else 0.0 for second in range(-5, 33)]
     builder.readings("GPU-1", "clock_event_reasons", moments, reasons)
     picture = over_time_picture("x", load, builder.build())
-    clock = [row for name, rows in picture.rows.items() if "sm_clock" in name for row in rows]
-    assert min(row["seconds"] for row in clock) == 0
-    assert min(row["seconds"] for row in clock if row["value"] == 1500) == 10
-    (span,) = next(rows for name, rows in picture.rows.items() if "throttled" in name)
+    clock = lines(picture, "GPU 0 SM clock (MHz)")["SM"]
+    assert clock[0][0] == 0
+    assert min(at for at, value in clock if value == 1500) == 10
+    (span,) = picture.rows["x_GPU 0 throttling"]
     assert (span["seconds"], span["until"]) == (10, 12)
 
 

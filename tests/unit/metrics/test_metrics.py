@@ -36,17 +36,26 @@ MIB = 1 << 20
 GPU = "GPU-a"
 
 
-def log_of(**metrics: Sequence[float | None]) -> SampleLog:
+def steps(text: str) -> list[float | None]:
+    """`VALUE*TIMES …`; `-` is a failed reading."""
+    pairs = [part.partition("*") for part in text.split()]
+    return [None if value == "-" else float(value) for value, _, times in pairs for _ in range(int(times or 1))]
+
+
+def log_of(**metrics: str) -> SampleLog:
     """Readings of a GPU every 100 ms."""
     builder = SampleBuilder()
-    for metric, values in metrics.items():
+    for metric, text in metrics.items():
+        values = steps(text)
         builder.readings(GPU, metric, [T0 + place * 100 * MS for place in range(len(values))], values)
     return builder.build()
 
 
-def series(values: Sequence[float | None], is_new: list[bool] | None = None, first: int = 0) -> Series:
-    """Readings every 100 ms, the first after so many of them."""
+def series(values: str | Sequence[float | None], new: str = "", first: int = 0) -> Series:
+    """Readings every 100 ms, the first after so many of them; `new`: `x` where it is new."""
+    values = steps(values) if isinstance(values, str) else values
     times = [T0 + (first + place) * 100 * MS for place in range(len(values))]
+    is_new = [one == "x" for one in new.ljust(len(values), ".")] if new else None
     found = SampleBuilder().readings(GPU, "x", times, values, is_new=is_new).build().get(GPU, "x")
     assert found is not None
     return found
@@ -58,56 +67,45 @@ def window(start_s: float, end_s: float) -> tuple[int, int]:
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
-NEW = [True, False, False, True, True, False, False]
-
 
 @pytest.mark.parametrize(
-    ("readings", "span", "scale", "expected"),
+    ("values", "new", "span", "expected"),
     [
         # 100 W for 0.3 s, 400 W for 0.1 s, then 200 W: repeats add nothing to the count, and their time counts
         (
-            series([100, 100, 100, 400, 200, 200, 200], is_new=NEW),
-            (0, 0.7),
-            1,
+            "100*3 400 200*3", "x..xx", (0, 0.7),
             {"mean": 1300 / 7, "min": 100, "max": 400, "new_readings": 3, "p50": 200, "p95": None},
         ),
         # only the window counts, and what held when it began
-        (series([100, 100, 500, 500, 900]), (0.15, 0.35), 1e-3, {"mean": 0.4, "new_readings": 2}),
+        ("100*2 500*2 900", "", (0.15, 0.35), {"mean": 400, "new_readings": 2}),
         # a clock that never changes is known without a new reading
-        (
-            series([1980.0] * 50, is_new=[True] + [False] * 49),
-            (2, 4),
-            1,
-            {"mean": 1980, "new_readings": 0, "reason": None},
-        ),
+        ("1980*50", "x", (2, 4), {"mean": 1980, "new_readings": 0, "reason": None}),
         # failed readings are not zero
-        (series([100, None, None, 300, 300]), (0, 0.5), 1, {"mean": 700 / 3}),
-        (
-            series([100, None, None, None, None]),
-            (0, 0.5),
-            1,
-            {"mean": None, "reason": "it was read in 20% of the measured window only"},
-        ),
-        (series([None, None]), (0, 1), 1, {"mean": None, "reason": "it was not sampled"}),
-        (series([1, 2]), None, 1, {"mean": None, "reason": "there is no measured window"}),
+        ("100 -*2 300*2", "", (0, 0.5), {"mean": 700 / 3}),
+        ("100 -*4", "", (0, 0.5), {"mean": None, "reason": "it was read in 20% of the measured window only"}),
+        ("-*2", "", (0, 1), {"mean": None, "reason": "it was not sampled"}),
+        ("1 2", "", None, {"mean": None, "reason": "there is no measured window"}),
         # percentiles by time
-        (series([5.0, *[1.0] * 29]), (0, 3), 1, {"p50": 1, "p95": 1, "max": 5}),
+        ("5 1*29", "", (0, 3), {"p50": 1, "p95": 1, "max": 5}),
     ],
-)
+)  # fmt: skip
 def test_values_count_for_as_long_as_they_hold(
-    readings: Series, span: tuple[float, float] | None, scale: float, expected: dict[str, Any]
+    values: str, new: str, span: tuple[float, float] | None, expected: dict[str, Any]
 ) -> None:
-    found = asdict(window_figures(readings, span and window(*span), scale=scale))
+    readings = series(values, new)
+    found = asdict(window_figures(readings, span and window(*span)))
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+    if (mean := expected.get("mean")) is not None:
+        assert window_figures(readings, span and window(*span), scale=1e-3).mean == pytest.approx(mean / 1000, abs=1e-6)
 
 
 def test_a_mean_since_the_reading_before_counts_there() -> None:
     """One core idle until 1.0 s, busy until 1.2 s, idle after: readings at 0.1, 0.2, … are of the tenth before each."""
-    log = series([0.0] * 10 + [100.0, 100.0] + [0.0] * 8, first=1)
+    log = series("0*10 100*2 0*8", first=1)
     busy, idle, both = (window_figures(log, window(*span), since_last=True) for span in ((1, 1.2), (0, 1), (0.9, 1.3)))
     assert (busy.mean, busy.min, idle.max, both.mean) == pytest.approx((100, 100, 0, 50))
-    failed = series([10.0, None, 30.0, 30.0], first=1)
-    assert window_figures(failed, window(0.0, 0.4), since_last=True).mean == pytest.approx((10 + 30 + 30) / 3)
+    failed = window_figures(series("10 - 30*2", first=1), window(0.0, 0.4), since_last=True)
+    assert failed.mean == pytest.approx((10 + 30 + 30) / 3)
 
 
 def test_a_gap_in_the_readings_is_not_filled() -> None:
@@ -126,37 +124,27 @@ def test_counters_are_read_on_a_straight_line(values: list[float], total: float 
 
 
 @pytest.mark.parametrize(
-    ("metrics", "requested", "work", "seconds"),
+    ("reasons", "mhz", "requested", "is_at_work", "seconds"),
     [
-        ({"clock_event_reasons": [0] * 20 + [4] * 10 + [0] * 20 + [1] * 10}, None, None, {"sw_power_cap": 1.0}),
-        ({"clock_event_reasons": [0] * 20 + [0x8000 | 2] * 10 + [0] * 30}, None, None, {"0x8000": 1.0}),
+        ("0*20 4*10 0*20 1*10", "", None, False, {"sw_power_cap": 1.0}),
+        (f"0*20 {0x8000 | 2}*10 0*30", "", None, False, {"0x8000": 1.0}),
         # a clock below the request, unless the GPU idles; 4 % below is held
-        (
-            {
-                "sm_clock_mhz": [1980] * 20 + [1700] * 10 + [1980] * 10 + [345] * 20,
-                "clock_event_reasons": [0] * 40 + [1] * 20,
-            },
-            1980.0,
-            None,
-            {LOW_CLOCK: 1.0},
-        ),
-        ({"sm_clock_mhz": [1980] * 20 + [1901] * 40}, 1980.0, None, {}),
+        ("0*40 1*20", "1980*20 1700*10 1980*10 345*20", 1980.0, False, {LOW_CLOCK: 1.0}),
+        ("", "1980*20 1901*40", 1980.0, False, {}),
         # without a request the clock that it could run at is the measure
-        ({"sm_clock_mhz": [1980] * 20 + [1700] * 10 + [1980] * 30}, None, (0, 6), {LOW_CLOCK: 1.0}),
+        ("", "1980*20 1700*10 1980*30", None, True, {LOW_CLOCK: 1.0}),
     ],
 )
 def test_when_the_clocks_were_throttled(
-    metrics: dict[str, list[float | None]],
-    requested: float | None,
-    work: tuple[float, float] | None,
-    seconds: dict[str, float],
+    reasons: str, mhz: str, requested: float | None, is_at_work: bool, seconds: dict[str, float]
 ) -> None:
-    found = throttling_of(log_of(**metrics), GPU, RequestedClocks(requested), work and window(*work))
+    texts = {name: text for name, text in (("clock_event_reasons", reasons), ("sm_clock_mhz", mhz)) if text}
+    found = throttling_of(log_of(**texts), GPU, RequestedClocks(requested), window(0, 6) if is_at_work else None)
     assert found.within(window(0, 6)) == pytest.approx(seconds, abs=0.01)
 
 
 def test_batches_that_a_reason_touched() -> None:
-    found = throttling_of(log_of(clock_event_reasons=[0] * 20 + [4] * 10 + [0] * 20), GPU, RequestedClocks(), None)
+    found = throttling_of(log_of(clock_event_reasons="0*20 4*10 0*20"), GPU, RequestedClocks(), None)
     start = T0 + np.arange(10, dtype=np.int64) * 500 * MS
     touched = found.touched(start, start + 400 * MS)
     assert {name: np.flatnonzero(hit).tolist() for name, hit in touched.items()} == {"sw_power_cap": [4, 5]}
@@ -164,7 +152,7 @@ def test_batches_that_a_reason_touched() -> None:
 
 def test_seconds_of_each_reason() -> None:
     """Power cap for the readings 3, 4, 5 and hardware slowdown with the last; a state is seen in its middle."""
-    events = clock_events(series([0, 0, 0, 4, 4, 4 | 8, 0, 1, 1, 1]), window(0, 1))
+    events = clock_events(series("0*3 4*2 12 0 1*3"), window(0, 1))
     assert {event.reason: (event.throttles, round(event.seconds, 2)) for event in events or []} == {
         "sw_power_cap": (True, 0.3),
         "hw_slowdown": (True, 0.1),
@@ -176,7 +164,7 @@ def test_seconds_of_each_reason() -> None:
 
 
 def test_a_drop_from_before_to_after() -> None:
-    clock = series([1980.0] * 50 + [1800.0] * 50)
+    clock = series("1980*50 1800*50")
     hold = clock_hold(clock, window(0, 10), 5.0, 1980.0, None)
     assert (hold.before_mhz, hold.after_mhz, hold.low_s) == (1980, 1800, 5)
     assert hold.drop_percent == pytest.approx(9.091)
@@ -216,7 +204,7 @@ def test_a_leak_grows_to_the_end_and_a_cache_does_not(mib: Float64, is_on_gpu: b
 
 
 def test_peaks_of_batches_long_enough() -> None:
-    readings = series([10, 20, 30, 40, 50, 60, 70, 80, 90, 100])
+    readings = series(range(10, 110, 10))
     start = T0 + np.asarray([0, 300, 600], dtype=np.int64) * MS
     found = batch_peak(readings, start, start + 290 * MS)
     assert (found.batches, found.max_bytes, found.mean_bytes) == (3, 90, 60)

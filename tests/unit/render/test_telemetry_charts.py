@@ -22,7 +22,7 @@ from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.telemetry import telemetry_pictures
 from perfharness.runs.run import SampledRun
 from tests.support.sample_builder import MS, SampleBuilder
-from tests.unit.charts import marks, units
+from tests.unit.charts import drawn, lines, marks
 
 GPU, START, SECOND = "GPU-1111", 1_700_000_000_000_000_000, 1_000_000_000
 
@@ -66,28 +66,28 @@ def test_a_picture_for_each_gpu_and_one_for_the_host() -> None:
     made = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})
     assert list(made) == ["telemetry_gpu_3", "telemetry_host"]
     gpu = made["telemetry_gpu_3"]
-    (_, memory), (_, clock), _ = marks(gpu, "line")
-    assert {row["value"] for row in memory} == {1.0, None}
-    assert {row["value"] for row in clock} == {1980.0}
-    ((_, spans),) = marks(gpu, "bar")
+    assert {value for _, value in lines(gpu, "memory (GiB)")["GPU"]} == {1.0, None}
+    assert {value for _, value in lines(gpu, "SM clock (MHz)")["SM"]} == {1980.0}
+    spans = gpu.rows["telemetry_gpu_3_throttling"]
     assert len(spans) == 9
     assert (spans[0]["seconds"], spans[0]["until"]) == (0.0, pytest.approx(0.05))
+    assert any("of another namespace" in note for note in gpu.notes)
+    assert all("mark" in drawn(picture) for picture in made.values())
 
 
 def test_stages_stand_above_and_few_of_them_behind_the_lines() -> None:
     few = pictures(sample_log(), {"proc_0_gpu_3": activity(12)})["telemetry_gpu_3"]
-    ((_, rows),) = marks(few, "area")
-    first = [row for row in rows if row["stage"] == "stage 0" and row["percent"] > 1]
-    assert first[0]["seconds"] == 0.0
-    assert 0.2 < first[-1]["seconds"] < 0.25
+    busy = [at for at, percent in lines(few, "stages (% of time)")["stage 0"] if percent and percent > 1]
+    assert busy[0] == 0.0
+    assert 0.2 < busy[-1] < 0.25
     (warmup,) = few.rows["telemetry_gpu_3_warmup"]
     assert (warmup["seconds"], warmup["until"]) == pytest.approx((0.0, 0.25))
-    assert [row["seconds"] for row in few.rows["telemetry_gpu_3_measured"]] == pytest.approx([0.25, 3.0])
-    shaded = [name for name in few.rows if "_stage_" in name]
-    assert len(shaded) == 9
+    assert len(few.rows["telemetry_gpu_3_shaded"]) == 12
     many = pictures(sample_log(), {"proc_0_gpu_3": activity(5000)})["telemetry_gpu_3"]
-    assert not [name for name in many.rows if "_stage_" in name]
-    assert len(many.rows["telemetry_gpu_3_stages"]) <= 10 * BINS
+    assert "telemetry_gpu_3_shaded" not in many.rows
+    shares = lines(many, "stages (% of time)")
+    assert len(shares) <= 9
+    assert max(map(len, shares.values())) <= BINS
 
 
 def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
@@ -97,10 +97,10 @@ def test_rates_are_drawn_over_the_time_before_a_reading() -> None:
         builder.readings(subject, metric, [0, SECOND, 2 * SECOND], [0, 10, 50])
     builder.readings("process:a", "rss_bytes", [0, SECOND], [1, 2])
     host = pictures(builder.build())["telemetry_host"]
-    steps = [one["mark"]["interpolate"] for one in units(host.chart) if one["mark"]["type"] == "line"]
+    steps = [one["mark"]["interpolate"] for one in marks(host.chart) if one["mark"]["type"] == "line"]
     assert steps == ["step-after", "step-before", "step-before"]
-    rates = [[row["value"] for row in rows] for _, rows in marks(host, "line")[1:]]
-    assert rates == [[10.0, 10.0, 40.0], [pytest.approx(20e-6), pytest.approx(20e-6), pytest.approx(80e-6)]]
+    assert [value for _, value in lines(host, "context switches (1/s)")["a"]] == [10.0, 10.0, 40.0]
+    assert [value for _, value in lines(host, "read + written (MB/s)")["machine"]] == [20e-6, 20e-6, 80e-6]
 
 
 # ---- the lines ----

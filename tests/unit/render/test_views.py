@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.cli.main import run
-from tests.unit.recorded_traces import Recorded
+from tests.support.trace_builder import Recorded
 
 RUNS = Path(__file__).parents[2] / "golden" / "runs"
 Captured = pytest.CaptureFixture[str]

@@ -31,9 +31,8 @@ from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
 from perfharness.tracer.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from tests.schemas import valid
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import Recorded, TraceBuilder
 from tests.unit.file_faults import fault
-from tests.unit.recorded_traces import Recorded
 from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000

@@ -1,4 +1,10 @@
-"""CUDA calls by kind, each with the time that is its own: a call inside a call is counted once."""
+"""CUDA calls by what they are for: launches, copies, reading back, waiting, allocating; and what leads to them.
+
+A call inside a call is counted once. The time of a call is that in it and that of what the host does to get there: what
+lies between it and the call before. Such a gap counts where it is at most `STEP_CALLS` times (before a wait,
+`TURN_CALLS` times) as long as a launching call usually takes in this trace; what is longer is something else that the
+host does. So the host itself is the measure, and this holds on slow and fast ones, and under any tracer.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder
-from perfharness.analysis.timeline.cuda_calls import CudaCalls
+from perfharness.analysis.timeline.cuda_calls import call_activities
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.activity import CODES, Activity
@@ -31,78 +37,113 @@ FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
 """Work of the GPU's own memory, no transfers."""
+STEP_CALLS = 30
+"""PyTorch needs 3 to 10 times as long for an operation as for its launch, JAX's and Hugging Face's layers up to 25."""
+TURN_CALLS = 5
+"""`torch.cuda.synchronize()` needs 3 launches' time around its wait, `.item()` 1."""
+SCALAR_BYTES = 64
+"""A copy to the host of so little is a value that the program reads next (`.item()`, the count of a `nonzero`)."""
 
-
-def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
-    """Which copies only move what is in one GPU's memory."""
-    source, target = details.source_device[copies], details.target_device[copies]
-    between = (source >= 0) & (target >= 0) & (source != target)
-    return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
-
-
-def host_memory(copy_kind: Int64, source: Int64, target: Int64) -> Int64:
-    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
-    side = np.where(np.isin(copy_kind, FROM_HOST), source, np.where(np.isin(copy_kind, TO_HOST), target, -1))
-    return np.where(side == MemoryKind.UNKNOWN, -1, side)
+ROLES = 6
+NONE, LAUNCH, COPY, READ_BACK, WAIT, ALLOCATE = range(ROLES)
+_MOST_CALLS = np.array([0, STEP_CALLS, STEP_CALLS, TURN_CALLS, TURN_CALLS, 0])
+"""By role, the longest gap that is a step to it, in launching calls."""
 
 
 @dataclass(frozen=True)
 class CallTable:
-    """Calls ordered by thread and start, an outer call before the inner ones; columns aligned.
+    """Calls ordered by thread and start, an outer call before the inner ones; columns aligned, but `of_launch`.
 
-    `own_ns` is a call's time less that of the calls inside it. `is_blocking`: it returned only when GPU work had ended.
+    `own_ns`: without the calls inside it. `is_blocking`: it returned only when GPU work had ended. `role`: what it is
+    for. `spent_ns`: in the call, or until the value that it copies is there; 0 inside other calls. `step_ns`: of the
+    host on the way to it since the call before on its thread; `leads_to`: the role that this time belongs to. `starts`:
+    it started an operation. `of_launch`: the role of each launch. `launch_ns`: median of the calls that launched a
+    kernel or a memset; 0 without any.
     """
 
     lines: ThreadOrder
-    index: Integers
     thread: Int64
     start_ns: Int64
     end_ns: Int64
     kind: Integers
-    parent: Integers
     own_ns: Integers
     is_blocking: Bool
+    role: Integers
+    spent_ns: Integers
+    step_ns: Integers
+    leads_to: Integers
+    starts: Bool
+    of_launch: Integers
     launch_ns: float
-    """Median length of the calls that launched a kernel or a memset; 0 without any."""
+    parent: Integers
 
-    def __len__(self) -> int:
-        return len(self.index)
+    def own_idle_ns(self, busy: BusyLine) -> Integers:
+        """How long a GPU with this work was idle in each call, without the calls inside it."""
+        return _less_inner(self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns), self.parent)
+
+    def steps(self, call: Int64 | slice, gap: Int64) -> Int64:
+        """Of gaps before calls, those that are steps to a launch, copy or wait; the others are 0."""
+        return _steps(gap, self.leads_to[call], self.launch_ns)
 
 
-def own_idle_ns(calls: CallTable, busy: BusyLine) -> Integers:
-    """How long a GPU with this work was idle in each call, without the calls inside it."""
-    return _less_inner(calls.end_ns - calls.start_ns - busy.within(calls.start_ns, calls.end_ns), calls.parent)
-
-
-def call_table(trace: Trace, launches: Launches) -> CallTable:
+def call_table(trace: Trace, launches: Launches, *, api_is_complete: bool) -> CallTable:
     """All calls of a trace."""
-    api = trace.api
+    api, operations = trace.api, trace.operations
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
-    order = lines.order
 
     def ordered(column: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
-        return column if lines.is_in_order else column[order]
+        return column if lines.is_in_order else column[lines.order]
 
     thread, start, end = ordered(api.thread), ordered(api.start_ns), ordered(api.end_ns)
-    kind = ordered(CudaCalls(api, trace.names).activity())
+    kind = ordered(call_activities(trace))
     parent = _parents(thread, start, end)
     last_end = np.full(len(api), -1, dtype=np.int64)
-    np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
+    np.maximum.at(last_end, launches.call, operations.end_ns[launches.operation])
     last_end = ordered(last_end)
-    starts_work = last_end >= 0
     is_copy = kind == CODES[Activity.COPY]
-    blocking = (kind == CODES[Activity.SYNC]) | (is_copy & starts_work & (end >= last_end))
+    is_blocking = (kind == CODES[Activity.SYNC]) | (is_copy & (last_end >= 0) & (end >= last_end))
+
+    count, started_by, outer = len(api), _outermost(lines, parent, launches), np.flatnonzero(parent < 0)
+    has_inner = len(outer) < count
+    starts = np.zeros(count, dtype=np.bool_)
+    starts[started_by] = True
+    launch_ns = _usual_launch(trace, launches)
+    role = _roles(trace, launches, kind, thread, outer, starts, started_by)
+    outer_thread, outer_start, outer_end = (column[outer] if has_inner else column for column in (thread, start, end))
+    leads_to = _next_work(role, outer_thread)
+    gap = np.zeros(len(outer), dtype=np.int64)
+    np.subtract(outer_start[1:], outer_end[:-1], out=gap[1:], where=outer_thread[1:] == outer_thread[:-1])
+    spent, step = outer_end - outer_start, narrow(_steps(gap, leads_to, launch_ns))
+
+    def of_all(values: Integers) -> Integers:
+        """Values of outermost calls as a column of all calls; 0 for those inside others."""
+        if not has_inner:
+            return values
+        column = np.zeros(count, dtype=values.dtype)
+        column[outer] = values
+        return column
+
+    role = of_all(role)
+    if not api_is_complete:
+        until = np.r_[outer_start[1:], 0]
+        until[np.r_[outer_thread[1:] != outer_thread[:-1], True][: len(until)]] = np.iinfo(np.int64).max
+        spent += np.maximum(np.minimum(_there(trace, launches, role, started_by)[outer], until) - outer_end, 0)
     return CallTable(
         lines=lines,
-        index=order,
         thread=thread,
         start_ns=start,
         end_ns=end,
         kind=kind,
-        parent=parent,
         own_ns=_less_inner(end - start, parent),
-        is_blocking=blocking,
-        launch_ns=_usual_launch(trace, launches),
+        is_blocking=is_blocking,
+        role=role,
+        spent_ns=of_all(narrow(spent)),
+        step_ns=of_all(step),
+        leads_to=of_all(leads_to),
+        starts=starts,
+        of_launch=role[started_by],
+        launch_ns=launch_ns,
+        parent=parent,
     )
 
 
@@ -123,13 +164,11 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     if thread[0] != thread[-1]:  # calls are ordered by thread
         e = end + np.r_[0, np.cumsum(thread[1:] != thread[:-1])] * (int(end.max()) - int(start.min()) + 1)
     is_inner = np.r_[False, e[1:] <= np.maximum.accumulate(e)[:-1]]
-    inner = np.flatnonzero(is_inner)
-    if not len(inner):
-        return parent
-    outer = np.flatnonzero(~is_inner)
-    members = np.union1d(inner, outer[np.searchsorted(outer, inner) - 1])
-    found = nest(start[members], end[members], thread[members]).parent
-    parent[members] = np.where(found >= 0, members[found], -1)
+    inner, outer = np.flatnonzero(is_inner), np.flatnonzero(~is_inner)
+    if len(inner):
+        members = np.union1d(inner, outer[np.searchsorted(outer, inner) - 1])
+        found = nest(start[members], end[members], thread[members]).parent
+        parent[members] = np.where(found >= 0, members[found], -1)
     return parent
 
 
@@ -141,3 +180,81 @@ def _less_inner(values: Int64, parent: Integers) -> Integers:
     own = values.copy()
     np.subtract.at(own, parent[inside], values[inside])
     return narrow(np.maximum(own, 0))
+
+
+def _outermost(lines: ThreadOrder, parent: Integers, launches: Launches) -> Int64:
+    """Of each launch, the place of its call in the table; where that lies inside another, of the outermost."""
+    at = np.asarray(launches.call, dtype=np.int64)
+    if not lines.is_in_order:
+        place = np.empty(len(parent), dtype=np.int64)
+        place[lines.order] = np.arange(len(parent))
+        at = place[at]
+    while (inner := parent[at] >= 0).any():
+        at = np.where(inner, parent[at], at)
+    return at
+
+
+def _roles(
+    trace: Trace, launches: Launches, kind: Integers, thread: Int64, outer: Int64, starts: Bool, started_by: Int64
+) -> Integers:
+    """Of outermost calls. A wait right after a copy belongs to it."""
+    count, kind = len(kind), kind[outer]
+    role = np.zeros(len(outer), dtype=np.int8)
+    is_copy = kind == CODES[Activity.COPY]
+    role[starts[outer] & ((kind == CODES[Activity.LAUNCH]) | is_copy)] = LAUNCH  # a copy inside of the GPU is one, too
+    copies = np.flatnonzero(trace.operations.kind[launches.operation] == GpuOperationKind.MEMCPY)
+    direction = trace.details.copy_kind[launches.operation[copies]]
+    for copied, kinds in ((COPY, FROM_HOST), (READ_BACK, TO_HOST)) if len(copies) else ():
+        marked = np.zeros(count, dtype=np.bool_)
+        marked[started_by[copies[np.isin(direction, kinds)]]] = True
+        role[marked[outer] & is_copy] = copied
+    role[kind == CODES[Activity.ALLOC]] = ALLOCATE
+    role[kind == CODES[Activity.SYNC]] = WAIT
+    matters = np.flatnonzero(kind != CODES[Activity.OTHER])
+    of_thread = thread[outer[matters]]
+    follows = (role[matters[1:]] == WAIT) & (of_thread[1:] == of_thread[:-1])
+    previous, waits = matters[:-1][follows], matters[1:][follows]
+    of_copy = np.isin(role[previous], (COPY, READ_BACK))
+    role[waits[of_copy]] = role[previous[of_copy]]
+    return role
+
+
+def _next_work(role: Integers, thread: Int64) -> Integers:
+    """The role of each call, or, where it has none or allocates, that of the next on its thread that has one."""
+    works = np.flatnonzero((role != NONE) & (role != ALLOCATE))
+    found = np.full(len(role), NONE, dtype=np.int8)
+    if not len(works):
+        return found
+    since = np.diff(works, prepend=-1)  # each call that has one, and those before it that have none
+    stop = works[-1] + 1
+    found[:stop] = np.repeat(role[works], since)
+    if thread[0] != thread[-1]:  # calls are ordered by thread
+        found[:stop][np.repeat(thread[works], since) != thread[:stop]] = NONE
+    return found
+
+
+def _steps(gap: Int64, leads_to: Integers, launch_ns: float) -> Int64:
+    return np.where((gap > 0) & (gap <= (_MOST_CALLS * launch_ns)[leads_to]), gap, 0)
+
+
+def _there(trace: Trace, launches: Launches, role: Integers, started_by: Int64) -> Int64:
+    """When the scalar that each call copies is there: for it the host waits, where waits were not recorded."""
+    size = trace.details.bytes[launches.operation]
+    scalar = np.flatnonzero((role[started_by] == READ_BACK) & (size >= 0) & (size <= SCALAR_BYTES))
+    there = np.zeros(len(role), dtype=np.int64)
+    np.maximum.at(there, started_by[scalar], trace.operations.end_ns[launches.operation[scalar]])
+    return there
+
+
+def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
+    """Which copies only move what is in one GPU's memory."""
+    source, target = details.source_device[copies], details.target_device[copies]
+    between = (source >= 0) & (target >= 0) & (source != target)
+    return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
+
+
+def host_memory(details: OperationDetails, copies: Int64) -> Int64:
+    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
+    kind, to_host = details.copy_kind[copies], details.target[copies]
+    side = np.where(np.isin(kind, FROM_HOST), details.source[copies], np.where(np.isin(kind, TO_HOST), to_host, -1))
+    return np.where(side == MemoryKind.UNKNOWN, -1, side)

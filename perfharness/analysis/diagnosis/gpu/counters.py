@@ -9,8 +9,6 @@ which widens that range where a GPU is seldom at work. A share whose range is to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
@@ -40,30 +38,9 @@ METRICS = {
 NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: nsys's general set of metrics lacks them"
 
 
-@dataclass(frozen=True)
-class _Overlap:
-    """The readings during which some of the operations ran; lengths in ns."""
-
-    rows: Int64
-    length: Int64
-    own: Int64
-    """How long the operations ran in each period."""
-    busy: Int64
-    """How long anything ran on the GPU."""
-
-
-@dataclass(frozen=True)
-class _Share:
-    mean: float
-    low: float
-    high: float
-
-
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
     """Counters of each GPU that the stage's kernels, graphs and memsets ran on; where it has none of these, its copies
-    inside a GPU.
-
-    Empty where the trace has no readings, or the stage no such work.
+    inside a GPU. Empty without readings.
     """
     workload = events.workload
     if workload.trace.gpu_metrics is None:
@@ -87,98 +64,73 @@ def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters
 
 
 def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int64) -> GpuCounters:
-    sampled = _sampled(workload, metrics, gpu)
-    if sampled is None:
+    uuid = workload.gpus.facts[gpu].uuid
+    if uuid is not None and any(device.uuid is not None for device in metrics.gpus):
+        sampled = [position for position, device in enumerate(metrics.gpus) if device.uuid == uuid]
+    else:  # without UUIDs, one GPU can only be that one
+        sampled = [0] if len(metrics.gpus) == 1 and len(workload.gpus) == 1 else []
+    if not sampled:
         return GpuCounters(gpu, ["counters of this GPU: only others were sampled"])
     line = busy_line(workload.trace.operations, operation)
-    overlap = _overlap(metrics, sampled, line, workload.on((gpu,)).busy)
-    covered = int(overlap.own.sum())
+    rows = np.flatnonzero(metrics.gpu == sampled[0])
+    first = np.searchsorted(metrics.end_ns[rows], line.start[0], side="right")
+    rows = rows[first : np.searchsorted(metrics.start_ns[rows], line.end[-1])]
+    rows = rows[line.within(metrics.start_ns[rows], metrics.end_ns[rows]) > 0]
+    start, end = metrics.start_ns[rows], metrics.end_ns[rows]
+    own = line.within(start, end)
+    busy = np.maximum(workload.on((gpu,)).busy.within(start, end), own)
+    covered = int(own.sum())
     if not covered:
         return GpuCounters(gpu, ["counters: no reading lies in the time in which its work ran on the GPU"])
-    missing = [NOT_SAMPLED]
-    shares: dict[str, float] = {}
-    errors: dict[str, float] = {}
+    missing, shares, errors = [NOT_SAMPLED], dict[str, float](), dict[str, float]()
     for name, parts in METRICS.items():
-        share = _share(metrics, overlap, parts)
+        percent = [metrics.percent[part][rows].astype(np.float64) for part in parts if part in metrics.percent]
+        share = _share(np.stack(percent), end - start, own, busy) if len(percent) == len(parts) else None
         if share is None:
             missing.append(f"{name}: the GPU or this nsys has no such counter")
             continue
-        width = (share.high - share.low) / 2
-        if width > MAX_UNCERTAINTY:
+        mean, low, high = share
+        if (high - low) / 2 > MAX_UNCERTAINTY:
             missing.append(
-                f"{name}: between {100 * share.low:.0f} and {100 * share.high:.0f} %, for its work fills too little of "
-                "the readings' periods"
+                f"{name}: between {100 * low:.0f} and {100 * high:.0f} %, for its work fills too little of the "
+                "readings' periods"
             )
             continue
-        shares[name], errors[name] = share.mean, width
-    missing += _sharing(workload, gpu, operation, line)
+        shares[name], errors[name] = mean, (high - low) / 2
+    clock_mhz = None
+    if metrics.clock_mhz is not None:
+        read = metrics.clock_mhz[rows]
+        weight = np.where(read > 0, own, 0)  # a clock of zero is none
+        clock_mhz = float((weight * read).sum()) / float(weight.sum()) if weight.any() else None
     return GpuCounters(
         gpu=gpu,
-        missing=missing,
+        missing=[*missing, *_sharing(workload, gpu, operation, line)],
         seconds=covered / 1e9,
-        sm_active=shares.get("sm_active"),
-        occupancy=shares.get("occupancy"),
-        tensor=shares.get("tensor"),
-        dram=shares.get("dram"),
+        **shares,
         errors=errors,
         uncertainty=max(errors.values(), default=None),
-        sm_clock_mhz=_clock_mhz(metrics, overlap),
+        sm_clock_mhz=clock_mhz,
     )
 
 
-def _sampled(workload: Workload, metrics: GpuMetrics, gpu: int) -> Int64 | None:
-    """Rows of the readings of a GPU of the workload; None where it was not sampled."""
-    uuid = workload.gpus.facts[gpu].uuid
-    if uuid is not None and any(device.uuid is not None for device in metrics.gpus):
-        found = [position for position, device in enumerate(metrics.gpus) if device.uuid == uuid]
-    else:  # without UUIDs, one GPU can only be that one
-        found = [0] if len(metrics.gpus) == 1 and len(workload.gpus) == 1 else []
-    return np.flatnonzero(metrics.gpu == found[0]) if found else None
+def _share(read: Float64, length: Int64, own: Int64, busy: Int64) -> tuple[float, float, float] | None:
+    """Mean of a counter over the operations' time, 0 to 1, and the range that it lies in.
 
-
-def _overlap(metrics: GpuMetrics, sampled: Int64, line: BusyLine, busy: BusyLine) -> _Overlap:
-    start, end = metrics.start_ns[sampled], metrics.end_ns[sampled]
-    first, last = np.searchsorted(end, line.start[0], side="right"), np.searchsorted(start, line.end[-1])
-    rows = sampled[first:last]
-    start, end = start[first:last], end[first:last]
-    own = line.within(start, end)
-    has = own > 0
-    rows, start, end, own = rows[has], start[has], end[has], own[has]
-    return _Overlap(rows, end - start, own, np.maximum(busy.within(start, end), own))
-
-
-def _share(metrics: GpuMetrics, overlap: _Overlap, parts: tuple[GpuMetric, ...]) -> _Share | None:
-    """Mean of a counter over the operations' time, 0 to 1, and the range that it lies in."""
-    if not all(part in metrics.percent for part in parts):
-        return None
-    read = np.stack([metrics.percent[part][overlap.rows] for part in parts]).astype(np.float64)
+    Args:
+        read: by part of the counter and period, per cent.
+        length: of the periods, as how long the operations ran in each (`own`) and how long anything did (`busy`).
+    """
     known = (read >= 0).all(axis=0)
-    own, busy, length = overlap.own[known], overlap.busy[known], overlap.length[known]
+    own, busy, length = own[known], busy[known], length[known]
     total = float(own.sum())
     if not total:
         return None
     percent = read[:, known].sum(axis=0)
-    done = _up_to(percent * length / 100, busy)
-    least = _up_to(np.maximum(percent - BELOW * len(parts), 0) * length / 100, busy)
-    most = _up_to((percent + ABOVE * len(parts)) * length / 100, busy)
+    done = np.minimum(percent * length / 100, busy)
+    least = np.minimum(np.maximum(percent - BELOW * len(read), 0) * length / 100, busy)
+    most = np.minimum((percent + ABOVE * len(read)) * length / 100, own)  # `own` is at most `busy`
     low = np.maximum(least - (busy - own), 0)
-    return _Share(
-        mean=float((done * own / busy).sum()) / total,
-        low=float(low.sum()) / total,
-        high=float(_up_to(most, own).sum()) / total,
-    )
-
-
-def _clock_mhz(metrics: GpuMetrics, overlap: _Overlap) -> float | None:
-    if metrics.clock_mhz is None:
-        return None
-    read = metrics.clock_mhz[overlap.rows]
-    own = np.where(read > 0, overlap.own, 0)  # a clock of zero is none
-    return float((own * read).sum()) / float(own.sum()) if own.any() else None
-
-
-def _up_to(values: Float64, most: Int64) -> Float64:
-    return np.minimum(values, most.astype(np.float64))
+    return float((done * own / busy).sum()) / total, float(low.sum()) / total, float(most.sum()) / total
 
 
 def _sharing(workload: Workload, gpu: int, operation: Int64, line: BusyLine) -> list[str]:
@@ -208,8 +160,7 @@ counted as two (NVIDIA's white papers: 989.4 TFLOP/s of an H100 SXM are 132 mult
 
 def roofline_point(counters: GpuCounters, device: GpuDevice) -> RooflinePoint | None:
     """Achieved operations and bytes per second against the GPU's ceilings; None where a peak or a counter is missing.
-
-    Every tensor operation counts as a multiply-add of 16-bit types, so a rate is at most that.
+    Tensor operations count as multiply-adds of 16-bit types, so a rate is at most that.
     """
     clock_hz = device.clock_hz if counters.sm_clock_mhz is None else counters.sm_clock_mhz * 1e6
     rate = FLOPS_PER_CLOCK.get(device.compute_capability or (0, 0))

@@ -12,7 +12,7 @@ from perfharness.analysis.timeline.gpus import Gpus
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
 from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
+from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, OperationDetails, Trace
 from perfharness.trace.names import by_name
 
 WARP = 32
@@ -27,32 +27,22 @@ SHARED_RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Residency:
-    """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
-
-    `limiter` (an index in `LIMITERS`) is what keeps more blocks away from a multiprocessor;
-    `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
-    share of the GPU's warps that can be resident while the grid runs.
-    """
-
-    limiter: Int64
-    waves: Float64
-    fill: Float64
-    occupancy: Float64
-
-
-@dataclass(frozen=True)
 class KernelGroups:
     """Kernels of one name, device, grid, block, registers and shared memory, a row each.
 
-    `of` is the group of each operation of the trace, -1 for what is no kernel; `example` an operation of each group;
-    `kind` an index in `KINDS_OF_KERNELS`.
+    `of` is the group of each operation (-1: no kernel), `example` an operation of each group, `kind` an index in
+    `KINDS_OF_KERNELS`. How much of its GPU each can use at most, NaN (and -1) where the trace lacks it: `limiter` (in
+    `LIMITERS`) keeps more blocks away from a multiprocessor; `waves` is how often the grid fills the GPU, `fill` the
+    share of multiprocessors that get a block, `occupancy` that of the GPU's warps that can be resident while it runs.
     """
 
     of: Integers
     example: Int64
     kind: Integers
-    residency: Residency
+    limiter: Int64
+    waves: Float64
+    fill: Float64
+    occupancy: Float64
 
     def __len__(self) -> int:
         return len(self.example)
@@ -69,6 +59,7 @@ KIND_PATTERNS = (
     (KernelKind.COMMUNICATION, r"nccl|nvshmem"),
     # Next to or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
     (KernelKind.MEMORY, r"gemv|split_?k_?reduce|im2col|col2im|nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFoldedNhwc"),
+    (KernelKind.FP32, r"ffma|sgemm"),
     # nvjet: cuBLAS 12.8 and newer; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
     (KernelKind.TENSOR_CORE, r"nvjet|xmma|wgmma|[hi]mma|tensor_?op|[shi](8816|1688|16816|16832|884)(?!\d)|tcgen05"),
     (KernelKind.TENSOR_CORE, r"(bf16bf16|f16f16|f8f8|e4m3|e5m2|tf32).*(gemm|fprop)|flash_(fwd|bwd)|flash_attn|fmha"),
@@ -103,42 +94,27 @@ def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
     of = np.full(len(trace.operations), -1, dtype=np.int32)
     of[at] = groups.code
     example = at[groups.first]
-    residency = find_residency(
-        [gpus.facts[position] for position in range(len(gpus))], gpus.of[example],
-        blocks=_volume(details.grid[example]), threads=_volume(details.block[example]),
-        registers=details.registers[example], shared_bytes=details.shared_bytes[example],
-    )  # fmt: skip
     name = np.where(details.full_name[example] >= 0, details.full_name[example], details.name[example])
     kinds = by_name(trace.names, name, lambda text: KINDS_OF_KERNELS.index(kind_of_name(text)))
-    return KernelGroups(of, example, kinds, residency)
+    return KernelGroups(of, example, kinds, *_residency(trace.details, gpus, example))
 
 
-def _volume(shape: Integers) -> Float64:
-    """Blocks of a grid, or threads of a block; NaN where one of the three is not known."""
-    return np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
-
-
-def find_residency(
-    devices: list[GpuDevice], device: Int64, *, blocks: Float64, threads: Float64, registers: Int64,
-    shared_bytes: Int64,
-) -> Residency:  # fmt: skip
-    """How much of its GPU each grid can use at most.
+def _residency(details: OperationDetails, gpus: Gpus, at: Int64) -> tuple[Int64, Float64, Float64, Float64]:
+    """Limiter, waves, fill and occupancy of kernels.
 
     The reckoning of NVIDIA's occupancy calculator (cuda_occupancy.h) for compute capability 5 and newer, with the
-    largest share of the L1 cache as shared memory; the driver may choose less, so this is an upper bound.
-
-    Args:
-        devices: the GPUs, `device` the index of each grid's own among them.
-        device: as above.
-        blocks: of the grid; NaN: not known.
-        threads: of a block; NaN: not known.
-        registers: of a thread; below 0: not known.
-        shared_bytes: of a block, static and dynamic; below 0: not known.
+    largest share of the L1 cache as shared memory; the driver may choose less.
     """
+    # Blocks of a grid, threads of a block; NaN where one of three numbers is not known.
+    blocks, threads = (
+        np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
+        for shape in (details.grid[at], details.block[at])
+    )
+    registers, shared_bytes = details.registers[at], details.shared_bytes[at]
 
     def fact(read: Callable[[GpuDevice], float | None]) -> Float64:
-        values = [read(each) for each in devices]
-        return np.asarray([np.nan if value is None else value for value in values], dtype=np.float64)[device]
+        values = [read(each) for each in gpus.facts]
+        return np.asarray([np.nan if value is None else value for value in values], dtype=np.float64)[gpus.of[at]]
 
     sm_count, max_warps = fact(lambda each: each.sm_count), fact(lambda each: each.max_warps_per_sm)
     warps = np.ceil(threads / WARP)
@@ -159,12 +135,8 @@ def find_residency(
     at_once = per_sm * sm_count
     known = ~np.isnan(at_once) & ~np.isnan(blocks)
     limiter = np.where(blocks < at_once, LIMITERS.index(OccupancyLimiter.GRID), np.argmin(limits, axis=0))
-    return Residency(
-        limiter=np.where(known, limiter, -1),
-        waves=blocks / at_once,
-        fill=np.minimum(blocks / sm_count, 1.0),
-        occupancy=np.minimum(blocks, at_once) * warps / (max_warps * sm_count),
-    )
+    occupancy = np.minimum(blocks, at_once) * warps / (max_warps * sm_count)
+    return np.where(known, limiter, -1), blocks / at_once, np.minimum(blocks / sm_count, 1.0), occupancy
 
 
 def _round_up(values: Float64, unit: int) -> Float64:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.counters import roofline_point
-from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, KernelGroups
+from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload
+from perfharness.analysis.timeline.grouping import sum_by_code
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
-from perfharness.model.result import Float64
 from perfharness.model.trace import GpuOperationKind, Int64
 from perfharness.model.units import NS_PER_MS
 
@@ -59,7 +58,7 @@ class _Parts:
 
     @property
     def products(self) -> float:
-        return self.by_name[KernelKind.TENSOR_CORE] + self.by_name[KernelKind.MATRIX]
+        return sum(self.by_name[kind] for kind in (KernelKind.TENSOR_CORE, KernelKind.FP32, KernelKind.MATRIX))
 
 
 def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
@@ -72,15 +71,15 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     # Shapes and names are those of groups, so that most of this is a matter of few numbers.
     time, group, whole = kernels.length_ns, kernels.group, kernels.time_by_group
     overlapped = workload.overlapped_ns[kernels.operation]
-    overlapped_by_group, is_short = _by_group(groups, group, overlapped), time < SHORT_NS
-    shorts = _by_group(groups, group[is_short], time[is_short])
+    overlapped_by_group, is_short = sum_by_code(group, overlapped, len(groups)), time < SHORT_NS
+    shorts = sum_by_code(group[is_short], time[is_short], len(groups))
     there, is_exchange = whole > 0, groups.kind == KINDS_OF_KERNELS.index(KernelKind.COMMUNICATION)
-    is_small = (groups.residency.fill <= FILL_SHARE) & ~is_exchange  # an exchange takes few blocks, on purpose
+    is_small = (groups.fill <= FILL_SHARE) & ~is_exchange  # an exchange takes few blocks, on purpose
     alone = np.where(is_small, whole - overlapped_by_group, 0.0)
-    short = np.where(is_small, _by_group(groups, group[is_short], overlapped[is_short]), shorts)
-    named = np.bincount(groups.kind, weights=whole - alone - short, minlength=len(KINDS_OF_KERNELS))
+    short = np.where(is_small, sum_by_code(group[is_short], overlapped[is_short], len(groups)), shorts)
+    named = sum_by_code(groups.kind, whole - alone - short, len(KINDS_OF_KERNELS))
     by_name = {each: float(named[position]) for position, each in enumerate(KINDS_OF_KERNELS)}
-    fill, waves = groups.residency.fill[there], groups.residency.waves[there]
+    fill, waves = groups.fill[there], groups.waves[there]
     last_wave = np.where(waves > 1, whole[there] * (1 - waves / np.ceil(waves)), 0.0)
     moved, moving, near_peak = _moved(workload, others)
     peaks = {device.memory_bytes_per_s for device in workload.gpus.facts}
@@ -89,7 +88,11 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     work = float(time.sum() + other_ns.sum())
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = [each for each in counters if each.seconds]
-    shares = {name: _mean(counted, name) for name in COUNTED} if counted else {}
+    shares: dict[str, float] = {}
+    for name in COUNTED if counted else ():  # of all GPUs that it uses, each by the time of its kernels there
+        values = [getattr(each, name) for each in counted]
+        if None not in values:
+            shares[name] = float(np.average(values, weights=[each.seconds for each in counted]))
     limit, basis = _judge(parts, shares)
     shapes_known = not np.isnan(fill).any()
     return GpuLimits(
@@ -111,10 +114,6 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
             point for each in counted if (point := roofline_point(each, workload.gpus.facts[each.gpu])) is not None
         ],
     )
-
-
-def _by_group(groups: KernelGroups, group: Int64, values: npt.NDArray[Any]) -> Float64:
-    return np.bincount(group, weights=values, minlength=len(groups)).astype(np.float64, copy=False)
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
@@ -143,15 +142,7 @@ COUNTED = {
 """Field of `GpuCounters` -> its name in a sentence."""
 
 
-def _mean(counted: Sequence[GpuCounters], name: str) -> float | None:
-    """Of all GPUs that it uses, each by the time of its kernels there; None where one of them lacks the counter."""
-    values = [(one.seconds, getattr(one, name)) for one in counted]
-    if any(value is None for _, value in values):
-        return None
-    return float(sum(seconds * value for seconds, value in values) / sum(seconds for seconds, _ in values))
-
-
-def _judge(parts: _Parts, shares: Mapping[str, float | None]) -> tuple[GpuLimit, Basis | None]:
+def _judge(parts: _Parts, shares: Mapping[str, float]) -> tuple[GpuLimit, Basis | None]:
     """The first rule that holds, the surest evidence first.
 
     Where most of the work is the exchange with other GPUs, what pipes, memory and multiprocessors do says nothing.
@@ -171,10 +162,8 @@ def _judge(parts: _Parts, shares: Mapping[str, float | None]) -> tuple[GpuLimit,
     return next(((limit, basis) for holds, limit, basis in rules if holds), (GpuLimit.CANNOT_TELL, None))
 
 
-def _evidence(
-    parts: _Parts, shares: Mapping[str, float | None], moved_gb_per_s: float, *, with_names: bool
-) -> list[str]:
-    counted = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items() if share is not None]
+def _evidence(parts: _Parts, shares: Mapping[str, float], moved_gb_per_s: float, *, with_names: bool) -> list[str]:
+    counted = [f"{COUNTED[name]} {100 * share:.0f} %" for name, share in shares.items()]
     by_name = parts.by_name if with_names else dict.fromkeys(parts.by_name, 0.0)
     products = parts.products if with_names else 0.0
     sentences = (
@@ -187,6 +176,7 @@ def _evidence(
         (by_name[KernelKind.MEMORY], "are kernels that, by their names, move data more than they compute"),
         (products, "are kernels that, by their names, multiply matrices or convolve"),
         (by_name[KernelKind.TENSOR_CORE], "are kernels that, by their names, use tensor cores"),
+        (by_name[KernelKind.FP32], "are FP32 products that, by their names, do not use tensor cores"),
         (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
         (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
     )

@@ -8,15 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.gpu.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table, own_idle_ns
+from perfharness.analysis.diagnosis.gpu.calls import TO_HOST, CallTable, call_table
 from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
 from perfharness.analysis.diagnosis.thread_readings import ThreadReadings, thread_times
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageRows
-from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
+from perfharness.analysis.timeline.busy import BusyLine, expand, overlaps
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
-from perfharness.analysis.timeline.grouping import unique
+from perfharness.analysis.timeline.grouping import sum_by_code, unique
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, Integers, Trace
 from perfharness.model.units import NS_PER_MS
@@ -38,27 +37,11 @@ class OtherProcesses:
 
 @dataclass(frozen=True)
 class SomeGpus:
-    """Some GPUs of a trace: all work, that of kernels, memsets and graphs, and how long each call found them idle."""
+    """When some GPUs of a trace were at work, on something else than copies, and how long each call found them idle."""
 
-    workload: Workload
-    is_mine: Bool
-
-    @cached_property
-    def busy(self) -> BusyLine:
-        """When they were at work."""
-        return busy_line(self.workload.trace.operations, self.is_mine)
-
-    @cached_property
-    def compute(self) -> BusyLine:
-        """When they were at work on something else than copies."""
-        operations = self.workload.trace.operations
-        is_copy = operations.kind == GpuOperationKind.MEMCPY
-        return busy_line(operations, self.is_mine & ~is_copy) if is_copy.any() else self.busy
-
-    @cached_property
-    def own_idle_ns(self) -> Integers:
-        """Of each call, without the calls inside it."""
-        return own_idle_ns(self.workload.calls, self.busy)
+    busy: BusyLine
+    compute: BusyLine
+    own_idle_ns: Integers
 
 
 @dataclass(frozen=True)
@@ -85,20 +68,9 @@ class Workload:
         return self.trace.meta.has_all_calls or self.trace.meta.gpu_coverage == "no_gpu_work"
 
     @cached_property
-    def launch_lines(self) -> ThreadOrder:
-        """Launches by thread and start of the call."""
-        call = self.analysis.launches.call
-        return ThreadOrder(self.trace.api.thread[call], self.trace.api.start_ns[call])
-
-    @cached_property
     def calls(self) -> CallTable:
         """All CUDA calls."""
-        return call_table(self.trace, self.analysis.launches)
-
-    @cached_property
-    def roles(self) -> CallRoles:
-        """What each call is for."""
-        return call_roles(self.trace, self.calls, self.analysis.launches, api_is_complete=self.has_all_calls)
+        return call_table(self.trace, self.analysis.launches, api_is_complete=self.has_all_calls)
 
     @cached_property
     def gpus(self) -> Gpus:
@@ -113,15 +85,18 @@ class Workload:
     def on(self, gpus: tuple[int, ...]) -> SomeGpus:
         """Only these GPUs, by index: what others do is not a stage's that does not use them."""
         if gpus not in self._on:
-            of = self.gpus.of
+            of, operations = self.gpus.of, self.trace.operations
             is_mine = np.isin(of, gpus) if len(gpus) < len(self.gpus) else np.ones(len(of), dtype=np.bool_)
-            self._on[gpus] = SomeGpus(self, is_mine)
+            is_copy = operations.kind == GpuOperationKind.MEMCPY
+            busy = busy_line(operations, is_mine)
+            compute = busy_line(operations, is_mine & ~is_copy) if is_copy.any() else busy
+            self._on[gpus] = SomeGpus(busy, compute, self.calls.own_idle_ns(busy))
         return self._on[gpus]
 
     @cached_property
     def compiling(self) -> ThreadReadings:
         """How long threads compiled, as recorders read it."""
-        return thread_times(self.trace).compiling
+        return thread_times(self.trace)[-1]
 
     @cached_property
     def is_new_kernel(self) -> Bool:
@@ -174,10 +149,8 @@ class StageKernels:
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders).
-
-    `launch_of` and `call_of`: the range that each belongs to; `gpus`: those that the stage uses, or, where it started
-    nothing, all.
+    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders), each
+    with its range (`…_of`).
     """
 
     workload: Workload
@@ -229,8 +202,7 @@ class StageEvents:
         if not is_kernel.all():
             kernel, length = kernel[is_kernel], length[is_kernel]
         group = groups.of[kernel]
-        time = np.bincount(group, weights=length, minlength=len(groups)).astype(np.float64, copy=False)
-        return StageKernels(kernel, length, group, time)
+        return StageKernels(kernel, length, group, sum_by_code(group, length, len(groups)))
 
     @cached_property
     def blocking(self) -> Int64:
@@ -259,8 +231,7 @@ def stage_events(workload: Workload, stage: StageRows) -> StageEvents:
     start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
     last = np.maximum(end - 1, start)
     reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, last)
-    launch, launch_of = expand(*workload.launch_lines.slices(thread, start, reach))
+    launches = workload.analysis.launches
+    launch, launch_of = expand(*launches.lines.slices(thread, start, reach))
     call, call_of = expand(*workload.calls.lines.slices(thread, start, reach))
-    launch = workload.launch_lines.order[launch] if len(launch) else launch
-    operation = workload.analysis.launches.operation[launch]
-    return StageEvents(workload, stage, start, end, launch, launch_of, call, call_of, operation)
+    return StageEvents(workload, stage, start, end, launch, launch_of, call, call_of, launches.operation[launch])

@@ -1,1 +1,0 @@
-"""A comparison as a table for a terminal, and as Markdown for a pull request."""

@@ -1,0 +1,226 @@
+"""A comparison of versions: what is decided in one sentence, the figures, and what a reader must know."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
+from perfharness.render.numbers import NOT_MEASURED, milliseconds, percent, significant
+from perfharness.runs.comparison.conclusion import FACTOR, WIDE, may_be_the_machine
+from perfharness.runs.comparison.limits import PERCENT, LimitResult
+from perfharness.runs.comparison.result import (
+    ComparedRow,
+    ComparedSide,
+    ComparedVersion,
+    Comparison,
+    EnvironmentDifference,
+    GradedAdvice,
+    UnmatchedStage,
+    Verdict,
+)
+from perfharness.runs.figures import METRICS
+
+ORDER: tuple[Verdict, ...] = ("slower", "faster", "undecided", "not-comparable", "same")
+"""Of verdicts, what a reader asks for first."""
+
+WORDS = {"undecided": "not proven", "not-comparable": "not comparable"}
+STYLES: dict[str, Style] = {"slower": "error", "faster": "good", "undecided": "warning", "not-comparable": "warning"}
+
+RATES_AND_TIMES = ("ms", "items/s", "requests/s")
+MORE_OR_LESS = {"slower": "more", "faster": "less"}
+"""What a verdict is called where the figure is no time and no rate."""
+
+COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}\b")
+
+NAMED = 3
+"""Figures that a note names; the others are counted."""
+
+ORDERS = {
+    "in-turns": "measured in turns",
+    "one-after-the-other": "one measured after the other",
+    "unknown": "measured in an order that is not known",
+}
+
+COLUMNS = (
+    Column("stage"),
+    Column("figure"),
+    Column("base", "number", "mean, ± spread between launches", drop=2),
+    Column("new", "number", "mean, ± spread between launches", drop=1),
+    Column("change", "number"),
+    Column("interval", "number", "the one that the verdict rests on, corrected for the number of rows", drop=3),
+    Column("verdict"),
+)
+
+
+def compare_view(comparison: Comparison, *, fold: bool = False, charts: bool = False) -> list[Block]:
+    """One table per version.
+
+    Args:
+        fold: show what changed first, and fold the rest.
+        charts: draw the changes.
+    """
+    blocks: list[Block] = []
+    for number, version in enumerate(comparison.versions):
+        if blocks and not fold:
+            blocks.append(Paragraph(""))
+        blocks += _version(comparison, version, fold=fold)
+        if charts:
+            from perfharness.render.charts.report import comparison_picture  # its libraries take long to load
+
+            labels = [_stage(row) for row in version.rows]
+            picture = comparison_picture(f"comparison_{number}", version, labels)
+            blocks += [] if picture is None else [Chart(picture)]
+    if comparison.limits:
+        blocks.append(Items([Span(_limit(one), "error" if one.failed else "") for one in comparison.limits]))
+    return blocks
+
+
+def _stage(row: ComparedRow) -> str:
+    """The stage's path, and its new one where that differs; of the run, a word."""
+    if not row.stage:
+        return "(run)"
+    return row.stage if row.new_stage is None else f"{row.stage} -> {row.new_stage}"
+
+
+def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) -> Iterator[Block]:
+    yield Paragraph(Span(version.conclusion, "bold"))
+    name = f"comparison with {version.side.name}"
+    if fold:
+        changed = [row for row in version.rows if row.is_proven]
+        rest = [row for row in version.rows if row not in changed]
+        if changed:
+            yield Table(name, COLUMNS, _rows(version, sorted(changed, key=lambda row: ORDER.index(row.verdict))))
+        if rest:
+            yield Details(_counts(rest), [Table(name, COLUMNS, _rows(version, rest))])
+    elif version.rows:
+        yield Table(name, COLUMNS, _rows(version, version.rows, once=True))
+    sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, comparison.base))
+    rule = f"differences from {percent(comparison.rule.min_effect)} on count"
+    if comparison.rows_tested:
+        alarms = f"at most {percent(comparison.rule.alpha)} false alarms in all {comparison.rows_tested} rows together"
+        rule = f"{rule}, {alarms}"
+    yield Paragraph(f"{sides}, {ORDERS[version.order]}: {_counts(version.rows)}; {rule}.", "note")
+    graded = [one for place, one in enumerate(version.advice) if one.is_proven or not place]
+    if notes := [*map(_advice, graded[:NAMED]), *_notes(version)]:
+        yield Items(notes)
+
+
+def _rows(version: ComparedVersion, rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str | Span]]:
+    """A row per figure; `once`: consecutive rows of a stage name it once."""
+    found: list[list[str | Span]] = []
+    before = None
+    for row in rows:
+        metric = METRICS[row.metric]
+        found.append(
+            [
+                "" if once and row.stage == before else _stage(row),
+                f"{metric.label}, {'MB' if metric.unit == 'bytes' else metric.unit}",
+                _amount(row.base.mean, row.unit) + _spread(row.base.spread),
+                _amount(row.new.mean, row.unit) + _spread(row.new.spread),
+                _change(row.ratio),
+                _interval(row),
+                Span(_verdict(row, version.machine_ratio), STYLES.get(row.verdict, "")),
+            ]
+        )
+        before = row.stage
+    return found
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return NOT_MEASURED
+    return significant(value / 1e6 if unit == "bytes" else value)
+
+
+def _spread(spread: float | None) -> str:
+    return "" if spread is None else f" ±{percent(spread, 1)}"
+
+
+def _change(ratio: float | None) -> str:
+    if ratio is None:
+        return NOT_MEASURED
+    return f"x{ratio:.3g}" if not 1 / FACTOR <= ratio <= FACTOR else f"{100 * (ratio - 1):+.1f} %"
+
+
+def _interval(row: ComparedRow) -> str:
+    """`+8.1 to +12.0 %`; of a wide one the end that is proven, or nothing."""
+    found = row.judged_by
+    if found is None or (found.high > WIDE * found.low and not row.is_proven):
+        return NOT_MEASURED
+    if found.high > WIDE * found.low:
+        return f"beyond {_change(found.low if found.low > 1 else found.high)}"
+    if found.high > FACTOR or found.low < 1 / FACTOR:
+        return f"x{found.low:.3g} to x{found.high:.3g}"
+    return f"{100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f} %"
+
+
+def _verdict(row: ComparedRow, machine_ratio: float | None) -> str:
+    text = WORDS.get(row.verdict, row.verdict)
+    if row.unit not in RATES_AND_TIMES:
+        text = MORE_OR_LESS.get(text, text)
+    elif may_be_the_machine(row, machine_ratio):
+        return f"{text}, as the machine"
+    is_open = row.verdict == "undecided" and row.launches_needed is not None
+    return f"{text} (try {row.launches_needed} launches per side)" if is_open else text
+
+
+def _counts(rows: Iterable[ComparedRow]) -> str:
+    """`2 slower, 5 same`."""
+    found = Counter(row.verdict for row in rows)
+    texts = [f"{found[verdict]} {WORDS.get(verdict, verdict)}" for verdict in ORDER if found[verdict]]
+    return ", ".join(texts) or "nothing to compare"
+
+
+def _launches(side: ComparedSide) -> str:
+    return f"{side.used} launch{'es' if side.used != 1 else ''}"
+
+
+def _advice(one: GradedAdvice) -> str:
+    got = f"got {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
+    what = one.cause if one.advice.startswith("Add --explain") else one.advice[0].lower() + one.advice[1:]
+    doubt = "" if one.is_proven else " (not proven)"
+    stage = one.stage.rpartition("/")[2]
+    return f"advice for {stage}: {what}: promised up to {milliseconds(one.promised_ms)}, {got}{doubt}"
+
+
+def _limit(result: LimitResult) -> str:
+    outcome = "FAILED" if result.failed else "kept"
+    if result.value is None:
+        return f"{outcome}: {result.limit}: {result.reason} ({result.version})"
+    unit = result.unit or ""
+    value = f"{result.value:+.1f}" if unit == PERCENT else _amount(result.value, unit)
+    of = f"mean of {result.launches}" if result.launches > 1 else "one launch"
+    return f"{outcome}: {result.limit}: {value} {'MB' if unit == 'bytes' else unit}, {of} ({result.version})"
+
+
+def _notes(version: ComparedVersion) -> list[str]:
+    """What a reader must know: differences, what was not compared, remarks."""
+    found = [f"differs: {_difference(one)}" for one in version.differences]
+    for side, name in (("base", "the base"), ("new", version.side.name)):
+        stages = [_stage_time(one) for one in version.unmatched if one.side == side]
+        if stages:
+            hint = " (--map OLD=NEW for stages with a new name)" if side == "base" else ""
+            found.append(f"only in {name}: {', '.join(stages)}{hint}")
+    missing: dict[str, list[str]] = {}
+    for one in version.not_compared:
+        missing.setdefault(one.reason, []).append(f"{one.stage}.{one.metric}" if one.stage else one.metric)
+    for reason, names in missing.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        found.append(f"not compared: {', '.join(names[:NAMED])}{more}: {reason}")
+    reasons = Counter(row.reason for row in version.rows if row.reason and row.launches_needed is None)
+    found += [f"{count} not proven or not comparable: {reason}" for reason, count in reasons.items()]
+    return [*found, *version.remarks]
+
+
+def _difference(one: EnvironmentDifference) -> str:
+    sides = " -> ".join(" or ".join(value or "not recorded" for value in side) for side in (one.base, one.new))
+    mark = "" if not one.decides else ", allowed" if one.allowed else f": not comparable ({one.reason})"
+    return f"{one.name}: {COMMIT.sub(lambda found: found[1], sides)}{mark}"
+
+
+def _stage_time(one: UnmatchedStage) -> str:
+    times = [("CPU", one.cpu_ms), ("GPU", one.gpu_ms)]
+    text = ", ".join(f"{milliseconds(value)} {name}" for name, value in times if value)
+    return f"{one.stage} ({text})" if text else one.stage

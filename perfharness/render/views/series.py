@@ -1,0 +1,204 @@
+"""Several launches: repeats, numbers of processes, cold starts, and what tracing costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfharness.model.result import path_of
+from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figures, Items, Paragraph, Section, Table
+from perfharness.render.charts.scaling import scaling_picture
+from perfharness.render.numbers import ms, number
+from perfharness.render.views.names import row_names
+from perfharness.runs.figures import QUANTILES
+from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
+from perfharness.runs.series.overhead import percent
+
+MAX_STAGES = 40
+
+REPEATED = {
+    "CPU": ("cpu_time", 0),
+    "p50": ("cpu_time_p50", 3),
+    "p95": ("cpu_time_p95", 4),
+    "GPU": ("gpu_time", 1),
+    "busy": ("gpu_busy_time", 5),
+    "CPU/item": ("cpu_time_per_item", 2),
+    "GPU/item": ("gpu_time_per_item", 6),
+}
+"""Heading -> metric, and its priority for removal on a narrow terminal, the largest first."""
+
+SCALED = {
+    "items_per_second": Column("items/s", "number"),
+    "speedup": Column("speed-up", "number", drop=1),
+    "efficiency": Column("efficiency", "share", has_bar=True, drop=4),
+    "slowdown": Column("slowdown", "number", drop=7),
+    "latency_p50_ms": Column("p50", "ms", drop=2),
+    "latency_p99_ms": Column("p99", "ms", drop=3),
+    "gpu_busy_share": Column("GPU busy", "share", has_bar=True, drop=5),
+    "gpu_power_w": Column("W", "number", drop=6),
+}
+"""Figure of a launch with some number of processes -> its column."""
+
+STARTED = {
+    "process_to_first_batch_ms": "to the first batch",
+    "interpreter_and_imports_ms": "  interpreter and imports",
+    "cuda_context_ms": "  CUDA context",
+    "model_load_ms": "  model load",
+    "start_barrier_wait_ms": "  start barrier",
+    "other_ms": "  other",
+    "first_batch_ms": "first batch",
+    "process_to_first_result_ms": "to the first result",
+    "process_ms": "  interpreter, perfharness",
+    "import_ms": "  import of the framework",
+    "build_ms": "  build",
+    "load_ms": "  load",
+    "allocate_ms": "  allocate",
+    "first_inference_ms": "  first inference",
+}
+"""Figure of a start -> its name."""
+
+OF_LAUNCHES = {"items_per_second": "items/s", "duration_s": "process, s", "cpu_s": "CPU time of processes, s"}
+"""Figure of a whole launch -> its name."""
+
+TITLES = {
+    "repeat": "Over launches",
+    "processes": "Scaling over processes",
+    "cold": "Cold starts",
+    "overhead": "What tracing costs",
+}
+
+
+def series_view(series: Series) -> list[Block]:
+    """What the launches come to, then those that were not measured."""
+    tables = {"repeat": _repeat, "processes": _processes, "cold": _cold, "overhead": _overhead}
+    blocks = [] if series.conclusion is None else [Paragraph(series.conclusion)]
+    reasons = {row.reason: row.folder for row in reversed(series.not_measured)}  # each once
+    missing = [f"{folder}: {reason}" for reason, folder in reversed(reasons.items())]
+    return [*blocks, *tables[series.kind](series), *([Items(missing)] if missing else [])]
+
+
+def series_section(series: Series, shown: str | None = None) -> Section:
+    """The same for a report.
+
+    Args:
+        shown: the folder of the one launch that the report goes on with; None: all of them.
+    """
+    blocks = series_view(series)
+    if series.kind == "processes":
+        blocks.append(Chart(scaling_picture(series)))
+    if series.findings:
+        blocks.append(Items([f"{one.message}. {one.hint}".rstrip() for one in series.findings]))
+    if shown is not None:
+        text = f"What follows is {shown}, the launch in the middle by the time of its batches."
+        blocks.append(Paragraph(text, "note"))
+    return Section(TITLES[series.kind], blocks)
+
+
+def mean_text(one: Summary | None) -> Cell:
+    """Mean and half of the interval, in milliseconds."""
+    if one is None or one.mean is None:
+        return None
+    if one.low is None or one.high is None:
+        return ms(one.mean)
+    return f"{ms(one.mean)} ±{ms((one.high - one.low) / 2)}"
+
+
+def _repeat(series: Series) -> Iterator[Block]:
+    for label in series.summary:
+        yield from _means(series, label)
+
+
+def _means(series: Series, label: str) -> Iterator[Block]:
+    count, summary = len(series.measured(label)), series.summary[label]
+    stages = {path: metrics for path, metrics in summary.items() if path != WHOLE}
+    columns = {
+        metric: Column(heading, "ms", drop=drop)
+        for heading, (metric, drop) in REPEATED.items()
+        if any(metric in metrics and metrics[metric].count for metrics in stages.values())
+    }
+    cells = {path: [mean_text(metrics.get(metric)) for metric in columns] for path, metrics in stages.items()}
+    name = f"{label}: " if len(series.summary) > 1 else ""
+    of = f"{name}mean of {count} launch{'es' if count > 1 else ''} ± half of its 95 % interval"
+    yield from _stages("launches", list(columns.values()), cells, f"ms per batch, without warm-up: {of}")
+    rate = summary.get(WHOLE, {}).get("items_per_second")
+    if rate is None or rate.mean is None:
+        reason = "no launch has it" if rate is None else rate.reason
+        yield Paragraph(f"Throughput not measured: {reason}.")
+    else:
+        half = "" if rate.low is None or rate.high is None else f" ±{number((rate.high - rate.low) / 2)}"
+        yield Figures([Figure("Throughput", f"{number(rate.mean)}{half} items/s")])
+
+
+def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
+    """A table with a row for each stage."""
+    shown = list(cells)[:MAX_STAGES]
+    if not shown:
+        return
+    names = row_names([path_of(path) for path in shown])
+    rows = [[name, *cells[path]] for name, path in zip(names, shown, strict=True)]
+    yield Table(name, [Column("stage"), *columns], rows, note)
+    if len(cells) > MAX_STAGES:
+        yield Paragraph(f"{len(cells) - MAX_STAGES} more stages are in series.json.", "note")
+
+
+def _processes(series: Series) -> Iterator[Block]:
+    figures = [row.figures.get(WHOLE, {}) for row in series.rows]
+    columns = {name: column for name, column in SCALED.items() if any(found.get(name) for found in figures)}
+    rows: list[list[Cell]] = []
+    for row, found in zip(series.rows, figures, strict=True):
+        remarks = [row.reason if row.status == "ok" else row.status.replace("_", " "), *row.findings]
+        rows.append([row.num_processes, *map(found.get, columns), "; ".join(filter(None, remarks))])
+    if columns:
+        yield Table("scaling", [Column("-np", "count"), *columns.values(), Column("remark")], rows)
+
+
+def _cold(series: Series) -> Iterator[Block]:
+    labels = [label for label in ("cold", "warm") if label in series.summary]
+    found = [series.summary[label].get(WHOLE, {}) for label in labels]
+    columns = [Column("ms, median (range)"), *(Column(f"{label} cache", "ms") for label in labels)]
+    rows: list[list[Cell]] = [
+        [title, *(_range(summary.get(name)) for summary in found)]
+        for name, title in STARTED.items()
+        if any(name in summary for summary in found)
+    ]
+    if rows:
+        yield Table("cold starts", columns, rows)
+
+
+def _range(one: Summary | None) -> Cell:
+    if one is None or one.median is None:
+        return None
+    return f"{one.median:.1f} ({one.min:.1f} to {one.max:.1f})"
+
+
+def _overhead(series: Series) -> Iterator[Block]:
+    sides = [series.summary.get(label, {}) for label in (UNTRACED, TRACED)]
+    added = [Column("untraced", "ms"), Column("traced", "ms", drop=1), Column("overhead", "share")]
+    columns = [*added, Column("95 %", "share", drop=2)]
+    cells = {
+        path: [*(mean_text(side.get(path, {}).get("cpu_time")) for side in sides), *_added(found.get("cpu_time"))]
+        for path, found in series.overhead.items()
+        if path != WHOLE
+    }
+    yield from _stages("overhead", columns, cells, "ms per batch, without warm-up: mean ± half of its 95 % interval")
+    for path in series.loops:
+        times = sides[0].get(path, {})
+        shown = {name: mean_text(times.get(f"cpu_time_{name}")) for name in QUANTILES}
+        texts = [f"{name} {text}" for name, text in shown.items() if text is not None]
+        if texts:
+            yield Paragraph(f"Untraced latency of {path}, ms: {', '.join(texts)}")
+    whole = series.overhead.get(WHOLE, {})
+    rows: list[list[Cell]] = [
+        [title, *(mean_text(side.get(WHOLE, {}).get(name)) for side in sides), *_added(whole[name])]
+        for name, title in OF_LAUNCHES.items()
+        if name in whole
+    ]
+    if rows:
+        yield Table("overhead of launches", [Column("per launch"), *columns], rows)
+
+
+def _added(one: Overhead | None) -> list[Cell]:
+    """An overhead and its interval."""
+    if one is None or one.overhead is None:
+        return [None, None]
+    interval = None if one.low is None else f"{percent(one.low)} to {percent(one.high)}"
+    return [percent(one.overhead), interval]

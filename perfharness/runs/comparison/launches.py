@@ -1,0 +1,291 @@
+"""What a comparison takes of one launch: its figures by stage, and the environment that they were measured in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfharness.errors import ResultError, UsageError
+from perfharness.model.conditions import CLOCKS
+from perfharness.model.findings import Severity
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.comparison.load_tests import read_load_test
+from perfharness.runs.figures import LATENCY, METRICS, Figure, figures_of_stages, stage_entries, value_at
+from perfharness.runs.files.inputs import Located
+from perfharness.runs.files.json_files import json_bytes, read_results
+from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
+from perfharness.runs.files.startup_file import startup_of
+from perfharness.runs.series.machine import LaunchConditions, conditions_of
+
+
+@dataclass(frozen=True)
+class LaunchFigures:
+    """One launch.
+
+    Attributes:
+        folder: of the run, or the file.
+        created: UTC, ISO 8601; None: not known.
+        problem: why it cannot stand for its side; None: it can.
+        figures: None where it could not be measured; `reasons` may have why.
+        environment: what it ran on and how, by name, as text; None: not recorded.
+        start_unix_ns: of its first process; None: not known.
+        errors: codes of the findings that put numbers in doubt.
+        conditions: what is known about the machine meanwhile.
+        invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
+        batches: mean number of items by the path of each batch, whose latency is judged; None: not counted.
+        command: the command line that made it.
+    """
+
+    folder: Path
+    run_id: str
+    created: str | None
+    problem: str | None
+    figures: Mapping[Figure, float | None]
+    reasons: Mapping[Figure, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    start_unix_ns: int | None = None
+    errors: tuple[str, ...] = ()
+    conditions: LaunchConditions | None = None
+    invalid: str | None = None
+    batches: Mapping[StagePath, float | None] = field(default_factory=dict)
+    command: Sequence[str] = ()
+
+    @property
+    def paths(self) -> list[StagePath]:
+        """Of its stages, in order."""
+        return list(dict.fromkeys(figure.path for figure in self.figures if figure.path))
+
+
+def values_of(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
+    """A figure of each launch that has it."""
+    return [value for launch in launches if (value := launch.figures.get(figure)) is not None]
+
+
+def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
+    """The stages of all launches, in order."""
+    return list(dict.fromkeys(path for launch in launches for path in launch.paths))
+
+
+def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
+    """The launches that a path names: a run, a process of one, all launches of a repeat, or a trace.
+
+    Args:
+        read_as: how a trace is read; a run has been.
+
+    Raises:
+        ResultError: it is none of these, or cannot be read.
+        TraceError: a trace cannot be read.
+        UsageError: a run is to be read in another way.
+    """
+    if located.trace is not None:
+        return [read_trace(located.trace, read_as)]
+    if read_as != AS_LAUNCHED:
+        raise UsageError(
+            f"{located.path} is a run, whose results are compared as they are; -w, --domain and --batch-pattern are "
+            f"for traces: compute the results again with `perfharness analyze {located.path}` and these options"
+        )
+    if located.is_series and not all(run.name.startswith("launch_") for run in located.runs):
+        names = ", ".join(run.name for run in located.runs)
+        raise ResultError(f"{located.path} holds launches that differ on purpose; name those to compare: {names}")
+    return [read_launch(run, located.process) for run in located.runs]
+
+
+def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
+    """A launch, or one process of it, from its result files.
+
+    Raises `ResultError` where there are none, or they cannot be read.
+    """
+    manifest = read_manifest(folder)
+    records = [record for record in manifest.measured_processes if process in (None, record.folder)]
+    path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
+    tree = read_results(path)
+    below = [one.folder for one in manifest.measured_processes if process and one.folder.startswith(f"{process}/")]
+    if tree is None and below:
+        raise ResultError(f"{process} measured nothing itself; name a process that it started: {', '.join(below[:5])}")
+    if tree is None:
+        raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
+    stages = tree.get("stats_minus_warmup")
+    if not isinstance(stages, dict):
+        raise ResultError(f"{path} has no stages; write it again: perfharness analyze {folder}")
+    measured = list(_figures_of_run(folder, records, tree, process))
+    batches, environment = batches_of(stages), environment_of(manifest, records)
+    errors = {
+        one["code"] for one in tree.get("meta", {}).get("findings", []) if one.get("severity") == Severity.ERROR.value
+    }
+    bad = next((record for record in manifest.processes if record.ended != "ok"), None)
+    problem = f"{bad.folder} ended: {bad.ended}" if bad else None
+    test = read_load_test(folder) if process is None else None
+    if test is not None:
+        measured += [(figure, one.value, one.reason) for figure, one in test.figures.items()]
+        environment |= test.environment
+        batches[LATENCY] = None
+        errors -= test.of_no_concern
+        errors |= {one.code for one in test.findings if one.severity is Severity.ERROR}
+        problem = problem or test.problem
+    figures = dict(figures_of_stages(stages)) | {figure: value for figure, value, _ in measured}
+    if problem is None and not any(value is not None for value in figures.values()):
+        problem = "it has no numbers"
+    return LaunchFigures(
+        folder=folder,
+        run_id=manifest.run_id,
+        created=manifest.created,
+        problem=problem,
+        figures=figures,
+        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
+        environment=environment,
+        start_unix_ns=min((one.start_unix_ns for one in records if one.start_unix_ns is not None), default=None),
+        errors=tuple(sorted(errors)),
+        conditions=conditions_of(str(folder), manifest, tree),
+        invalid=None if test is None else test.invalid,
+        batches=batches,
+        command=manifest.command,
+    )
+
+
+def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
+    """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
+    options = read_as.options()
+    opened = analyze_trace(path, options, with_diagnosis=False)
+    result, meta = opened.result, opened.trace_meta
+    stages = orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]
+    figures = dict(figures_of_stages(stages))
+    errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}
+    return LaunchFigures(
+        folder=path,
+        run_id=f"trace {path.resolve()}",
+        created=None,
+        problem=None if any(value is not None for value in figures.values()) else "it has no batches",
+        figures=figures,
+        environment={
+            "gpu": f"1 x {meta.device_names[0]}" if len(meta.device_names) == 1 else None,
+            "tracer": meta.tracer,
+            "tracer version": meta.tracer_version,
+            "warm-up": f"{options.warmup_batches} batches",
+            "driver": meta.driver,
+        },
+        start_unix_ns=meta.session_start_unix_ns,
+        errors=tuple(sorted(errors)),
+        batches=batches_of(stages),
+    )
+
+
+# ---- figures ----
+
+
+def batches_of(stages: Mapping[str, Any]) -> dict[StagePath, float | None]:
+    """Mean number of items of a batch, by its path."""
+    counts = {path: entry["total_items"] for path, entry in stage_entries(stages) if "total_items" in entry}
+    return {path: count.get("mean") if isinstance(count, dict) else None for path, count in counts.items()}
+
+
+Measured = tuple[Figure, float | None, str | None]
+"""A figure, its value, and why it has none."""
+
+
+def _figures_of_run(
+    folder: Path, records: Sequence[ProcessRecord], tree: Mapping[str, Any], process: str | None
+) -> Iterator[Measured]:
+    if throughput := tree.get("throughput"):
+        yield Figure((), "throughput"), value_at(tree, METRICS["throughput"]), throughput["reason"]
+    startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
+    times = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
+    known = [float(time) for time in times if time is not None]
+    start_up = sum(known) / len(known) if known and len(known) == len(times) else None
+    yield Figure((), "start_up"), start_up, "the time of the first batch is not known of every process"
+    metrics = tree.get("gpu_metrics") or {}
+    every = [tree.get("process_metrics")] if process else list(metrics.get("processes", {}).values())
+    processes: list[dict[str, Any]] = [one for one in every if one]
+    if processes and len(processes) == len(every):
+        yield _memory("host_memory", [one["resident_memory"] for one in processes])
+        if any(one["gpu_uuid"] is not None or one.get("gpu_uuids") for one in processes):
+            yield _memory("gpu_memory", [one["gpu_memory"] for one in processes])
+    energy = tree.get("energy")
+    if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
+        yield Figure((), "energy_per_item"), value_at(tree, METRICS["energy_per_item"]), energy.get("reason")
+
+
+def _memory(name: str, processes: Sequence[Mapping[str, Any]]) -> Measured:
+    """The peaks of all processes together."""
+    unknown = next((one for one in processes if one["peak_bytes"] is None), None)
+    if unknown is not None:
+        return Figure((), name), None, unknown["reason"]
+    return Figure((), name), float(sum(one["peak_bytes"] for one in processes)), None
+
+
+# ---- environment ----
+
+VALIDITY = "validity"
+"""Of a test: whether it may be compared, by its own verdict."""
+
+DECIDING = {
+    "gpu": "other GPUs",
+    "cpu": "other CPUs",
+    "tracer": "another tracer, which costs another time",
+    "processes": "another number of processes, which share the machine",
+    "warm-up": "other batches excluded",
+    "clocks": "clocks held at their maximum on one side",
+    "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
+    "batches": "other batches traced, so others measured",
+    "load": "other loads",
+    VALIDITY: "no test that is INVALID by LoadGen's own verdict is evidence",
+    "pass": "a profiling pass, which may cost time, on one side",
+}
+"""Differences that make a comparison meaningless unless they are what is compared, and why."""
+
+
+def environment_of(manifest: RunManifest, records: Sequence[ProcessRecord]) -> dict[str, str | None]:
+    """What a launch ran on and how, by name."""
+    machine, used = manifest.environment, {uuid for record in records for uuid in record.given_gpus}
+    models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
+    unknown = len(used) - sum(models.values())
+    names = [f"{count} x {name}" for name, count in sorted(models.items())] + [f"{unknown} unknown"] * (unknown > 0)
+    launched = {record.launched_folder for record in records}
+    ranks = {
+        (record.launched_folder, own.rank)
+        for record in records
+        if (own := record.measured_self) is not None and own.rank is not None
+    }
+    read = {
+        "domain": manifest.domain,
+        "pattern": manifest.batch_pattern,
+        "ranks parallel by": None if manifest.parallel == "auto" else manifest.parallel,
+    }
+    found: dict[str, str | None] = {
+        "gpu": ", ".join(names) or "none",
+        "cpu": None if machine.cpu is None else f"{machine.cpu}, {machine.cpu_count} usable",
+        "tracer": manifest.tracer.kind,
+        "processes": str(len(launched))
+        + (f" with {len(ranks)} ranks" if ranks else "")
+        + (f" on {manifest.gpus_per_process} GPUs each" if manifest.gpus_per_process > 1 else ""),
+        "warm-up": f"{manifest.warmup_batches} batches",
+        "clocks": "held at the maximum" if manifest.companions.get(CLOCKS) else "as they were",
+        "reading": ", ".join(f"{name} {value}" for name, value in read.items() if value is not None) or "as recorded",
+        "batches": "all" if manifest.capture_batches is None else f"{manifest.capture_batches} captured",
+        "pass": "explaining" if manifest.explaining else "measured",
+        "tracer version": manifest.tracer.version,
+        "driver": machine.driver,
+        "CUDA of the driver": machine.cuda_driver,
+        "GPU instance": ", ".join(sorted(used)) or None,
+        "host": machine.hostname,
+        "operating system": machine.os,
+        "kernel": machine.kernel,
+        "python": machine.python,
+        "perfharness": machine.perfharness,
+        "nvtx": machine.nvtx,
+        "CPU binding": manifest.cpu_bind,
+        "telemetry": "sampled" if manifest.companions.get("telemetry") else "off",
+        "script": Path(manifest.script).name,
+        "arguments": " ".join(manifest.script_arguments) or "none",
+        **{f"package {name}": version for name, version in sorted(machine.packages.items())},
+    }
+    if (source := manifest.source) is not None:
+        commit = source.git_commit and source.git_commit + (" with changes" if source.git_dirty else "")
+        found |= {"git commit": commit, "script's digest": source.script_sha256 and source.script_sha256[:12]}
+    return found

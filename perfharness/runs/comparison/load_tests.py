@@ -1,0 +1,347 @@
+"""A load test of a run folder for the history, comparisons and limits: `perfharness stress`, or MLPerf LoadGen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from perfharness.model.findings import Finding
+from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
+from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure
+from perfharness.runs.files.json_files import read_model
+from perfharness.secrets import mask_text
+
+if TYPE_CHECKING:
+    from perfharness.model.load import LoadFigure, LoadResult, PhaseResult, TargetRecord
+    from perfharness.model.mlperf import MlperfResult
+
+AGAIN = "run the load test again"
+NO_ANSWER = "nothing was answered"
+OFFLINE_LATENCY = "Offline has one query with everything"
+NONE_REPORTED = "LoadGen reported none"
+SHORT_DIGEST = 12
+
+SENT = ("method", "text", "max-tokens", "stream", "parameters")
+"""Settings of a request that decide how much work the server has; its model is what may be compared."""
+
+EXIT_CODES = {"ok": 0, "stopped-by-errors": 3}
+"""With which exit code the command ends; any other status: 1."""
+
+ESTIMATED = {"Server": (), "Offline": ("target_qps", "samples_per_query", "min_sample_count")}
+"""Settings of LoadGen that are estimated in the warm-up, by scenario; of any other `target_qps`."""
+
+SHOWN = (
+    *("target_qps", "samples_per_query", "min_duration_ms", "max_duration_ms", "min_query_count", "max_query_count"),
+    "qsl_rng_seed",
+)
+"""Settings of LoadGen that a text about the load names where they are not 0."""
+
+LOAD_SETTINGS = frozenset(
+    {"model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries"}
+    | {"max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "dataset", "samples"}
+)
+"""What was asked of LoadGen that is no setting of the system under test."""
+
+
+@dataclass(frozen=True)
+class LoadValue:
+    """A figure of a load test.
+
+    Args:
+        low, high: its 95 % interval.
+        count: answers that it is made of.
+        reason: why there is no value, or what is in doubt.
+    """
+
+    value: float | None
+    reason: str | None = None
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+
+
+Values = Mapping[str, LoadValue]
+"""By metric."""
+
+
+@dataclass(frozen=True)
+class LoadTest:
+    """A load test.
+
+    Attributes:
+        kind: the verb.
+        target: what was under load, by the name that was given; secrets masked.
+        arguments: settings of the target: not those of the load.
+        load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
+        verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
+        values: of the longest phase that counts.
+        errors: shares of the requests, by kind of error.
+        phases: of each phase that counts, by its name.
+        findings: about the load.
+        of_no_concern: codes of findings of the run that say nothing about the target.
+        exit_code: of what became of the load alone: 0, 1, or 3.
+        problem: why it cannot stand for a side of a comparison.
+        invalid: why its figures are not to be compared, by its own verdict.
+    """
+
+    kind: Literal["stress", "mlperf"]
+    target: str
+    load: str
+    verdict: str
+    values: Values
+    arguments: Sequence[str] = ()
+    verdict_reason: str | None = None
+    errors: Values = field(default_factory=dict)
+    phases: Mapping[str, Values] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    of_no_concern: frozenset[str] = frozenset()
+    exit_code: int = 0
+    problem: str | None = None
+    invalid: str | None = None
+
+    @property
+    def figures(self) -> dict[Figure, LoadValue]:
+        """Of the test as a whole, whose latencies are those of a stage, and of each phase."""
+        found = {Figure(LATENCY if Figure((), name).is_latency else (), name): one for name, one in self.values.items()}
+        found |= {Figure((ERRORS, kind), "error_share"): one for kind, one in self.errors.items()}
+        for phase, values in self.phases.items():
+            found |= {Figure((PHASES, phase), name): one for name, one in values.items()}
+        return found
+
+    @property
+    def short_target(self) -> str:
+        """Without the folder of a file."""
+        return self.target if "://" in self.target else Path(self.target).name or self.target
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """What was under which load; what was launched for that is perfharness's own worker."""
+        found: dict[str, str | None] = {
+            "load": self.load,
+            "script": self.short_target,
+            "arguments": " ".join(self.arguments) or "none",
+        }
+        if self.kind == "mlperf":
+            found["validity"] = self.verdict + (f" ({self.verdict_reason})" if self.verdict_reason else "")
+        return found
+
+
+def read_load_test(folder: Path) -> LoadTest | None:
+    """That of a run folder; None: the run was under no load. Raises `ResultError` where its file cannot be read."""
+    if (folder / LOAD_NAME).is_file():
+        from perfharness.model.load import LoadResult  # here, for most runs are no load tests
+
+        load = read_model(folder / LOAD_NAME, LoadResult, AGAIN)
+        return None if load is None else stress_test(load)
+    found = read_mlperf_file(folder)
+    return None if found is None else loadgen_test(found)
+
+
+def read_mlperf_file(folder: Path) -> MlperfResult | None:
+    """`mlperf.json`; None: there is none. Raises `ResultError` where it cannot be read."""
+    if not (folder / MLPERF_NAME).is_file():
+        return None
+    from perfharness.model.mlperf import MlperfResult
+
+    return read_model(folder / MLPERF_NAME, MlperfResult, AGAIN)
+
+
+def _setting(name: str, value: object) -> str:
+    return mask_text(f"{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}")
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:SHORT_DIGEST]
+
+
+# ---- perfharness stress ----
+
+
+def stress_test(load: LoadResult) -> LoadTest:
+    """Of `load.json`."""
+    counting = [one for one in load.phases if not one.is_warmup]
+    longest = max(counting, key=lambda one: one.duration_s, default=None)
+    values = {} if longest is None else phase_values(longest)
+    if (slope := _largest_slope(load)) is not None:
+        values["memory_slope"] = slope
+    errors = {} if longest is None else longest.errors
+    why = f" ({load.status_reason})" if load.status_reason else ""
+    return LoadTest(
+        kind="stress",
+        target=mask_text(load.target.name),
+        arguments=_arguments(load.target),
+        load=load_text(load),
+        verdict=load.status,
+        verdict_reason=load.status_reason,
+        values=values,
+        errors={kind: LoadValue(n / _ended(longest), count=n) for kind, n in errors.items() if longest is not None},
+        phases={one.name: phase_values(one) for one in counting},
+        findings=load.findings,
+        of_no_concern=of_no_concern(load),
+        exit_code=EXIT_CODES.get(load.status, 1),
+        problem=None if load.status == "ok" else f"its load ended early: {load.status}{why}",
+    )
+
+
+def of_no_concern(load: LoadResult) -> frozenset[str]:
+    """Codes of findings of the run that say nothing about the target: over HTTP the launched process is the generator,
+    or the server; and what the load test says itself, of the phase that counts.
+    """
+    target = load.target
+    if target.started is not None:  # requests-not-traced says what is missing; nobody but the load ends a server
+        return frozenset({"no-ranges", "recorder-not-finalized"})
+    if target.kind in ("callable", "backend"):
+        said = {
+            "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
+            "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
+            "memory-grows-under-nsys": load.sustained is not None,
+            "not-traced": load.tracer is None,
+        }
+        return frozenset(code for code, is_said in said.items() if is_said)
+    return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
+
+
+def _arguments(target: TargetRecord) -> list[str]:
+    """Of a model how it is run, of a server its command."""
+    asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
+    settings = {**(target.model or {}), **asked}
+    return [*(_setting(name, value) for name, value in settings.items() if value), *(target.started or ())]
+
+
+def phase_values(phase: PhaseResult) -> dict[str, LoadValue]:
+    """The rates, latencies and errors of a phase."""
+    from perfharness.model.load import PERCENTILES
+
+    times, ended = phase.latency, _ended(phase)
+    no_objective = "it had no --objective" if phase.within_objective is None else None
+    closed = "a closed loop asks for no rate" if phase.asked_rate is None else None
+    errors = LoadValue(sum(phase.errors.values()) / ended, count=ended) if ended else LoadValue(None, NO_ANSWER)
+    return {
+        **{name: _value_of(getattr(times, name), times.count, times.reason) for name in ("mean", *PERCENTILES)},
+        "asked_rate": LoadValue(phase.asked_rate, closed),
+        "achieved_rate": LoadValue(phase.achieved_rate, NO_ANSWER if phase.achieved_rate is None else None),
+        "goodput": LoadValue(phase.goodput, no_objective),
+        "error_rate": errors,
+    }
+
+
+def _ended(phase: PhaseResult) -> int:
+    """Requests of which it is known how they ended."""
+    return phase.ok + sum(phase.errors.values())
+
+
+def _value_of(figure: LoadFigure, count: int, otherwise: str | None) -> LoadValue:
+    reason = None if figure.value is not None else figure.reason or otherwise or NO_ANSWER
+    return LoadValue(figure.value, reason, figure.low, figure.high, count)
+
+
+def _largest_slope(load: LoadResult) -> LoadValue | None:
+    """The memory of the process that grows the most; None: it was not judged."""
+    processes = [] if load.sustained is None else load.sustained.memory
+    if not processes:
+        return None
+    most = max(processes, key=lambda one: -1e300 if one.slope_mb_per_s.value is None else one.slope_mb_per_s.value)
+    slope = most.slope_mb_per_s
+    if slope.value is None:
+        return LoadValue(None, most.reason or slope.reason or most.verdict)
+    return LoadValue(slope.value, f"{most.of}: {most.verdict}", slope.low, slope.high)
+
+
+def load_text(load: LoadResult) -> str:
+    """The profile and the target's kind in short, with a digest of the whole profile and of what is sent over HTTP."""
+    phases = [
+        f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
+        for one in load.phases
+        if not one.is_warmup
+    ]
+    shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
+    sent = _sent(load.target.request or {})
+    asked = {**load.profile, **({"request": sent} if sent else {})}
+    return f"{load.target.kind}, {shown} ({_digest(asked)})"
+
+
+def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides how much work a server has; of files their names."""
+    found = {name: request[name] for name in SENT if name in request}
+    if "body" in request:
+        found["body"] = Path(request["body"]).name
+    if "inputs" in request:
+        found["inputs"] = {entry: _sent(one) for entry, one in request["inputs"].items()}
+    return found
+
+
+# ---- MLPerf LoadGen ----
+
+
+def loadgen_test(result: MlperfResult) -> LoadTest:
+    """Of `mlperf.json`."""
+    verdict, why, invalid = loadgen_verdict(result)
+    own = {name: value for name, value in result.asked.items() if name not in LOAD_SETTINGS}
+    is_ok = result.status == "ok"
+    return LoadTest(
+        kind="mlperf",
+        target=mask_text(result.model),
+        arguments=[_setting(name, value) for name, value in {"backend": result.backend, **own}.items()],
+        load=loadgen_text(result),
+        verdict=verdict,
+        verdict_reason=why,
+        values=loadgen_values(result),
+        findings=result.findings,
+        exit_code=0 if is_ok else 1,
+        problem=None if is_ok else f"the test of LoadGen did not come to its end: {result.status}",
+        invalid=invalid,
+    )
+
+
+def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
+    """The verdict, why it is that, and why the figures are not to be compared."""
+    if result.status != "ok":
+        return result.status, result.sut.problem if result.sut is not None else None, None
+    if result.validity is None:
+        reason = "LoadGen gave no verdict"
+        return "no verdict", reason, reason
+    if result.validity == "VALID":
+        return "VALID", None, None
+    reason = ", ".join(result.invalid_reasons) or "it names nothing"
+    return "INVALID", reason, f"LoadGen's verdict is INVALID; not satisfied: {reason}"
+
+
+def loadgen_values(result: MlperfResult) -> dict[str, LoadValue]:
+    """LoadGen's figures, as it reports them."""
+    found: dict[str, LoadValue] = {}
+
+    def add(name: str, value: float | None, reason: str | None, count: int | None = result.queries) -> None:
+        found[name] = LoadValue(value, None if value is not None else reason or NONE_REPORTED, count=count)
+
+    if (metric := result.metric) is not None:
+        is_latency = metric.unit == "ms"
+        add("loadgen_latency" if is_latency else "loadgen_rate", metric.value, metric.reason)
+        if is_latency:
+            add("early_stopping", metric.early_stopping_ms, metric.reason, None)
+    if result.percentiles:
+        from perfharness.model.load import PERCENTILES
+
+        names = {percent: name for name, percent in PERCENTILES.items()}
+        is_offline = result.scenario == "Offline"
+        add("mean", None if is_offline else result.mean_latency_ms, OFFLINE_LATENCY if is_offline else None)
+        for one in result.percentiles:
+            if one.percent in names:
+                add(names[one.percent], one.latency_ms, OFFLINE_LATENCY if is_offline else one.reason)
+    if result.over_latency is not None and result.queries:
+        add("over_latency", result.over_latency / result.queries, None)
+    return found
+
+
+def loadgen_text(result: MlperfResult) -> str:
+    """The scenario, with a digest of LoadGen's settings and of its data."""
+    estimated = ESTIMATED.get(result.scenario, ("target_qps",))
+    settings = {name: value for name, value in result.settings.items() if name not in estimated}
+    asked = {name: result.asked.get(name) for name in ("dataset", "samples", "benchmark")}
+    shown = [f"{name} {settings[name]}" for name in SHOWN if settings.get(name)]
+    digest = _digest({"scenario": result.scenario, **settings, **asked})
+    return f"LoadGen {', '.join([result.scenario, *shown])} ({digest})"

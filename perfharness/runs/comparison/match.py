@@ -1,0 +1,252 @@
+"""Which figure of the base is which of the new version, and what makes the two sides unlike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfharness.analysis.comparison.compare import MAX_ORDER_SHARE, Pair, Rule, order_share
+from perfharness.errors import UsageError
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.result import PER_ITEM, TIMES, path_text
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, paths_of
+from perfharness.runs.comparison.limits import Limit
+from perfharness.runs.comparison.result import EnvironmentDifference, NotCompared, Order
+from perfharness.runs.comparison.sides import SideInput
+from perfharness.runs.figures import ACCURACY, BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, Figure, find_stage
+
+Places = Sequence[int] | None
+"""Each launch's place in the order in which all were started; None: a start is not known."""
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What to compare, and how.
+
+    Args:
+        renamed: stages of the base and what the new version calls them: last names or paths.
+        allowed: names of differences that may be, though they make most comparisons meaningless.
+        stages: only these, by last name or path; empty: all, and the run.
+        limits: that the other versions are to keep to.
+    """
+
+    rule: Rule = field(default_factory=Rule)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    stages: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True)
+class MatchedPair:
+    """A figure that both sides have, and its values in each launch."""
+
+    figure: Figure
+    new_figure: Figure
+    base: list[float | None]
+    new: list[float | None]
+    pair: Pair
+
+
+@dataclass(frozen=True)
+class MatchedSides:
+    """The base and a version, what they have in common and what not.
+
+    Args:
+        new_path: what the new version calls the stages of the base, whether it has them or not.
+    """
+
+    base: SideInput
+    new: SideInput
+    differences: list[EnvironmentDifference]
+    order: Order
+    pairs: list[MatchedPair]
+    not_compared: list[NotCompared]
+    new_path: Mapping[StagePath, StagePath]
+
+    def base_path(self, path: StagePath) -> StagePath:
+        """What the base calls a stage of the new version; a renamed one, before one that always had its name."""
+        found = [old for old, now in self.new_path.items() if now == path]
+        return next((old for old in found if old != path), path)
+
+    @property
+    def only_in_base(self) -> list[StagePath]:
+        """Stages that the new version does not have."""
+        there = set(paths_of(self.new.used))
+        return [path for path, now in self.new_path.items() if now not in there]
+
+    @property
+    def only_in_new(self) -> list[StagePath]:
+        """Stages that the base does not have."""
+        known = set(self.new_path.values())
+        return [path for path in paths_of(self.new.used) if path not in known]
+
+    @property
+    def accuracies(self) -> list[tuple[Figure, Figure]]:
+        """Metrics of accuracy that both sides have."""
+        there = {figure for launch in self.new.used for figure in launch.figures}
+        figures = dict.fromkeys(figure for launch in self.base.used for figure in launch.figures)
+        pairs = [(one, self.new_figure(one)) for one in figures if one.path[-1:] == (ACCURACY,)]
+        return [(one, other) for one, other in pairs if other in there]
+
+    def new_figure(self, figure: Figure) -> Figure:
+        """The figure of the new version."""
+        return Figure(self.new_path.get(figure.path, ()), figure.metric)
+
+    @property
+    def deciding(self) -> list[EnvironmentDifference]:
+        """What makes the comparison meaningless."""
+        return [one for one in self.differences if one.is_deciding]
+
+
+def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> MatchedSides:
+    """Match the figures of both sides.
+
+    Raises `UsageError` where an option names a stage or a difference that does not exist.
+    """
+    if unknown := sorted(options.allowed - set(DECIDING)):
+        raise UsageError(f"--allow {unknown[0]}: no such difference; there are {', '.join(DECIDING)}")
+    base_paths, new_paths = paths_of(base.used), paths_of(new.used)
+    renamed = {
+        _stage_or_group(old, base_paths, base.name): _stage_or_group(now, new_paths, new.name)
+        for old, now in options.renamed.items()
+    }
+    wanted = {find_stage(name, base_paths, base.name) for name in options.stages}
+    base_at, new_at = _places_of(base.used, new.used)
+    matched = MatchedSides(
+        base=base,
+        new=new,
+        differences=environment_differences(base.used, new.used, options.allowed),
+        order=_order(base_at, new_at),
+        pairs=[],
+        not_compared=[],
+        new_path={path: _renamed(path, renamed) for path in base_paths},
+    )
+    for figure in _judged_figures(base.used, wanted):
+        there = matched.new_figure(figure)
+        if (figure.path and there.path not in new_paths) or _is_of_other_time(figure, there, base, new):
+            continue
+        values = [launch.figures.get(figure) for launch in base.used]
+        new_values = [launch.figures.get(there) for launch in new.used]
+        (known, at), (new_known, new_known_at) = _known(values, base_at), _known(new_values, new_at)
+        if not len(known) or not len(new_known):
+            reason = _why_missing((base, figure, known), (new, there, new_known))
+            matched.not_compared.append(NotCompared(stage=figure.stage, metric=figure.metric, reason=reason))
+        elif known.any() or new_known.any():  # else the stage does nothing on the GPU
+            pair = Pair(known, new_known, at, new_known_at)
+            matched.pairs.append(MatchedPair(figure, there, values, new_values, pair))
+    return matched
+
+
+def _judged_figures(launches: Sequence[LaunchFigures], wanted: set[StagePath]) -> list[Figure]:
+    """Those that get a verdict, of all stages or of those wanted: the run first, then a load test's latency."""
+    batches = {path for launch in launches for path in launch.batches}
+    figures = dict.fromkeys(figure for launch in launches for figure in launch.figures)
+    judged = [
+        figure
+        for figure in figures
+        if (figure.path in wanted if wanted else not figure.is_of_phase) and _is_judged(figure, batches)
+    ]
+    return sorted(judged, key=lambda figure: (bool(figure.path), figure.path != LATENCY))
+
+
+def _is_judged(figure: Figure, batches: set[StagePath]) -> bool:
+    """Whether a figure gets a verdict: each one makes the intervals of the others wider."""
+    if not figure.is_latency:
+        return figure.of.is_judged
+    if figure.path == LATENCY or figure.is_of_phase:
+        return figure.metric in LOAD_LATENCIES
+    return figure.path in batches and figure.metric in BATCH_LATENCIES
+
+
+def _is_of_other_time(figure: Figure, there: Figure, base: SideInput, new: SideInput) -> bool:
+    """Whether it is a time per batch, where both sides counted items and those per item are compared, or reversed."""
+    time = figure.metric.removesuffix(PER_ITEM)
+    counted = all(
+        any(launch.figures.get(Figure(key.path, f"{time}{PER_ITEM}")) is not None for launch in side.used)
+        for side, key in ((base, figure), (new, there))
+    )
+    return time in TIMES and counted != figure.metric.endswith(PER_ITEM)
+
+
+def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
+    """Which side did not measure a figure, and why."""
+    lacking = [(side, figure) for side, figure, known in sides if not len(known)]
+    side, figure = lacking[0]
+    reason = next((launch.reasons[figure] for launch in side.used if figure in launch.reasons), None)
+    where = "on neither side" if len(lacking) == 2 else f"not of {side.name}"
+    return f"measured {where}" + (f": {reason}" if reason else "")
+
+
+def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
+    """The stage of that name, or what stages lie in, by its path: cases of a suite lie in backend, precision, device.
+
+    Raises `UsageError`.
+    """
+    groups = dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path)))
+    return next((group for group in groups if path_text(group) == name), None) or find_stage(name, paths, where)
+
+
+def _renamed(path: StagePath, renamed: Mapping[StagePath, StagePath]) -> StagePath:
+    """The path in the new version: that of the innermost renamed stage around it, and what is inside that."""
+    for depth in range(len(path), 0, -1):
+        if path[:depth] in renamed:
+            return renamed[path[:depth]] + path[depth:]
+    return path
+
+
+# ---- the order of the launches ----
+
+
+def _places_of(base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]) -> tuple[Places, Places]:
+    starts = [launch.start_unix_ns for launch in (*base, *new)]
+    known = [start for start in starts if start is not None]
+    if len(known) < len(starts):
+        return None, None
+    place = {start: number for number, start in enumerate(sorted(known))}
+    places = [place[start] for start in known]
+    return places[: len(base)], places[len(base) :]
+
+
+def _known(values: Sequence[float | None], places: Places) -> tuple[Float64, Int64 | None]:
+    """The values of the launches that have one, and the places of these launches."""
+    is_known = [value is not None for value in values]
+    known = np.asarray([value for value in values if value is not None], dtype=np.float64)
+    return known, None if places is None else np.asarray(places, np.int64)[is_known]
+
+
+def _order(base_at: Places, new_at: Places) -> Order:
+    if base_at is None or new_at is None:
+        return "unknown"
+    share = order_share(np.asarray(base_at, np.int64), np.asarray(new_at, np.int64))
+    return "in-turns" if share <= MAX_ORDER_SHARE else "one-after-the-other"
+
+
+# ---- the environments ----
+
+
+def environment_differences(
+    base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], allowed: frozenset[str] = frozenset()
+) -> list[EnvironmentDifference]:
+    """What is not the same in all launches; what makes the comparison meaningless first.
+
+    A test that is invalid by its own verdict is among them where both sides are.
+    """
+    found = []
+    for name in dict.fromkeys(name for launch in (*base, *new) for name in launch.environment):
+        was, now = (list(dict.fromkeys(launch.environment.get(name) for launch in side)) for side in (base, new))
+        is_invalid = name == VALIDITY and any(launch.invalid for launch in (*base, *new))
+        is_listed = is_invalid or len({*was, *now}) > 1
+        if is_listed and _records(name, base) and _records(name, new):
+            decides = is_invalid if name == VALIDITY else name in DECIDING and None not in (*was, *now)
+            one = EnvironmentDifference(name=name, base=was, new=now, decides=decides, reason=DECIDING.get(name))
+            found.append(one.model_copy(update={"allowed": name in allowed}))
+    return sorted(found, key=lambda one: not one.decides)
+
+
+def _records(name: str, side: Sequence[LaunchFigures]) -> bool:
+    """Whether launches of that kind record it at all: a library that is not listed is not there."""
+    return any(("python" if name.startswith("package ") else name) in launch.environment for launch in side)

@@ -1,0 +1,114 @@
+"""Suites of `perfharness bench` as launches of a comparison: each case is a stage, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from perfharness.errors import ResultError
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.comparison.launches import LaunchFigures, Measured
+from perfharness.runs.figures import ACCURACY, Figure
+from perfharness.runs.files.json_files import read_model
+
+DECIDING_SETTINGS = ("latency.", "measure.")
+"""Beginnings of the names of settings that change what a latency is."""
+
+
+def suite_file(path: Path) -> Path | None:
+    """The `bench.json` that a path names, or a folder holds; None where it is none."""
+    if path.name == BENCH_NAME and path.is_file():
+        return path
+    if (path / BENCH_NAME).is_file() and not (path / MANIFEST_NAME).exists():
+        return path / BENCH_NAME
+    return None
+
+
+def read_suite_file(path: Path) -> BenchSuiteResult:
+    """Read `bench.json`. Raises `ResultError` where it cannot be read."""
+    suite = read_model(path, BenchSuiteResult)
+    if suite is None:
+        raise ResultError(f"there is no {path}")
+    return suite
+
+
+def read_suite(path: Path) -> LaunchFigures:
+    """A suite as a launch. Raises `ResultError` where the file cannot be read."""
+    return figures_of_suite(read_suite_file(path), path.parent)
+
+
+def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
+    """A suite as a launch."""
+    measured = [one for result in suite.cases for one in _figures(stage_of(result.case), result)]
+    figures = {figure: value for figure, value, _ in measured}
+    starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
+    return LaunchFigures(
+        folder=folder,
+        run_id=f"{suite.machine.machine_id or suite.machine.hostname} {suite.created} {suite.seed}",
+        created=suite.created,
+        problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",
+        figures=figures,
+        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
+        environment=_environment(suite),
+        start_unix_ns=min(starts, default=None),
+        errors=() if suite.complete else ("suite-incomplete",),
+        batches={stage_of(result.case): None for result in suite.cases},
+    )
+
+
+def stage_of(case: BenchCase) -> StagePath:
+    """Model, backend, mode, precision, device, settings if there are any, batch size."""
+    variant = (case.variant,) if case.variant else ()
+    return (case.model, case.backend, case.mode, case.precision, case.device, *variant, f"batch {case.batch_size}")
+
+
+def _figures(stage: StagePath, result: CaseResult) -> Iterator[Measured]:
+    latency, executed, energy = result.latency, result.execute_latency, result.energy_per_item_j
+    if result.status != "ok":
+        yield Figure(stage, "mean"), None, f"{result.status}: {result.reason or 'no reason is recorded'}"
+        return
+    yield Figure(stage, "mean"), None if latency is None else latency.mean.value, None
+    yield Figure(stage, "p50"), None if latency is None else latency.p50, None
+    yield Figure(stage, "p95"), None if latency is None or latency.p95 is None else latency.p95.value, None
+    if executed is not None:
+        yield Figure(stage, "gpu_time"), executed.mean.value, None
+    if energy is not None:
+        yield Figure(stage, "energy_per_item"), energy.value, None
+    peaks = {"gpu_memory": result.memory.device_peak_bytes, "host_memory": result.memory.host_peak_bytes}
+    for name, peak in peaks.items():
+        if peak is not None:
+            yield Figure(stage, name), float(peak), None
+    if (accuracy := result.accuracy) is not None:
+        for name, value in accuracy.metrics.items():
+            yield Figure((*stage, ACCURACY), name), value, accuracy.reasons.get(name)
+
+
+def _environment(suite: BenchSuiteResult) -> dict[str, str | None]:
+    """The machine, the settings, and what was measured: sizes of models, inputs, samples, versions of libraries."""
+    machine = suite.machine
+    settings = [
+        f"{name} {value}" for name, value in sorted(suite.settings.items()) if name.startswith(DECIDING_SETTINGS)
+    ]
+    found: dict[str, str | None] = {
+        "gpu": ", ".join(machine.gpus) or "none",
+        "cpu": machine.cpu,
+        "driver": machine.driver,
+        "host": machine.hostname,
+        "python": machine.python,
+        "perfharness": machine.perfharness,
+        "reading": ", ".join(settings) or "as usual",
+    }
+    for result in suite.cases:
+        if result.status == "ok":
+            name = f"{result.case.model} for {result.case.backend}"
+            size = result.memory.model_file_bytes
+            inputs = ", ".join(f"{one.name} {one.dtype} {one.shape}" for one in result.inputs)
+            found.setdefault(f"model {name}", None if size is None else f"{size} bytes")
+            found.setdefault(f"inputs of {name}", inputs or None)
+    packages = {library: version for case in suite.cases for library, version in case.versions.items()}
+    found |= {f"package {name}": version for name, version in sorted(packages.items())}
+    samples = [f"{one.samples} samples against {one.against}" for case in suite.cases if (one := case.accuracy)]
+    return found | ({"accuracy": "; ".join(dict.fromkeys(samples))} if samples else {})

@@ -1,0 +1,193 @@
+"""The figures of a launch: one vocabulary for comparisons, limits, the history and tables, and where each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from perfharness.errors import UsageError
+from perfharness.model.result import PER_ITEM, RESERVED_KEYS, TIMES, Path, Tree, path_text
+
+Unit = Literal["ms", "items/s", "bytes", "J", "requests/s", "share", "MB/s", ""]
+Scope = Literal["stage", "run", "phase"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured of a stage, of a run, or of a phase of a load test (the longest one stands for the run).
+
+    Args:
+        at: keys in an entry of `stats_minus_warmup`, or in the results of the run; empty: in another file.
+        is_judged: whether `compare` gives it a verdict; each verdict makes the intervals of the others wider.
+    """
+
+    label: str
+    unit: Unit = "ms"
+    scope: Scope = "stage"
+    at: tuple[str, ...] = ()
+    more_is_better: bool = False
+    is_judged: bool = True
+
+
+METRICS = {
+    "cpu_time_per_item": Metric("CPU/item", at=("cpu_time_per_item", "mean")),
+    "gpu_time_per_item": Metric("GPU/item", at=("gpu_time_per_item", "mean")),
+    "gpu_busy_time_per_item": Metric("busy/item", at=("gpu_busy_time_per_item", "mean")),
+    "cpu_time": Metric("CPU/batch", at=("cpu_time", "mean")),
+    "gpu_time": Metric("GPU/batch", at=("gpu_time", "mean")),
+    "gpu_busy_time": Metric("busy/batch", at=("gpu_busy_time", "mean")),
+    "mean": Metric("mean latency"),
+    "p50": Metric("p50", at=("cpu_time", "p50")),
+    "p90": Metric("p90"),
+    "p95": Metric("p95", at=("cpu_time", "p95")),
+    "p99": Metric("p99", at=("cpu_time", "p99")),
+    "p99_9": Metric("p99.9"),
+    "throughput": Metric("throughput", "items/s", "run", ("throughput", "items_per_second"), more_is_better=True),
+    "start_up": Metric("start-up", "ms", "run"),
+    "gpu_memory": Metric("GPU memory", "bytes", "run"),
+    "host_memory": Metric("host memory", "bytes", "run"),
+    "energy_per_item": Metric("energy/item", "J", "run", ("energy", "energy_per_item_j")),
+    "asked_rate": Metric("asked rate", "requests/s", "phase", is_judged=False),
+    "achieved_rate": Metric("achieved rate", "requests/s", "phase", more_is_better=True),
+    "goodput": Metric("goodput", "requests/s", "phase", more_is_better=True),
+    "error_rate": Metric("errors", "share", "phase"),
+    "error_share": Metric("errors", "share"),
+    "memory_slope": Metric("memory growth", "MB/s", "run", is_judged=False),
+    "loadgen_latency": Metric("LoadGen latency", "ms", "run"),
+    "loadgen_rate": Metric("LoadGen samples per second", "items/s", "run", more_is_better=True),
+    "early_stopping": Metric("LoadGen early stopping", "ms", "run", is_judged=False),
+    "over_latency": Metric("LoadGen over the bound", "share", "run", is_judged=False),
+}
+"""By name, in the order of the tables. Percentiles are over batches, iterations or requests."""
+
+ACCURACY_METRIC = Metric("accuracy", "", is_judged=False)
+"""Of every metric of accuracy, whose names are those of the suite."""
+
+LATENCY: Path = ("latency",)
+"""The stage of a load test's latency."""
+
+ERRORS, PHASES, ACCURACY = "errors", "phases", "accuracy"
+"""Stages `errors/KIND` and `phases/NAME` of a load test, and `CASE/accuracy` of a suite."""
+
+BATCH_LATENCIES = ("mean", "p50", "p95")
+LOAD_LATENCIES = ("p50", "p95", "p99")
+"""Latencies with a verdict: of batches and cases of a suite, and of load tests."""
+
+QUANTILES = ("p50", "p90", "p95", "p99")
+
+
+class Figure(NamedTuple):
+    """A metric of a stage, by its path, or of the whole run, whose path is empty."""
+
+    path: Path
+    metric: str
+
+    @property
+    def stage(self) -> str:
+        """The path as text; empty for the run."""
+        return path_text(self.path)
+
+    @property
+    def text(self) -> str:
+        """`stage.metric`."""
+        return f"{self.stage}.{self.metric}" if self.path else self.metric
+
+    @property
+    def of(self) -> Metric:
+        """What is measured."""
+        return ACCURACY_METRIC if self.path[-1:] == (ACCURACY,) else METRICS[self.metric]
+
+    @property
+    def is_latency(self) -> bool:
+        """Whether it is a mean or a percentile over batches or requests."""
+        return self.metric in ("mean", *QUANTILES, "p99_9")
+
+    @property
+    def is_of_phase(self) -> bool:
+        """Whether it is of a single phase of a load test."""
+        return self.path[:1] == (PHASES,) and (self.is_latency or self.of.scope == "phase")
+
+
+def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
+    """The stage of that path or last name; `/` and `.` separate names. Raises `UsageError` unless there is one."""
+    dotted = name.replace(".", "/")
+    texts = {path: path_text(path) for path in paths}
+    found = (
+        [path for path, text in texts.items() if text == name]
+        or [path for path in paths if path[-1] == name]
+        or [path for path, text in texts.items() if f"/{text.replace('.', '/')}".endswith(f"/{dotted}")]
+    )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{where} has several stages '{name}'; give the path: {', '.join(texts[one] for one in found)}"
+        )
+    raise UsageError(f"{where} has no stage '{name}'; stages there are: {', '.join(texts.values()) or 'none'}")
+
+
+# ---- in benchmark.json and benchmark_mean.json ----
+
+
+def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Path and content of every stage and batch of a tree, in order."""
+    for key, value in tree.items():
+        if key in RESERVED_KEYS or not isinstance(value, dict):
+            continue
+        path = (*around, key)
+        if any(time in value for time in TIMES):
+            yield path, value
+        yield from stage_entries(value, path)
+
+
+def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | None]]:
+    """The figures of each stage of `stats_minus_warmup`; those per item where items were counted."""
+    for path, entry in stage_entries(tree):
+        for name, metric in METRICS.items():
+            if metric.scope == "stage" and metric.at:
+                value = value_at(entry, metric)
+                if value is not None or not name.endswith(PER_ITEM):
+                    yield Figure(path, name), value
+
+
+def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:
+    """The value in an entry of a stage, or in the results of a run."""
+    found: Any = tree
+    for key in metric.at:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found  # type: ignore[no-any-return]
+
+
+Figures = dict[str, float | None]
+"""By metric; None: not measured."""
+
+
+def stage_figures(mean: Tree) -> dict[str, Figures]:
+    """Of every stage by its path, as `path_text` writes it: means and percentiles of every kind of time.
+
+    Args:
+        mean: as in `benchmark_mean.json`.
+    """
+    return {
+        path_text(path): dict(_times_of(entry)) for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
+    }
+
+
+def _times_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    for time in TIMES:
+        for key in (time, f"{time}{PER_ITEM}"):
+            if isinstance(found := entry.get(key), dict):
+                yield key, found.get("mean")
+        if isinstance(found := entry.get(time), dict):
+            yield from ((f"{time}_{name}", found.get(name)) for name in QUANTILES)
+
+
+def run_figures(mean: Tree) -> Figures:
+    """Of the launch as a whole: its throughput."""
+    return {"items_per_second": value_at(mean, METRICS["throughput"])}
+
+
+def loop_paths(mean: Tree) -> list[str]:
+    """Paths of the batches: the entries that count items, if only to say that there was no count."""
+    return [path_text(path) for path, entry in stage_entries(mean.get("mean_data") or {}) if "total_items" in entry]

@@ -1,0 +1,109 @@
+"""The scaling curve of `--np-sweep`: each number of processes per GPU against the smallest one, and where it bends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from perfharness.model.result import Tree
+from perfharness.runs.files.run_folder import RunSummary
+from perfharness.runs.series.model import WHOLE, SeriesRow
+
+WORTH_IT = 0.5
+"""Part of the first process's throughput that a further one must bring: below, it costs more than it brings."""
+
+POWER = ("power_sample_w", "power_instant_w", "power_average_w")
+"""The finest first."""
+
+RATE, P50 = "items_per_second", "latency_p50_ms"
+
+
+def process_figures(summary: RunSummary) -> dict[str, float | None]:
+    """Throughput, latency of a batch, pooled over the processes, and use of the GPUs that were sampled."""
+    throughput = summary.mean["throughput"]
+    latency = _latency(summary)
+    gpus = (summary.mean.get("gpu_metrics") or {}).get("gpus") or ()
+    busy = _known([gpu["busy_share"] for gpu in gpus])
+    powers = _known([_power(gpu["figures"]) for gpu in gpus])
+    return {
+        RATE: throughput["items_per_second"],
+        "window_ms": throughput["window_ms"],
+        "mean_processes_inside_a_batch": (throughput["concurrency"] or {}).get("mean_processes"),
+        P50: latency.get("p50"),
+        "latency_p99_ms": latency.get("p99"),
+        "gpu_busy_share": sum(busy) / len(busy) if busy else None,
+        "gpu_power_w": sum(powers) if powers else None,
+    }
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    """The values; none of them where one was not measured."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def _latency(summary: RunSummary) -> Tree:
+    """Times of the batches, where all processes have one loop, and the same."""
+    paths = {loop.path for result in summary.results.values() for loop in result.loops}
+    if len(paths) != 1:
+        return {}
+    tree = summary.mean["stats_minus_warmup"]
+    for name in paths.pop():
+        tree = tree.get(name, {})
+    return tree.get("cpu_time") or {}
+
+
+def _power(figures: Tree) -> float | None:
+    means = [figures[name]["mean"] for name in POWER if name in figures]
+    return next((value for value in means if value is not None), None)
+
+
+def scaling_of(rows: Sequence[SeriesRow]) -> dict[str, Any]:
+    """The rows with their speed-up, the knee of the curve, and a sentence: fields of a series.
+
+    `speedup` is throughput by throughput of the base, the smallest number of processes that was measured. `efficiency`
+    is the same per process, and `slowdown` its inverse: how many times fewer items a process finishes.
+    """
+    measured = sorted((row for row in rows if rate_of(row)), key=lambda row: row.num_processes)
+    knee, conclusion = _knee(measured)
+    scaled = [_scaled(row, measured[0]) if row in measured else row for row in rows]
+    return {"rows": scaled, "knee": knee, "conclusion": conclusion}
+
+
+def rate_of(row: SeriesRow) -> float:
+    """Items per second; 0 where not measured."""
+    return row.figures.get(WHOLE, {}).get(RATE) or 0.0
+
+
+def _scaled(row: SeriesRow, base: SeriesRow) -> SeriesRow:
+    speedup = rate_of(row) / rate_of(base)
+    efficiency = speedup * base.num_processes / row.num_processes
+    figures = {**row.figures[WHOLE], "speedup": speedup, "efficiency": efficiency, "slowdown": 1 / efficiency}
+    return row.model_copy(update={"figures": {WHOLE: figures}})
+
+
+def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
+    """The number of processes beyond which a further one brings less than half of what the first brought.
+
+    What it brings is (T₂ - T₁) / (n₂ - n₁) of two neighbouring points, in units of the base's throughput per process.
+    With few points this is steadier than methods of curvature (Kneedle: Satopää et al., 2011), which find a knee in a
+    straight line with noise.
+    """
+    if len(measured) < 2:
+        return None, f"Scaling not known: {len(measured)} of at least 2 launches have a throughput."
+    per_process = rate_of(measured[0]) / measured[0].num_processes
+    for here, further in itertools.pairwise(measured):
+        before, after = here.num_processes, further.num_processes
+        gain = (rate_of(further) - rate_of(here)) / (after - before) / per_process
+        if gain < 0:
+            lost = 100 * (1 - rate_of(further) / rate_of(here))
+            return (
+                before,
+                f"{after} processes are slower than {before}: throughput falls by {lost:.0f} %. Use -np {before}.",
+            )
+        if gain < WORTH_IT:
+            brings = f"each further one brings {gain:.2f} of what the first brought"
+            return before, f"From {before} to {after} processes {brings}. Use -np {before}."
+    last = measured[-1].num_processes
+    return None, f"Scaling is still good at {last} processes: each further one brings at least half of the first."
