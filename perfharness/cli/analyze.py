@@ -18,9 +18,10 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import say, styled
-from perfharness.render.terminal.diagnosis import matching_stages, print_agreement, print_diagnosis
-from perfharness.render.terminal.results import print_result
+from perfharness.render.blocks import Section
+from perfharness.render.console import print_blocks, say
+from perfharness.render.views.diagnosis import diagnosis_view, matching_stages, stage_view
+from perfharness.render.views.result import result_view
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
@@ -144,9 +145,9 @@ def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, docum
         return
     say(output.results, str(written))
     if tree:
-        print_result(output.results, tree, results, whole=output.verbose)
+        print_blocks(output.results, result_view(tree, results, whole=output.verbose))
     if output.verbose:
-        show_diagnosis(results, output)
+        print_blocks(output.results, diagnosis_view(_diagnoses(results)))
 
 
 def show_traces(
@@ -157,22 +158,12 @@ def show_traces(
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
     else:
         results = analyzed.results
-        print_result(output.results, analyzed.mean, results, has_gpu=analyzed.has_gpu, whole=output.verbose)
+        shown = result_view(analyzed.mean, results, has_gpu=analyzed.has_gpu, whole=output.verbose)
+        print_blocks(output.results, shown)
         if output.verbose:
-            show_diagnosis(results, output)
+            print_blocks(output.results, diagnosis_view(_diagnoses(results)))
         elif not any(result.diagnosis for result in results.values()):
             say(output.results, "What limits each stage: perfharness analyze -v TRACE")
-
-
-def show_diagnosis(results: Mapping[str, ProcessResult], output: Output, stage: str | None = None) -> None:
-    """Print what limits each stage, or one of them: of one process all, of several what they have in common."""
-    diagnoses = _diagnoses(results)
-    if len(diagnoses) < 2 or stage is not None:
-        for name, diagnosis in diagnoses.items():
-            say(output.results, styled(name, "bold"))
-            print_diagnosis(output.results, diagnosis, stage)
-    else:
-        print_agreement(output.results, diagnoses)
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:
@@ -199,29 +190,30 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
         )
     else:
         for run, results in found.items():
-            if run:
-                say(output.results, styled(run, "bold"))
-            show_diagnosis(results, output, stage)
+            of_processes = [
+                Section(f"{run}/{name}" if run else name, stage_view(diagnosis, stage))
+                for name, diagnosis in _diagnoses(results).items()
+            ]
+            print_blocks(output.results, of_processes)
     output.findings(analyzed.findings)
     return exit_code(analyzed.findings)
 
 
 def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -> int:
     """Print the slowest batches beside a typical one; returns the exit code."""
-    from perfharness.render.terminal.slowest import print_slowest  # here, for most commands show no slow batches
+    from perfharness.render.views.slowest import slowest_view  # here, for most commands show no slow batches
     from perfharness.runs.run import open_located
-    from perfharness.runs.slowest import slowest
 
-    found = slowest(open_located(located, read_as), most)
+    found, findings = open_located(located, read_as).find_slowest(most)
     if output.is_json:
-        output.json_document(found.result.model_dump(mode="json"))
+        output.json_document(found.model_dump(mode="json"))
     else:
-        print_slowest(output.results, found.result, details=output.verbose)
-    has_any = any(loop.requests for loop in found.result.loops)
+        print_blocks(output.results, slowest_view(found, details=output.verbose))
+    has_any = any(loop.requests for loop in found.loops)
     if not has_any:
         output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
-    output.findings(found.findings)
-    return exit_code(found.findings) if has_any else EXIT_CHECK_FAILED
+    output.findings(findings)
+    return exit_code(findings) if has_any else EXIT_CHECK_FAILED
 
 
 def _diagnoses(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:

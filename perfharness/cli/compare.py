@@ -27,7 +27,7 @@ from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import say
+from perfharness.render.console import say
 from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:

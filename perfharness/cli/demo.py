@@ -18,11 +18,11 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.model.settings import Option
-from perfharness.render.terminal.advice import milliseconds
-from perfharness.render.terminal.console import say
-from perfharness.render.terminal.results import stage_rows
+from perfharness.render.console import say
+from perfharness.render.numbers import milliseconds
 from perfharness.runs.launch import plan_launches, run_plan
 from perfharness.runs.run import open_run
+from perfharness.runs.stage_lines import stage_lines
 from perfharness_launcher.options import launch_options
 
 PIPELINE_NAME = "demo_pipeline.py"
@@ -96,5 +96,4 @@ def batch_ms(folder: Path) -> float | None:
     tree = open_run(folder).benchmark if (folder / BENCHMARK_MEAN_NAME).is_file() else None
     if tree is None:
         return None
-    means = (row.statistics["cpu_time"]["mean"] for row in stage_rows(tree["stats_minus_warmup"]) if row.path == BATCH)
-    return next(means, None)
+    return next((line.cpu.mean for line in stage_lines(tree) if line.path == BATCH), None)

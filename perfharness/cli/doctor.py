@@ -18,10 +18,16 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.model.settings import Option
 
 if TYPE_CHECKING:
-    from perfharness.render.terminal.console import Console
+    from perfharness.render.blocks import Style
+    from perfharness.render.console import Console
     from perfharness_launcher.doctor import Check
 
-MARKS = {"good": ("ok", "green"), "absent": ("--", "dim"), "warning": ("!", "yellow"), "bad": ("X", "red")}
+MARKS: dict[str, tuple[str, Style]] = {
+    "good": ("ok", "good"),
+    "absent": ("--", "dim"),
+    "warning": ("!", "warning"),
+    "bad": ("X", "error"),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +61,7 @@ def doctor(*, asked: DoctorSettings) -> None:
     """
     import json
 
-    from perfharness.render.terminal.console import Console
+    from perfharness.render.console import Console
     from perfharness_launcher.doctor import check_up
     from perfharness_launcher.nsys import install_nsys
 
@@ -91,14 +97,15 @@ def history_check() -> Check:
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
     """One check a line, its hint below it."""
-    from perfharness.render.terminal.console import say, styled
+    from perfharness.render.blocks import Span
+    from perfharness.render.console import say
 
     topic = ""
     for check in checks:
         mark, style = MARKS[check.health.value]
         shown = check.topic if check.topic != topic else ""
         topic = check.topic
-        say(console, f"{shown:<12}", styled(f"{mark:<3}", style), check.text)
+        say(console, f"{shown:<12}", Span(f"{mark:<3}", style), check.text)
         if check.hint:
             say(console, f"{'':<15}hint: {check.hint}")
     if not any(check.measures for check in checks):

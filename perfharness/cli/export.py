@@ -19,11 +19,11 @@ from perfharness.errors import UsageError
 from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
+from perfharness.render.console import print_blocks, say
 from perfharness.render.schemas import json_schema
 from perfharness.render.stacks import write_stacks
-from perfharness.render.terminal.console import say
-from perfharness.render.terminal.ranges import print_ranges
 from perfharness.render.timeline.chrome import write_chrome_trace
+from perfharness.render.views.ranges import ranges_view
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.run import TABLES, open_located
@@ -103,7 +103,7 @@ def export(
     output, written = Output(), [] if file is None else [file]
     if file is None:
         found, findings = read_tables(open_located(located, read_as), names)
-        print_ranges(output.results, found[RANGES])
+        print_blocks(output.results, ranges_view(found[RANGES]))
     elif wanted == STACKS:
         findings = _export_stacks(located, read_as, file)
         written = [] if findings else written

@@ -29,9 +29,9 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option, options_of
-from perfharness.render.terminal.console import say
-from perfharness.render.terminal.plan import headline, print_plan
+from perfharness.render.console import print_blocks, say
 from perfharness.render.text import safe
+from perfharness.render.views.plan import headline, plan_view
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.options import (
     PROJECT_NAME,
@@ -161,7 +161,7 @@ def planned(
         print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     if dry_run:
         for plan in plans:
-            print_plan(plan, output.results)
+            print_blocks(output.results, plan_view(plan))
             output.findings(plan.findings)
     return plans
 
@@ -241,13 +241,13 @@ def show_launch(plan: LaunchPlan, output: Output) -> int:
 
 def show_result(result: LaunchResult, output: Output) -> int:
     """Print what a launch measured, then what was found; returns the exit code."""
-    from perfharness.render.terminal.results import print_result
+    from perfharness.render.views.result import result_view
 
     summary = result.summary
     if output.is_json:
         output.json_document(summary.mean)
     else:
-        print_result(output.results, summary.mean, summary.results)
+        print_blocks(output.results, result_view(summary.mean, summary.results))
     output.findings(result.findings)
     output.message(f"Results: {result.folder}. Next: perfharness report {shlex.quote(_shortest(result.folder))}")
     if not result.all_processes_well or summary.not_written is not None:

@@ -16,7 +16,8 @@ from perfharness.cli.support.output import FullOutput
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
-from perfharness.render.terminal.plan import print_plan
+from perfharness.render.console import print_blocks
+from perfharness.render.views.plan import plan_view
 from perfharness_launcher.options import LaunchOptions
 
 SHOWN = {
@@ -65,14 +66,13 @@ def mlperf_verb(
     could be measured, or a condition of --fail-if is met.
     """
     from perfharness.load.mlperf.run import plan_mlperf, run_mlperf
-    from perfharness.render.console import print_blocks
-    from perfharness.render.terminal.results import print_result
     from perfharness.render.views.mlperf import mlperf_view
+    from perfharness.render.views.result import result_view
 
     limits = limits_of(checks.fail_if)
     plan = plan_mlperf(model, given(context, settings))
     if checks.dry_run:
-        print_plan(plan.launch, output.results)
+        print_blocks(output.results, plan_view(plan.launch))
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
     run = run_mlperf(plan, command_line(), partial(watching, output=output))
@@ -80,7 +80,7 @@ def mlperf_verb(
         output.json_document(run.result.model_dump(mode="json"))
     else:
         print_blocks(output.results, mlperf_view(run.result))
-        print_result(output.results, run.launch.summary.mean, run.launch.summary.results)
+        print_blocks(output.results, result_view(run.launch.summary.mean, run.launch.summary.results))
     output.findings(run.findings)
     output.message(f"Results: {run.launch.folder}")
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:

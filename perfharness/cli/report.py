@@ -17,8 +17,8 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import STDOUT
 from perfharness.model.settings import Option
+from perfharness.render.console import say
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
-from perfharness.render.terminal.console import say
 from perfharness.runs.report.anonymous import anonymous
 
 COST = "Cost"

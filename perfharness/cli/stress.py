@@ -175,7 +175,7 @@ def stress_verb(
     from perfharness.load.profile import profile_of
     from perfharness.load.stress import model_spec, plan_stress, run_stress
     from perfharness.load.targets.http.settings import http_settings, is_url
-    from perfharness.render.terminal.plan import headline
+    from perfharness.render.views.plan import headline
 
     profile = profile_of(load.model_dump(), asked.profile)
     expected = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,9 @@ from perfharness.render.blocks import (
     plain,
 )
 from perfharness.render.text import safe_line
+
+PADDING = re.compile(" {3,}")
+"""Aligns lines on a terminal only."""
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.typ"
 
@@ -83,7 +87,7 @@ def _blocks(blocks: Sequence[Block], folder: Path) -> Iterator[dict[str, Any]]:
         elif isinstance(block, Items):
             entries = [entry if isinstance(entry, list) else [entry] for entry in block.entries]
             content = {
-                "entries": [[safe_line(plain(line)) for line in entry] for entry in entries],
+                "entries": [[PADDING.sub("  ", safe_line(plain(line))) for line in entry] for entry in entries],
                 "numbered": block.numbered,
             }
         elif isinstance(block, Figures):

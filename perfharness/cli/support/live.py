@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from perfharness.render.terminal.console import say
+from perfharness.render.console import say
 from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, RunningProcess
 from perfharness_launcher.supervise import Observer, Phase

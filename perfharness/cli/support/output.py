@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
-from perfharness.render.terminal.console import Console, say
-from perfharness.render.terminal.findings import print_findings
+from perfharness.render.console import Console, print_blocks, say
 from perfharness.render.text import AsciiJson
+from perfharness.render.views.findings import findings_view
 
 OUTPUT = "Output"
 """The group of these options in the help."""
@@ -55,7 +55,7 @@ class Output(BaseModel):
     def findings(self, findings: Iterable[Finding]) -> None:
         """Findings on stderr."""
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
-        print_findings(self.errors, findings, least=least)
+        print_blocks(self.errors, findings_view(findings, least=least))
 
     def json_document(self, content: Mapping[str, Any]) -> None:
         """The document on stdout."""

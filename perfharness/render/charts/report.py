@@ -22,7 +22,8 @@ from perfharness.render.charts.drawing import (
 from perfharness.render.text import safe_line
 from perfharness.runs.comparison.result import ComparedVersion
 from perfharness.runs.figures import METRICS
-from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
+from perfharness.runs.report.model import LoopSeries, StageDistribution
+from perfharness.runs.stage_lines import StageLine
 
 WIDTH = 720
 ROW_HEIGHT = 22

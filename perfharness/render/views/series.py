@@ -8,7 +8,7 @@ from perfharness.model.result import path_of
 from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figures, Items, Paragraph, Section, Table
 from perfharness.render.charts.scaling import scaling_picture
 from perfharness.render.numbers import ms, number
-from perfharness.render.terminal.results import row_names
+from perfharness.render.views.names import row_names
 from perfharness.runs.figures import QUANTILES
 from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
 from perfharness.runs.series.overhead import percent

@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
@@ -26,19 +26,14 @@ from perfharness.analysis.stages.charts import (
     histogram,
     rest_of_batches,
 )
-from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.tree import combine
-from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.bench import Estimate
-from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
-from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
 from perfharness.model.result import Path as StagePath
+from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
 from perfharness.runs.clocks import machine_clock
@@ -46,27 +41,25 @@ from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.files.inputs import Located
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
     LoadReport,
     LoopSeries,
     Measured,
     MergedReport,
-    ProcessLine,
-    RangeSum,
     Report,
     RunReport,
     SeriesReport,
     SlowestReport,
-    StageCauses,
     StageDistribution,
-    StageLine,
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
 from perfharness.runs.series.model import Series, read_series
 from perfharness.runs.slowest import SlowestOfRun
+from perfharness.runs.stacks import stacks_of_stages
+from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
@@ -77,9 +70,6 @@ MAX_DISTRIBUTIONS = 12
 
 ALL_POINTS, LEAST_POINTS = 4000, 100
 """Of all loops of a run together, and of each at least."""
-
-REST = "(outside of stages)"
-"""Last key of the path of what is outside of stages."""
 
 
 def gather(
@@ -228,26 +218,12 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         script=manifest.script if test is None else test.target,
         command=manifest.command,
         warmup_batches=mean["meta"]["warmup_batches"],
-        tracers=[manifest.tracer],
+        tracer=manifest.tracer,
         environment=manifest.environment,
         devices=_devices(seen.metas),
-        processes=[
-            ProcessLine(
-                name=one.folder,
-                ended=one.ended,
-                gpu=", ".join(one.used_gpus) or None,
-                duration_s=one.duration_s,
-                items_per_second=rate.items_per_second if (rate := made.processes.get(one.folder)) else None,
-                cpus=one.placement.cpus if one.placement else None,
-                max_rss_bytes=one.max_rss_bytes,
-            )
-            for one in manifest.measured_processes
-            if is_part_of(process, one.folder)
-        ],
-        sampled="gpu_metrics" in mean,
+        processes=[one for one in manifest.measured_processes if is_part_of(process, one.folder)],
         explained=manifest.explained,
         clock_error_ns=_clock_error(seen.metas),
-        analysed_by=VERSION,
     )
     mlperf = read_mlperf_file(run_dir) if process is None else None
     of = Path(manifest.script).name if test is None else test.short_target
@@ -266,6 +242,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         cost=None if prices is None else _cost(prices, made, energy),
         findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
+        stacks=_stacks(run_dir if process is None else run_dir / process, read_as) if manifest.explained else None,
         sampled=sampled,
     )
 
@@ -283,14 +260,12 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
         script=None,
         command=[],
         warmup_batches=options.warmup_batches,
-        tracers=[TracerRecord(kind=meta.tracer, version=meta.tracer_version)],
+        tracer=TracerRecord(kind=meta.tracer, version=meta.tracer_version),
         environment=None,
         devices=_devices(seen.metas),
         processes=[],
-        sampled=False,
         explained=False,
         clock_error_ns=_clock_error(seen.metas),
-        analysed_by=VERSION,
     )
     return RunReport(
         **_common(one.name, str(one.path), mean, results, seen),
@@ -305,22 +280,29 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
 def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
     """What runs and bare traces have alike."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
-    stages = list(_stage_lines(mean, list(results.values()), [seen.rests[of] for of in results], diagnoses))
+    of_processes = list(results.values())
+    stages = stage_lines(mean, of_processes, [seen.rests[of] for of in results], agreement(diagnoses))
     return {
         "name": name,
         "path": path,
         "throughput": Throughput.model_validate(mean["throughput"]),
         "stages": stages,
         "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
-        "ranges": [] if stages else list(_range_sums(results)),
+        "ranges": [] if stages else range_sums(of_processes),
         "advice": advise(diagnoses),
-        "causes": list(_causes(diagnoses)),
+        "diagnoses": diagnoses,
         "series": _series(results),
-        "distributions": list(_distributions(stages, list(results.values()))),
+        "distributions": list(_distributions(stages, of_processes)),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
         **_slowest(seen),
         "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
     }
+
+
+def _stacks(path: Path, read_as: ReadAs) -> tuple[str, list[Stack]] | None:
+    """The stacks of the batches that take most time, and what they are of."""
+    found = stacks_of_stages(locate(path), read_as)
+    return max(found.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None)
 
 
 def _slowest(seen: _Seen) -> dict[str, Any]:
@@ -364,143 +346,13 @@ def _cost(prices: Prices, throughput: Throughput, energy: RunEnergy | None) -> C
     return cost(prices, throughput.items_per_second, per_item, relative)
 
 
-# ---- stages ----
-
-
-def _stage_lines(
-    mean: Tree,
-    results: Sequence[ProcessResult],
-    rests: Sequence[Mapping[StagePath, Rest]],
-    diagnoses: Mapping[str, Diagnosis],
-) -> Iterator[StageLine]:
-    """Every batch and stage, one around others before these; what is outside of stages behind them."""
-    limits = _limits(diagnoses)
-    batch_paths: list[StagePath] = []
-    pending: list[tuple[StagePath, StageLine]] = []
-    for path, statistics in _walk(mean["stats_minus_warmup"]):
-        while pending and path[: len(pending[-1][0])] != pending[-1][0]:
-            yield pending.pop()[1]
-        is_batch = "total_items" in statistics
-        if is_batch:
-            batch_paths.append(path)
-        around = next((one for one in reversed(batch_paths) if path[: len(one)] == one), None)
-        values = _values(results, path)
-        whole = None if around is None else _values(results, around)
-        verdict, agreement = limits.get(path, (None, None))
-        yield StageLine(
-            path=path,
-            is_batch=is_batch,
-            batches=statistics["cpu_time"]["count"],
-            cpu=Statistics(**statistics["cpu_time"]),
-            gpu=_statistics(statistics.get("gpu_time")),
-            gpu_busy=_statistics(statistics.get("gpu_busy_time")),
-            cpu_mean=_mean(values["cpu_time"]),
-            cpu_per_item=_per_item(statistics, "cpu_time"),
-            gpu_per_item=_per_item(statistics, "gpu_time"),
-            gpu_busy_per_item=_per_item(statistics, "gpu_busy_time"),
-            cpu_share=None if whole is None else _share(values["cpu_time"], whole["cpu_time"]),
-            gpu_busy_share=None if whole is None else _share(values["gpu_busy_time"], whole["gpu_busy_time"]),
-            limited_by=verdict,
-            agreement=agreement,
-        )
-        if is_batch and (rest := _rest_line(path, values["cpu_time"], statistics, rests)) is not None:
-            pending.append((path, rest))
-    yield from (line for _, line in reversed(pending))
-
-
-def _walk(tree: Tree, path: StagePath = ()) -> Iterator[tuple[StagePath, Tree]]:
-    """All stages of a statistics tree that occur without the warm-up, a parent before its children."""
-    if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
-        yield path, tree
-    for name, below in tree.items():
-        if not path or name not in RESERVED_KEYS:
-            yield from _walk(below, (*path, name))
-
-
-def _per_item(statistics: Tree, key: str) -> float | None:
-    mean: float | None = statistics.get(f"{key}_per_item", {}).get("mean")
-    return mean
-
-
-def _statistics(found: Tree | None) -> Statistics | None:
-    return None if found is None else Statistics(**found)
-
-
-def _values(results: Sequence[ProcessResult], path: StagePath) -> dict[str, Float64]:
-    """One value a batch of all processes, by key; empty where a process has it under another key."""
-    own = [result.values_minus_warmup[path] for result in results if path in result.values_minus_warmup]
-    return {key: np.concatenate([np.empty(0), *(columns[key] for columns in own)]) for key in TIMES}
-
-
-def _mean(values: Float64) -> Estimate | None:
-    return mean_estimate(values) if len(values) and not np.isnan(values).any() else None
-
-
-def _share(part: Float64, whole: Float64) -> float | None:
-    total = float(whole.sum())
-    found = float(part.sum()) / total if len(part) and total > 0 else float("nan")
-    return None if np.isnan(found) else found
-
-
-def _rest_line(
-    path: StagePath, whole: Float64, statistics: Tree, rests: Sequence[Mapping[StagePath, Rest]]
-) -> StageLine | None:
-    """What the batches spent outside of their stages; None where they have no stages."""
-    found = [rest[path] for rest in rests if path in rest]
-    if not found:
-        return None
-    reason = next((rest.reason for rest in found if rest.values_ms is None), None)
-    values = np.concatenate([rest.values_ms for rest in found if rest.values_ms is not None] or [np.empty(0)])
-    known = reason is None and len(values) > 0
-    items = statistics["total_items"]["mean"]
-    per_item = float(values.mean()) / items if known and items and len(values) == len(whole) else None
-    return StageLine(
-        path=(*path, REST),
-        is_batch=False,
-        is_rest=True,
-        batches=len(values) if known else len(whole),
-        cpu=summarise(values) if known else Statistics(len(whole), *(None,) * 8),
-        cpu_mean=_mean(values) if known else None,
-        gpu=None,
-        gpu_busy=None,
-        cpu_per_item=per_item,
-        gpu_per_item=None,
-        gpu_busy_per_item=None,
-        cpu_share=_share(values, whole) if known else None,
-        gpu_busy_share=None,
-        reason=reason,
-    )
-
-
-def _limits(diagnoses: Mapping[str, Diagnosis]) -> dict[StagePath, tuple[str, str | None]]:
-    """What limits each stage in most processes, and in how many where not in all."""
-    return {one.path: (next(iter(one.verdicts)).value, one.votes) for one in agreement(diagnoses)}
-
-
-def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
-    stages = {(of, stage.path): stage for of, diagnosis in diagnoses.items() for stage in diagnosis.stages}
-    for one in agreement(diagnoses):
-        yield StageCauses(agreement=one, diagnosis=stages[one.process, one.path])
-
-
-def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:
-    for path, sums in sums_of_ranges([result.entries for result in results.values()]).items():
-        yield RangeSum(
-            path=path,
-            count=sums["count"] or 0.0,
-            cpu=sums["cpu_time"],
-            gpu=sums["gpu_time"],
-            gpu_busy=sums["gpu_busy_time"],
-        )
-
-
 def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]) -> Iterator[StageDistribution]:
     chosen = sorted(
         (line for line in stages if not line.is_rest), key=lambda line: (not line.is_batch, -(line.cpu_share or 0.0))
     )[:MAX_DISTRIBUTIONS]
     for line in stages:
         if line in chosen:
-            found = histogram(_values(results, line.path)["cpu_time"])
+            found = histogram(stage_values(results, line.path)["cpu_time"])
             if found is not None:
                 yield StageDistribution(path=line.path, histogram=found)
 

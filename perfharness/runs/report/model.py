@@ -9,72 +9,33 @@ from typing import Any
 
 from pydantic import Field, field_serializer
 
-from perfharness.analysis.diagnosis import Advice, StageAgreement
+from perfharness.analysis.diagnosis import Advice
 from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.charts import BatchSeries, BatchTimeline, Histogram
 from perfharness.analysis.suites.cost import Cost
 from perfharness.model.base import Settings
-from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
-from perfharness.model.diagnosis import StageDiagnosis
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.load import LoadResult, StepVerdict
-from perfharness.model.manifest import EnvironmentRecord, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
-from perfharness.model.result import Statistics
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
 from perfharness.runs.series.model import Series
+from perfharness.runs.stage_lines import RangeSum, StageLine
 
 REPORT_VERSION = 1
 
 
 class _Model(Settings, arbitrary_types_allowed=True):
     """Data of the report; nothing may be lost on the way."""
-
-
-class StageLine(_Model):
-    """A batch, a stage in batches, or (`is_rest`) the host time of batches outside of their stages; warm-up left out.
-
-    Times without further words are means over the batches in which it occurs.
-    """
-
-    path: tuple[str, ...]
-    is_batch: bool
-    is_rest: bool = False
-    batches: int
-    cpu: Statistics
-    cpu_mean: Estimate | None
-    """With its interval: within this launch only."""
-
-    gpu: Statistics | None
-    gpu_busy: Statistics | None
-    cpu_per_item: float | None
-    gpu_per_item: float | None
-    gpu_busy_per_item: float | None
-    cpu_share: float | None
-    """Of the host time of all batches of its loop, 0 to 1."""
-
-    gpu_busy_share: float | None
-    """Of their busy time, 0 to 1. Stages may be at work on the GPU at the same time."""
-
-    limited_by: str | None = None
-    agreement: str | None = None
-    """How many of the processes say so (`3/4`); None: all."""
-
-    reason: str | None = None
-
-
-class StageCauses(_Model):
-    """A stage of all processes, and the diagnosis of the process that shows it best."""
-
-    agreement: StageAgreement
-    diagnosis: StageDiagnosis
 
 
 class LoopSeries(_Model):
@@ -92,28 +53,6 @@ class StageDistribution(_Model):
     histogram: Histogram
 
 
-class RangeSum(_Model):
-    """A range of a run without batches: sums over all its occurrences, of all processes."""
-
-    path: tuple[str, ...]
-    count: float
-    cpu: float | None
-    gpu: float | None
-    gpu_busy: float | None
-
-
-class ProcessLine(_Model):
-    """A measured process."""
-
-    name: str
-    ended: str
-    gpu: str | None
-    duration_s: float | None
-    items_per_second: float | None
-    cpus: str | None
-    max_rss_bytes: int | None
-
-
 class Measured(_Model):
     """How it was measured, and on what."""
 
@@ -121,20 +60,17 @@ class Measured(_Model):
     script: str | None
     command: list[str]
     warmup_batches: int
-    tracers: list[TracerRecord]
+    tracer: TracerRecord
     environment: EnvironmentRecord | None
     """None of a bare trace."""
 
     devices: list[str]
     """GPUs that the traces name."""
 
-    processes: list[ProcessLine]
-    sampled: bool
+    processes: list[ProcessRecord]
     explained: bool
     clock_error_ns: int | None
     """The largest of the traces' clocks against UTC; None where one is not known."""
-
-    analysed_by: str
 
 
 class LoadPoint(_Model):
@@ -232,7 +168,9 @@ class RunReport(_Model):
     advice: list[Advice]
     """The most valuable first."""
 
-    causes: list[StageCauses]
+    diagnoses: dict[str, Diagnosis]
+    """By process."""
+
     series: list[LoopSeries]
     distributions: list[StageDistribution]
     timelines: list[BatchTimeline]
@@ -255,6 +193,9 @@ class RunReport(_Model):
     """None: it was no test of LoadGen."""
 
     findings: list[Finding]
+    stacks: tuple[str, list[Stack]] | None = Field(default=None, exclude=True)
+    """Sampled stacks of the batches that take most time, and what they are of; None: nothing was sampled."""
+
     sampled: SampledRun | None = Field(default=None, exclude=True)
     """Telemetry for charts; its figures are in `metrics`."""
 

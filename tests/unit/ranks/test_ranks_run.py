@@ -13,12 +13,12 @@ from perfharness.analysis.ranks import RankGroup
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, Place, StageDiagnosis
 from perfharness.model.manifest import MeasuredProcess
-from perfharness.render.blocks import Table
-from perfharness.render.report.rank_section import ranks_section
+from perfharness.render.report.sections import document_of
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest
 from perfharness.runs.report.gather import gather
 from tests.schemas import valid
+from tests.support.documents import tables_of
 from tests.support.made_batches import near
 from tests.support.made_ranks import Work, compute_and_reduce, made_rank, ranks_diagnosis
 from tests.unit.export_runs import process_record, run_folder
@@ -95,15 +95,16 @@ def test_one_rank_is_no_group(tmp_path: Path) -> None:
 
 
 def test_the_report_has_them(tmp_path: Path) -> None:
-    (found,) = gather([locate(made_run(tmp_path / "out", late(100.0, 300.0)))]).runs
-    section = ranks_section(found.ranks, 0)
-    assert section is not None
-    figures, stages = (block for block in section.blocks if isinstance(block, Table))
-    assert [[row[0], row[1], row[6], row[7]] for row in figures.rows] == [
-        [0, FOLDERS[0], pytest.approx(0.2), 0.0], [1, FOLDERS[1], 0.0, 1.0],
-    ]  # fmt: skip
-    assert [row[:4] for row in stages.rows] == [[rank, "batch/exchange", "all_reduce", 1.0] for rank in range(2)]
-    assert ranks_section(None, 0) is None
+    report = gather([locate(made_run(tmp_path / "out", late(100.0, 300.0)))])
+    tables = tables_of(document_of(report))
+    columns = [column.heading for column in tables["ranks"].columns]
+    shown = [columns.index(name) for name in ("rank", "process", "waiting", "came last")]
+    assert [[row[place] for place in shown] for row in tables["ranks"].rows] == [
+        [0, FOLDERS[0], pytest.approx(0.2), 0.0],
+        [1, FOLDERS[1], 0.0, 1.0],
+    ]
+    stages = tables["collectives"].rows
+    assert [row[:4] for row in stages] == [[folder, "batch/exchange", "all_reduce", 1.0] for folder in FOLDERS]
 
 
 # ---- verdicts and findings ----

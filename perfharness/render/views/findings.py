@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from rich.console import Console
-
 from perfharness.model.findings import Finding, Severity
-from perfharness.render.terminal.console import say, styled
+from perfharness.render.blocks import Block, Paragraph, Span, Style
 
-SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+STYLES: dict[Severity, Style] = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "dim"}
+ORDER = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
 LISTED_PROCESSES = 4
 
 
-def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
-    """Print findings, one per line, with the hint; equal ones of several processes are one line.
+def findings_view(findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> list[Block]:
+    """A line for each, with the hint; equal ones of several processes are one line.
 
     Args:
-        least: less severe ones are in the files only.
+        least: less severe ones are left out.
     """
-    order = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
+    return [
+        Paragraph((Span(one.severity.value, STYLES[one.severity]), f" {finding_sentence(one, processes)}"))
+        for one, processes in grouped(findings)
+        if ORDER.index(one.severity) >= ORDER.index(least)
+    ]
+
+
+def grouped(findings: Iterable[Finding]) -> Iterator[tuple[Finding, list[str]]]:
+    """Each finding once, and the processes that have it."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
-        if order.index(finding.severity) >= order.index(least):
-            groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
-    for finding, processes in groups.items():
-        severity = finding.severity
-        say(console, styled(severity.value, SEVERITY_STYLE[severity]), f" {finding_sentence(finding, processes)}")
+        groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
+    yield from groups.items()
 
 
 def finding_sentence(finding: Finding, processes: Sequence[str] = ()) -> str:

@@ -1,0 +1,91 @@
+"""A flame graph: the sampled stacks of a batch, the outermost function on top, as wide as its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from perfharness.analysis.host_samples.frames import inside_library
+from perfharness.analysis.host_samples.stacks import Stack
+from perfharness.model.host_samples import Frame
+from perfharness.render.charts.drawing import LIGHT_GREY, PALETTE, Picture, Row, Specification
+from perfharness.render.places import place_text
+
+LEAST = 0.002
+"""Of the whole: narrower functions are left out."""
+
+MAX_DEPTH = 40
+ROW_HEIGHT = 18
+KINDS = {"stage": PALETTE[4], "your code": PALETTE[1], "library": LIGHT_GREY}
+
+ROOM = "max(1, scale('x', datum.end) - scale('x', datum.start) - 4)"
+"""Of a bar's text, pixels: a longer name would cover those after it."""
+
+
+@dataclass
+class _Node:
+    """A function called from another one; `below`: those that it calls."""
+
+    kind: str
+    ms: float = 0.0
+    below: dict[str, _Node] = field(default_factory=dict)
+
+
+def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
+    """The stacks as bars, ms per batch.
+
+    Args:
+        name: of the picture.
+        of: process and batch.
+        stacks: the outermost frame first.
+    """
+    root = _Node("stage")
+    for frames, ms in stacks:
+        root.ms += ms
+        node = root
+        for frame in frames[:MAX_DEPTH]:
+            node = node.below.setdefault(place_text(frame), _Node(_kind(frame)))
+            node.ms += ms
+    rows = list(_bars(root, 0, 0.0, LEAST * root.ms))
+    depth = max((row["depth"] for row in rows), default=0) + 1
+    bar = {"type": "bar", "stroke": "white", "strokeWidth": 0.5, "height": {"band": 0.95}}
+    text = {"type": "text", "align": "left", "dx": 3, "fontSize": 10, "color": "black", "limit": {"expr": ROOM}}
+    x = {"field": "start", "type": "quantitative", "title": "ms per batch"}
+    chart: Specification = {
+        "width": 720,
+        "height": ROW_HEIGHT * depth,
+        "data": {"name": f"{name}_bars"},
+        "encoding": {
+            "x": {**x, "scale": {"domain": [0, root.ms], "nice": False}},
+            "y": {"field": "depth", "type": "ordinal", "axis": None},
+        },
+        "layer": [
+            {"mark": bar, "encoding": {"x2": {"field": "end"}, "color": _colors(), "tooltip": _tooltip()}},
+            {"mark": {**text, "clip": True}, "encoding": {"text": {"field": "name"}}},
+        ],
+    }
+    note = "sampled in the profiling pass; a function is as wide as its time, with what it calls below it"
+    return Picture(name, chart, {f"{name}_bars": rows}, title=f"Flame graph of {of}", notes=(note,))
+
+
+def _kind(frame: Frame) -> str:
+    return "stage" if not frame.file else "your code" if inside_library(frame.file) is None else "library"
+
+
+def _bars(node: _Node, depth: int, start: float, least: float) -> Iterator[Row]:
+    for name, below in sorted(node.below.items(), key=lambda one: -one[1].ms):
+        if below.ms >= least:
+            bar = {"depth": depth, "name": name, "kind": below.kind, "ms": below.ms}
+            yield {**bar, "start": round(start, 6), "end": round(start + below.ms, 6)}
+            yield from _bars(below, depth + 1, start, least)
+        start += below.ms
+
+
+def _colors() -> Specification:
+    scale = {"domain": list(KINDS), "range": list(KINDS.values())}
+    return {"field": "kind", "type": "nominal", "scale": scale, "legend": {"orient": "top", "title": None}}
+
+
+def _tooltip() -> list[Specification]:
+    names = [{"field": one, "type": "nominal"} for one in ("name", "kind")]
+    return [*names, {"field": "ms", "type": "quantitative", "format": ",.4~g", "title": "ms per batch"}]

@@ -1,0 +1,118 @@
+"""What to do first, as a list: each with its cause, its place in the code and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from perfharness.analysis.diagnosis import Advice, advise, unexplained
+from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis
+from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Span, Style
+from perfharness.render.numbers import milliseconds, percent
+from perfharness.render.text import safe_line
+from perfharness.render.views.names import line_of, stage_names
+
+MOST_VALUABLE = 3
+"""Pieces of advice after a launch; `analyze -v` has them all."""
+
+LISTED_STAGES = 3
+STYLES: dict[str, Style] = {Code.GPU_BOUND.value: "good", Code.UNKNOWN.value: "dim"}
+
+
+def cause_name(cause: Cause) -> str:
+    """The code, with the limit of the GPU, or with what a wait is for: `waiting (file)`."""
+    has_detail = cause.detail not in (None, "other", "unknown")
+    return f"{cause.code.value} ({cause.detail})" if has_detail else cause.code.value
+
+
+def cause_span(name: str) -> Span:
+    """A cause's name, in its colour."""
+    return Span(name, STYLES.get(name.partition(" ")[0], "warning"))
+
+
+def advice_view(diagnoses: Mapping[str, Diagnosis], most: int | None = MOST_VALUABLE) -> list[Block]:
+    """What to do first, then the stages of which nothing is known.
+
+    Args:
+        diagnoses: by process.
+        most: pieces of advice; None: all.
+    """
+    every = advise(diagnoses)
+    shown = every[:most]
+    names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
+    blocks: list[Block] = []
+    if shown:
+        left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
+        widths = (
+            max(len(names[one.path]) for one in shown),
+            max(len(cause_name(one.cause)) for one in shown),
+        )
+        entries = [_entry(one, names[one.path], widths, diagnoses) for one in shown]
+        blocks.append(Section(f"What to do first{left_out}", [Items(entries, numbered=True)]))
+    if unknown := [names[path] for path in unexplained(diagnoses)]:
+        listed = ", ".join(unknown[:LISTED_STAGES])
+        more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
+        step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
+        blocks.append(Paragraph(f"Not known what limits {listed}{more}.{step}"))
+    return blocks
+
+
+def has_profile(diagnoses: Iterable[Diagnosis]) -> bool:
+    """Whether a profiling pass was used."""
+    return any(stage.slowdown is not None for one in diagnoses for stage in one.stages)
+
+
+def cause_lines(cause: Cause) -> list[Line]:
+    """What a cause is and where; what to do."""
+    what = cause.what
+    if (place := cause.place) is not None:
+        what += f" {place.function} ({line_of(place)}): {percent(place.function_share)} of the stage"
+        has_line = percent(place.line_share) != percent(place.function_share)
+        what += f", its line {percent(place.line_share)}." if has_line else "."
+    return [safe_line(what), safe_line(f"→ {cause.step}")]
+
+
+def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mapping[str, Diagnosis]) -> list[Line]:
+    """Stage, cause and saving, over all processes; what it is and where; what to do."""
+    cause, (name_width, cause_width) = advice.cause, widths
+    saves_ms, batch_ms = _over_processes(advice, diagnoses)
+    saves = "" if saves_ms is None else f"  saves up to {milliseconds(saves_ms)}"
+    if saves_ms is not None:
+        share = f" ({percent(saves_ms / batch_ms)})" if batch_ms else ""
+        saves += f" of {milliseconds(batch_ms)}" if batch_ms else ""
+        saves += f" per batch{share}"
+    of_processes = ""
+    what, step = cause_lines(cause)
+    if len(diagnoses) > 1:
+        with_it = sum(any(stage.path == advice.path for stage in one.stages) for one in diagnoses.values())
+        of_processes = f"  in {advice.processes} of {with_it} processes" if with_it > 1 else ""
+        what = f"{safe_line(advice.process)}: {what}"
+    head: Line = (
+        Span(safe_line(name), "bold"),
+        " " * (name_width - len(name) + 2),
+        cause_span(cause_name(cause)),
+        " " * (cause_width - len(cause_name(cause))) if saves or of_processes else "",
+        Span(saves, "good"),
+        Span(of_processes, "dim"),
+    )
+    return [head, what, step]
+
+
+def _over_processes(advice: Advice, diagnoses: Mapping[str, Diagnosis]) -> tuple[float | None, float | None]:
+    """What it saves and what a batch takes, ms per batch of all processes, also those that it saves nothing."""
+    batches, saves_ms, batch_ms = 0, 0.0, 0.0
+    for diagnosis in diagnoses.values():
+        by_path = {stage.path: stage for stage in diagnosis.stages}
+        loops = (one.loop for one in diagnosis.warmup if advice.path[: len(one.loop)] == one.loop)
+        batch = by_path.get(next(loops, ()))
+        if batch is not None:
+            batches += batch.batches
+            batch_ms += batch.batches * batch.wall_ms
+            saves_ms += batch.batches * _saving(advice, by_path.get(advice.path))
+    if advice.cause.saves_ms is None or not batches:
+        return advice.cause.saves_ms, None
+    return min(saves_ms, batch_ms) / batches, batch_ms / batches
+
+
+def _saving(advice: Advice, stage: StageDiagnosis | None) -> float:
+    causes = () if stage is None else stage.causes
+    return next((cause.saves_ms or 0.0 for cause in causes if cause.code is advice.cause.code), 0.0)

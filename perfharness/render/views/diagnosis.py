@@ -1,0 +1,113 @@
+"""The diagnosis: what all stages have in common, or one stage with all its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from perfharness.analysis.diagnosis import agreement
+from perfharness.model.diagnosis import Diagnosis, Path, StageDiagnosis
+from perfharness.model.result import path_text
+from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Line, Paragraph, Section, Table
+from perfharness.render.numbers import milliseconds, percent
+from perfharness.render.views import evidence
+from perfharness.render.views.causes import cause_lines, cause_name
+from perfharness.render.views.findings import findings_view
+from perfharness.render.views.names import is_named, row_names, stage_names
+
+MAX_EVIDENCE = 60
+"""Stages on a page whose evidence is shown."""
+
+
+def matching_stages(diagnosis: Diagnosis, name: str) -> list[StageDiagnosis]:
+    """Stages that are called so."""
+    return [stage for stage in diagnosis.stages if is_named(stage.path, name)]
+
+
+def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
+    """Where processes differ, then the evidence of the process that takes longest."""
+    if not diagnoses:
+        return []
+    blocks: list[Block] = []
+    shown = next(iter(diagnoses))
+    if len(diagnoses) > 1:
+        found = agreement(diagnoses)
+        if any(one.votes for one in found):
+            columns = [Column("stage"), Column("verdicts")]
+            rows: list[list[Cell]] = [
+                [name, ", ".join(f"{count} {code.value}" for code, count in one.verdicts.items())]
+                for name, one in zip(row_names([one.path for one in found]), found, strict=True)
+            ]
+            blocks.append(Table("verdicts", columns, rows, f"What limits the stages of {len(diagnoses)} processes"))
+        shown = max(found, key=lambda one: one.wall_ms).process if found else shown
+    others = " (others: perfharness analyze -v RUN/PROCESS)" if len(diagnoses) > 1 else ""
+    diagnosis = diagnoses[shown]
+    names = stage_names(stage.path for stage in diagnosis.stages)
+    blocks.append(
+        Section(
+            f"{shown}{others}",
+            [
+                *evidence.activities(names, diagnosis.stages),
+                *evidence.functions(names, diagnosis.stages),
+                *evidence.counters(names, diagnosis.stages),
+                *_warmup(diagnosis),
+                *findings_view(diagnosis.findings),
+            ],
+        )
+    )
+    return blocks
+
+
+def stage_view(diagnosis: Diagnosis, name: str) -> list[Block]:
+    """The stages of that name, with all figures."""
+    return [
+        Section(
+            f"{path_text(stage.path)}: {cause_name(stage.verdict)}",
+            [*stage_blocks(stage), *evidence.activities({stage.path: stage.path[-1]}, [stage])],
+        )
+        for stage in matching_stages(diagnosis, name)
+    ]
+
+
+def stage_blocks(stage: StageDiagnosis) -> Iterator[Block]:
+    """Causes, the verdict first, and what they rest on besides the stage's activities."""
+    names = {stage.path: stage.path[-1]}
+    entries: list[Line | list[Line]] = []
+    for cause in stage.causes:
+        saves = "" if cause.saves_ms is None else f", saves up to {milliseconds(cause.saves_ms)} per batch"
+        entries.append([f"{cause_name(cause)}, {percent(cause.share)} of it{saves}", *cause_lines(cause)])
+    yield Items(entries)
+    busy = "" if stage.gpu_busy_ms is None else f"; GPU busy {milliseconds(stage.gpu_busy_ms)} per batch"
+    about = f"{stage.batches} batches, {milliseconds(stage.wall_ms)} per batch; {stage.samples} samples{busy}"
+    yield Paragraph(about)
+    for table in (evidence.kernels, evidence.copies, evidence.counters):
+        yield from table(names, [stage])
+    yield from evidence.functions(names, [stage], every=True)
+    yield from evidence.gpu_limits(stage.limits)
+
+
+def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]) -> Iterator[Block]:
+    """The functions of all stages, charts, and each stage folded; of several processes, the one that shows it best."""
+    stages = {(process, one.path): one for process, diagnosis in diagnoses.items() for one in diagnosis.stages}
+    found = [(one.process, stages[one.process, one.path]) for one in agreement(diagnoses)]
+    largest = sorted(found, key=lambda one: -one[1].wall_ms)[:MAX_EVIDENCE]
+    shown = [one for one in found if one in largest]
+    names: Mapping[Path, str] = stage_names(stage.path for _, stage in found)
+    yield from evidence.activities(names, [stage for _, stage in shown])
+    yield from evidence.functions(names, [stage for _, stage in shown])
+    yield from charts
+    for process, stage in shown:
+        of_process = f" ({process})" if len(diagnoses) > 1 else ""
+        title = f"{path_text(stage.path)}: {cause_name(stage.verdict)}{of_process}"
+        yield Details(title, list(stage_blocks(stage)))
+    if len(shown) < len(found):
+        more = f"{len(found) - len(shown)} more stages, which take less time: perfharness analyze -v"
+        yield Paragraph(more, "note")
+
+
+def _warmup(diagnosis: Diagnosis) -> Iterator[Block]:
+    for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
+        if loop.state in ("enough", "cannot-tell"):
+            reported = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
+            text = f"Warm-up of {path_text(loop.loop)}: -w {loop.warmup_batches}, {loop.state} ({reported})"
+            yield Paragraph(text)

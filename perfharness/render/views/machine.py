@@ -1,0 +1,104 @@
+"""The machine: what GPUs and host did, and what a run was measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfharness.analysis.metrics.results import GpuMetrics, HostMetrics, MetricFigures, RunMetrics
+from perfharness.render.blocks import Block, Cell, Column, Paragraph, Table
+from perfharness.render.numbers import number, percent, significant, size
+
+MIB = float(1 << 20)
+POWER = ("power_sample_w", "power_instant_w", "power_average_w")
+FIGURES = (
+    *POWER,
+    "gpu_utilization_percent",
+    "memory_utilization_percent",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "memory_used_bytes",
+)
+"""Of a GPU, in the order of the table; others are in benchmark_mean.json."""
+
+UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
+
+
+def gpu_name(index: int | None, uuid: str) -> str:
+    """`GPU 0`; of one whose index is not known, its UUID."""
+    return f"GPU {uuid if index is None else index}"
+
+
+def gpu_names(metrics: RunMetrics | None) -> dict[str, str]:
+    """Of the GPUs, by UUID."""
+    return {gpu.uuid: gpu_name(gpu.gpu_index, gpu.uuid) for gpu in (metrics.gpus if metrics is not None else ())}
+
+
+def machine_view(metrics: RunMetrics | None) -> list[Block]:
+    """A line for each GPU that a process used; nothing where the run was not sampled."""
+    return [Paragraph(_line(gpu)) for gpu in (metrics.gpus if metrics is not None else ()) if gpu.processes]
+
+
+def _line(gpu: GpuMetrics) -> str:
+    whole = " (over the whole run)" if gpu.window == "run" else ""
+    return f"{gpu_name(gpu.gpu_index, gpu.uuid)}: {', '.join(_parts(gpu)) or 'nothing was measured'}{whole}"
+
+
+def _parts(gpu: GpuMetrics) -> Iterator[str]:
+    power = next((gpu.figures[name] for name in POWER if _is_known(gpu.figures.get(name))), None)
+    if power is not None:
+        yield f"{number(power.mean, 'count')} W (up to {number(power.max, 'count')})"
+    if gpu.busy_share is not None:
+        yield f"busy {percent(gpu.busy_share)}"
+    for name, unit in (("sm_clock_mhz", "MHz"), ("temperature_c", "°C")):
+        if _is_known(found := gpu.figures.get(name)) and found is not None:
+            yield f"{number(found.mean, 'count')} {unit}"
+    memory = gpu.figures.get("memory_used_bytes")
+    if memory is not None and memory.max is not None:
+        yield f"memory up to {size(memory.max)}"
+    if gpu.throttled_batches:
+        yield f"{gpu.throttled_batches} batches throttled"
+
+
+def telemetry_view(metrics: RunMetrics) -> list[Block]:
+    """Every metric of the GPUs and the host, for a page."""
+    blocks: list[Block] = []
+    for gpu in metrics.gpus:
+        window = "the measured window" if gpu.window == "measured" else "the whole run"
+        title = f"{gpu_name(gpu.gpu_index, gpu.uuid)} {gpu.name or ''}".strip()
+        figures = {name: gpu.figures[name] for name in FIGURES if name in gpu.figures}
+        blocks += _metrics(title, figures, f"{title}, over {window}")
+        if gpu.clock_events:
+            lowered = ", ".join(f"{one.reason} {significant(one.seconds)} s" for one in gpu.clock_events)
+            blocks.append(Paragraph(f"{gpu_name(gpu.gpu_index, gpu.uuid)}: clocks were lowered ({lowered})."))
+    return [*blocks, *_host(metrics.host)]
+
+
+def _host(host: HostMetrics) -> list[Block]:
+    return _metrics("host", host.figures, "The machine")
+
+
+def _metrics(name: str, figures: dict[str, MetricFigures], note: str) -> list[Block]:
+    columns = [
+        Column("metric"),
+        *(Column(one, "number") for one in ("mean", "min", "p50", "p95", "max")),
+        Column("readings", "count", "updates of the source"),
+    ]
+    rows = [_metric_row(metric, found) for metric, found in figures.items() if _is_known(found)]
+    return [Table(name, columns, rows, note)] if rows else []
+
+
+def _is_known(found: MetricFigures | None) -> bool:
+    return found is not None and found.mean is not None
+
+
+def _metric_row(name: str, found: MetricFigures) -> list[Cell]:
+    stem, _, unit = name.rpartition("_")
+    scale, label = 1.0, name
+    if unit == "bytes":
+        scale, label = 1 / MIB, f"{stem} (MiB)"
+    elif unit in UNITS:
+        label = f"{stem} ({UNITS[unit]})"
+    values = (found.mean, found.min, found.p50, found.p95, found.max)
+    scaled = [None if value is None else value * scale for value in values]
+    return [label.replace("_", " "), *scaled, found.new_readings]

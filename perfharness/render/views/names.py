@@ -1,0 +1,57 @@
+"""Names of stages: indented in a table, short in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from perfharness.model.diagnosis import FunctionShare, Place
+from perfharness.model.result import Path, path_text
+from perfharness.render.places import file_and_line
+
+INDENT = "  "
+LONGEST = 60
+"""Characters of a name in a table."""
+
+
+def row_names(paths: Sequence[Path]) -> list[str]:
+    """A name for each row, indented below its nearest ancestor that has a row."""
+    several = len({path[0] for path in paths}) > 1
+    depth: dict[Path, int] = {}
+    names = []
+    for path in paths:
+        above = next((length for length in range(len(path) - 1, 0, -1) if path[:length] in depth), 0)
+        depth[path] = depth[path[:above]] + 1 if above else 0
+        begin = above or (0 if several or len(path) == 1 else 1)
+        names.append(INDENT * depth[path] + shortened(path_text(path[begin:])))
+    return names
+
+
+def shortened(name: str) -> str:
+    """A long name without its middle."""
+    if len(name) <= LONGEST:
+        return name
+    half = (LONGEST - 1) // 2
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name for each stage that `--stage` takes: the end of its path that no other path has, or all of it."""
+    distinct = list(dict.fromkeys(paths))
+    ends = Counter(path[begin:] for path in distinct for begin in range(len(path)))
+
+    def name(path: Path) -> str:
+        begins = (begin for begin in range(len(path) - 1, 0, -1) if ends[path[begin:]] == 1)
+        return path_text(path[next(begins, 0) :])
+
+    return {path: name(path) for path in distinct}
+
+
+def is_named(path: Path, name: str) -> bool:
+    """Whether that is what a stage is called: the end of its path, or all of it."""
+    return any(name == path_text(path[begin:]) for begin in range(len(path)))
+
+
+def line_of(place: FunctionShare | Place) -> str:
+    """The file with its folder, and the line: `json/encoder.py:395`."""
+    return "/".join(file_and_line(place).split("/")[-2:])

@@ -1,0 +1,52 @@
+"""What a launch will do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from perfharness.render.blocks import Block, Paragraph
+from perfharness_launcher.plan import LaunchPlan, explaining_pass
+from perfharness_launcher.process import cpu_list, planned_command
+
+
+def headline(plan: LaunchPlan) -> str:
+    """What is launched, in two lines."""
+    count = len(plan.processes)
+    where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
+    where += f", {plan.options.gpus_per_process} each" if plan.options.gpus_per_process > 1 else ""
+    passes = " (profiling pass)" if plan.explaining else "; then a profiling pass" if plan.options.explain else ""
+    tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
+    return (
+        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}{passes}\n"
+        f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
+    )
+
+
+def plan_view(plan: LaunchPlan) -> list[Block]:
+    """The plan as shell commands, with that of the profiling pass."""
+    lines = list(_lines(plan))
+    if plan.options.explain:
+        lines += ["", *_lines(explaining_pass(plan))]
+    return [Paragraph(line) for line in lines]
+
+
+def _lines(plan: LaunchPlan) -> Iterator[str]:
+    options, run_dir = plan.options, plan.options.output_dir.absolute()
+    yield headline(plan)
+    yield f"output: {run_dir}"
+    if options.barrier and len(plan.processes) > 1:
+        yield f"start barrier: at the first measured batch, for at most {options.barrier_timeout_s:g} s"
+    if options.cool_down_c is not None:
+        yield f"cool-down: to {options.cool_down_c:g} °C, for at most {options.cool_down_limit_s:g} s"
+    if options.maximize_clocks:
+        yield "GPU clocks: locked at maximum during the run"
+    is_bound = any(spec.cpus for spec in plan.processes)
+    yield f"CPUs: {'near the GPUs' if is_bound else 'not bound'} ({plan.placement_reason})"
+    for spec in plan.processes:
+        yield f"\n{spec.folder}" + "".join(f"  GPU {gpu.uuid}" for gpu in spec.gpus)
+        for name, value in sorted(spec.environment_in(run_dir).items()):
+            yield f"  {name}={shlex.quote(value)}"
+        if spec.cpus:
+            yield f"  CPUs {cpu_list(spec.cpus)}: near its GPUs"
+        yield f"  {shlex.join(planned_command(spec, plan.nsys, run_dir))}"

@@ -1,0 +1,91 @@
+"""A run's results: stages, throughput, ranks, the machine, and what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from perfharness.analysis.diagnosis import StageAgreement, agreement
+from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.analysis.stages.checks import CAPTURED
+from perfharness.model.diagnosis import Code
+from perfharness.model.findings import Severity
+from perfharness.model.result import ProcessResult, Tree
+from perfharness.render.blocks import Block, Paragraph
+from perfharness.render.views.causes import MOST_VALUABLE, advice_view
+from perfharness.render.views.energy import energy_view
+from perfharness.render.views.evidence import profiling
+from perfharness.render.views.machine import gpu_names, machine_view
+from perfharness.render.views.ranks import ranks_view
+from perfharness.render.views.stages import limited_by, outside_view, stages_view, sums_view, throughput_view
+from perfharness.runs.stage_lines import range_sums, stage_lines
+
+Part = TypeVar("Part")
+
+
+def result_view(
+    tree: Tree, results: Mapping[str, ProcessResult], *, has_gpu: bool | None = None, whole: bool = False
+) -> list[Block]:
+    """What a person reads first of a run.
+
+    Args:
+        tree: `benchmark_mean.json`, or `benchmark.json` of one process.
+        results: of each process, for what limits its stages, and the ranges of a run without batches; may be empty.
+        has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
+        whole: all advice, for a reader who gets the evidence as well.
+    """
+    if has_gpu is None:
+        has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
+    diagnoses = {name: one.diagnosis for name, one in results.items() if one.diagnosis is not None}
+    metrics, energy = part_of(tree, "gpu_metrics", RunMetrics), part_of(tree, "energy", RunEnergy)
+    lines = stage_lines(tree)
+    blocks: list[Block] = []
+    if lines:
+        limits = limited_by(agreement(diagnoses) or list(_agreements(tree)), diagnoses)
+        hidden = {path for one in results.values() for path in one.of_others}
+        blocks += stages_view(lines, limits, has_gpu=has_gpu, hidden=hidden)
+    else:
+        blocks += sums_view(range_sums(list(results.values())), has_gpu=has_gpu)
+    return [
+        *blocks,
+        *profiling(diagnoses),
+        *outside_view(tree.get("outside_batches") or []),
+        *(throughput_view(tree["throughput"]) if "throughput" in tree else []),
+        *_captured(tree),
+        *_ranks(tree),
+        *energy_view(energy, gpu_names(metrics)),
+        *machine_view(metrics),
+        *advice_view(diagnoses, None if whole else MOST_VALUABLE),
+    ]
+
+
+def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
+    """What stands under a key; None where it is left out."""
+    return TypeAdapter(kind).validate_python(tree[key]) if key in tree else None
+
+
+def _ranks(tree: Tree) -> list[Block]:
+    if "ranks" not in tree:
+        return []
+    from perfharness.analysis.ranks import RunRanks  # few runs have ranks
+
+    return ranks_view(TypeAdapter(RunRanks).validate_python(tree["ranks"]))
+
+
+def _agreements(tree: Tree) -> Iterator[StageAgreement]:
+    """What limits the stages, from the file alone."""
+    for stage in tree.get("diagnosis", {}).get("stages", []):
+        verdicts = stage.get("verdicts") or {stage["causes"][0]["code"]: 1}
+        counts = {Code(code): count for code, count in verdicts.items()}
+        yield StageAgreement(tuple(stage["path"]), counts, stage.get("process", ""), stage["wall_ms"])
+
+
+def _captured(tree: Tree) -> Iterator[Block]:
+    """Notes on batches that were recorded and not measured."""
+    for finding in tree.get("meta", {}).get("findings", ()):
+        if finding["code"] == CAPTURED and finding["severity"] == Severity.NOTE:
+            process = f"{finding['process']}: " if finding["process"] else ""
+            yield Paragraph(f"{process}{finding['message']}")

@@ -1,0 +1,194 @@
+"""The stages of a run, of all its processes together, one line each: what every table of stages is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.diagnosis import StageAgreement
+from perfharness.analysis.stages.charts import Rest
+from perfharness.analysis.stages.entries import sums_of_ranges
+from perfharness.analysis.statistics import summarise
+from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
+
+REST = "(outside of stages)"
+"""Last key of the path of what is outside of stages."""
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean with its 95 % interval, or the reason why there is none."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """A batch, a stage in batches, or (`is_rest`) the time of batches outside of their stages; without warm-up.
+
+    Times are milliseconds, means over the batches in which it occurs unless a name states otherwise; shares 0 to 1.
+    None was not measured.
+    """
+
+    path: Path
+    is_batch: bool
+    batches: int
+    cpu: Statistics
+    gpu: Statistics | None
+    gpu_busy: Statistics | None
+    cpu_per_item: float | None
+    gpu_per_item: float | None
+    gpu_busy_per_item: float | None
+    is_rest: bool = False
+    cpu_mean: MeanInterval | None = None  # its interval is within this launch only
+    cpu_share: float | None = None  # of the time of all batches of its loop
+    gpu_busy_share: float | None = None  # of their busy time; stages may overlap on the GPU
+    limited_by: str | None = None
+    agreement: str | None = None  # how many of the processes say so (`3/4`); None: all
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RangeSum:
+    """A range of a run without batches: sums over all its occurrences, of all processes."""
+
+    path: Path
+    count: float
+    cpu: float | None
+    gpu: float | None
+    gpu_busy: float | None
+
+
+def stage_lines(
+    mean: Tree,
+    results: Sequence[ProcessResult] = (),
+    rests: Sequence[Mapping[Path, Rest]] = (),
+    limits: Sequence[StageAgreement] = (),
+) -> list[StageLine]:
+    """Every batch and stage, a parent before its children; what is outside of the stages of a batch behind them.
+
+    Args:
+        mean: the tree of all processes.
+        results: of each process, for shares and intervals.
+        rests: of each process, what is outside of stages.
+        limits: what limits each stage.
+    """
+    return list(_lines(mean, results, rests, {one.path: one for one in limits}))
+
+
+def _lines(
+    mean: Tree,
+    results: Sequence[ProcessResult],
+    rests: Sequence[Mapping[Path, Rest]],
+    limits: Mapping[Path, StageAgreement],
+) -> Iterator[StageLine]:
+    batch_paths: list[Path] = []
+    pending: list[tuple[Path, StageLine]] = []
+    for path, statistics in _walk(mean["stats_minus_warmup"]):
+        while pending and path[: len(pending[-1][0])] != pending[-1][0]:
+            yield pending.pop()[1]
+        is_batch = "total_items" in statistics
+        if is_batch:
+            batch_paths.append(path)
+        around = next((one for one in reversed(batch_paths) if path[: len(one)] == one), None)
+        values = stage_values(results, path)
+        whole = None if around is None else stage_values(results, around)
+        limit = limits.get(path)
+        yield StageLine(
+            path=path,
+            is_batch=is_batch,
+            batches=statistics["cpu_time"]["count"],
+            cpu=Statistics(**statistics["cpu_time"]),
+            gpu=_statistics(statistics.get("gpu_time")),
+            gpu_busy=_statistics(statistics.get("gpu_busy_time")),
+            cpu_mean=_mean(values["cpu_time"]),
+            cpu_per_item=_per_item(statistics, "cpu_time"),
+            gpu_per_item=_per_item(statistics, "gpu_time"),
+            gpu_busy_per_item=_per_item(statistics, "gpu_busy_time"),
+            cpu_share=None if whole is None else _share(values["cpu_time"], whole["cpu_time"]),
+            gpu_busy_share=None if whole is None else _share(values["gpu_busy_time"], whole["gpu_busy_time"]),
+            limited_by=None if limit is None else next(iter(limit.verdicts)).value,
+            agreement=None if limit is None else limit.votes,
+        )
+        if is_batch and (rest := _rest_line(path, values["cpu_time"], statistics, rests)) is not None:
+            pending.append((path, rest))
+    yield from (line for _, line in reversed(pending))
+
+
+def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
+    """All stages of a statistics tree that occur without the warm-up, a parent before its children."""
+    if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
+        yield path, tree
+    for name, below in tree.items():
+        if not path or name not in RESERVED_KEYS:
+            yield from _walk(below, (*path, name))
+
+
+def stage_values(results: Sequence[ProcessResult], path: Path) -> dict[str, Float64]:
+    """One value per batch of all processes, by key; empty where a process has it under another key."""
+    own = [result.values_minus_warmup[path] for result in results if path in result.values_minus_warmup]
+    return {key: np.concatenate([np.empty(0), *(columns[key] for columns in own)]) for key in TIMES}
+
+
+def range_sums(results: Sequence[ProcessResult]) -> list[RangeSum]:
+    """The ranges of a run without batches."""
+    return [
+        RangeSum(path, sums["count"] or 0.0, sums["cpu_time"], sums["gpu_time"], sums["gpu_busy_time"])
+        for path, sums in sums_of_ranges([result.entries for result in results]).items()
+    ]
+
+
+def _per_item(statistics: Tree, key: str) -> float | None:
+    mean: float | None = statistics.get(f"{key}_per_item", {}).get("mean")
+    return mean
+
+
+def _statistics(found: Tree | None) -> Statistics | None:
+    return None if found is None else Statistics(**found)
+
+
+def _mean(values: Float64) -> MeanInterval | None:
+    if not len(values) or np.isnan(values).any():
+        return None
+    from perfharness.analysis.suites.latency import mean_estimate  # a report has intervals, a terminal has none
+
+    found = mean_estimate(values)
+    return MeanInterval(found.value, found.low, found.high, found.reason)
+
+
+def _share(part: Float64, whole: Float64) -> float | None:
+    total = float(whole.sum())
+    found = float(part.sum()) / total if len(part) and total > 0 else float("nan")
+    return None if np.isnan(found) else found
+
+
+def _rest_line(path: Path, whole: Float64, statistics: Tree, rests: Sequence[Mapping[Path, Rest]]) -> StageLine | None:
+    """What the batches spent outside of their stages; None where they have no stages."""
+    found = [rest[path] for rest in rests if path in rest]
+    if not found:
+        return None
+    reason = next((rest.reason for rest in found if rest.values_ms is None), None)
+    values = np.concatenate([rest.values_ms for rest in found if rest.values_ms is not None] or [np.empty(0)])
+    known = reason is None and len(values) > 0
+    items = statistics["total_items"]["mean"]
+    per_item = float(values.mean()) / items if known and items and len(values) == len(whole) else None
+    return StageLine(
+        path=(*path, REST),
+        is_batch=False,
+        is_rest=True,
+        batches=len(values) if known else len(whole),
+        cpu=summarise(values) if known else Statistics(len(whole), *(None,) * 8),
+        cpu_mean=_mean(values) if known else None,
+        gpu=None,
+        gpu_busy=None,
+        cpu_per_item=per_item,
+        gpu_per_item=None,
+        gpu_busy_per_item=None,
+        cpu_share=_share(values, whole) if known else None,
+        reason=reason,
+    )
