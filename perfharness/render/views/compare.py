@@ -99,8 +99,8 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
     sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, comparison.base))
     rule = f"differences from {percent(comparison.rule.min_effect)} on count"
     if comparison.rows_tested:
-        alarms = f"at most {percent(comparison.rule.alpha)} false alarms in all {comparison.rows_tested} rows together"
-        rule = f"{rule}, {alarms}"
+        together = f" in all {comparison.rows_tested} rows together" if comparison.rows_tested > 1 else ""
+        rule = f"{rule}, at most {percent(comparison.rule.alpha)} false alarms{together}"
     yield Paragraph(f"{sides}, {ORDERS[version.order]}: {_counts(version.rows)}; {rule}.", "note")
     graded = [one for place, one in enumerate(version.advice) if one.is_proven or not place]
     if notes := [*map(_advice, graded[:NAMED]), *_notes(version)]:
