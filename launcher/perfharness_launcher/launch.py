@@ -30,7 +30,6 @@ from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import RunningProcess, planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
 from perfharness_launcher.supervise import Observer, Supervisor
-from perfharness_launcher.telemetry import sampled
 
 ALMOST_FULL_BYTES = 1 << 20
 """With less space per process than this at the end of a run, something was perhaps not written: the embedded tracer
@@ -95,6 +94,8 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
         conditions.append(maximized_clocks)
     if options.telemetry:
+        from perfharness_launcher.telemetry import sampled  # numpy, which a plan does not need
+
         conditions.append(sampled(options.measure_idle_s))
     return [*conditions, machine_load]
 

@@ -12,9 +12,7 @@ from perfharness.cli.support.bench_options import (
     SHOWN,
     BenchSettings,
     SuiteOptions,
-    check_retry,
     check_utf8,
-    exit_code,
     resume_command,
     say_drawn,
     suite_options,
@@ -23,7 +21,7 @@ from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.render.console import Console, say
+from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
     from perfharness.bench.suite.suite import Suite
@@ -73,7 +71,8 @@ def bench(
     command line is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
     check_utf8(command_line())
-    check_retry(retry_failed=run.retry_failed, resume=run.resume)
+    if run.retry_failed and not run.resume:
+        raise UsageError("--retry-failed goes with --resume")
     if run.find_batch and run.start_up is not None:
         raise UsageError("--find-batch and --start-up measure different things; ask for one of them")
     if run.start_up is not None:
@@ -108,12 +107,12 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     from perfharness.bench import run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.bench.suite.run import suite_exit_code
-    from perfharness.cli.support.bench_progress import SuiteProgress
+    from perfharness.cli.support.bench_progress import BenchProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
-    from perfharness.render.terminal.bench import print_suite
+    from perfharness.render.views.bench import suite_view
 
     messages = Console(stderr=True)
-    with SuiteProgress(messages) as progress:
+    with BenchProgress(messages) as progress:
         result = run_suite(
             made,
             run.output_dir,
@@ -123,7 +122,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
             command=command_line(),
             history=run.history,
         )
-    print_suite(Console(), result)
+    print_blocks(Console(), suite_view(result))
     _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
     if not result.complete:
@@ -136,10 +135,10 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.cli.support.bench_progress import SweepProgress
+    from perfharness.cli.support.bench_progress import BenchProgress
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
-    from perfharness.render.terminal.sweep import print_sweep
+    from perfharness.render.views.bench import sweep_view
 
     target_ms, percentile = options.max_latency_ms, options.latency_percentile or "p99"
     if target_ms is not None and target_ms <= 0:
@@ -150,20 +149,21 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     others = suite_options(options, but=("batch_size", *TARGET))
     made = load_sweep(path, others, smallest=smallest, target_ms=target_ms)
     messages = Console(stderr=True)
-    found = run_sweep(
-        made,
-        run.output_dir,
-        smallest=smallest,
-        largest=largest,
-        target_ms=target_ms,
-        figure=cast("TargetFigure", percentile),
-        resume=run.resume,
-        retry_failed=run.retry_failed,
-        observer=SweepProgress(messages),
-        command=command_line(),
-        history=run.history,
-    )
-    print_sweep(Console(), found)
+    with BenchProgress(messages, is_sweep=True) as progress:
+        found = run_sweep(
+            made,
+            run.output_dir,
+            smallest=smallest,
+            largest=largest,
+            target_ms=target_ms,
+            figure=cast("TargetFigure", percentile),
+            resume=run.resume,
+            retry_failed=run.retry_failed,
+            observer=progress,
+            command=command_line(),
+            history=run.history,
+        )
+    print_blocks(Console(), sweep_view(found))
     _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
     if not found.complete:
@@ -182,8 +182,8 @@ def _range_of(sizes: list[int] | str | None) -> tuple[int, int]:
 
 
 def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSettings) -> int:
+    from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import load_suite, run_startup
-    from perfharness.render.console import print_blocks
     from perfharness.render.views.series import series_view
 
     messages = Console(stderr=True)
@@ -198,7 +198,7 @@ def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSe
     say(messages, f"Results: {run.output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.label != "first"]
-    return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
+    return cases_exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
 
 
 def _draw(run: BenchSettings, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:

@@ -6,22 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from perfharness.cli.support.bench_options import (
     MEASURING,
     RESULTS,
     check_utf8,
-    exit_code,
     say_drawn,
 )
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line, split_commas
 from perfharness.cli.support.settings import with_settings
-from perfharness.errors import UsageError
 from perfharness.model.bench import Precision
 from perfharness.model.settings import Option
-from perfharness.render.console import Console, say
+from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison
@@ -57,8 +55,24 @@ def repeated(arguments: list[str], many: tuple[str, ...]) -> list[str]:
     return found
 
 
+def three_numbers(text: str) -> tuple[float, ...]:
+    """`0.5,0.5,0.5`. Raises `ValueError`."""
+    values = tuple(map(float, split_commas(text)))
+    if len(values) != 3:
+        raise ValueError("must be three numbers, as in 0.5,0.5,0.5")
+    return values
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`518` or `392x518` (height, width). Raises `ValueError`."""
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError("must be a number of pixels, or HEIGHTxWIDTH")
+    return int(parts[0]), int(parts[-1])
+
+
 class EngineSettings(BaseModel):
-    """What is compared, on what, and for how long."""
+    """Which engines run, where, and where the results go."""
 
     engines: Annotated[
         list[str],
@@ -66,19 +80,6 @@ class EngineSettings(BaseModel):
             ("--engines",), ENGINES, "Files (.onnx, .engine, .plan, .pt2, …) or module:function.", metavar="ENGINE…"
         ),
     ]
-    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy; its map is drawn, and it is what is timed.")]
-    gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
-        None
-    )
-    metric_images_dir: Annotated[
-        Path | None, Option(("--metric-images-dir",), DATA, "Images over which metrics are computed.")
-    ] = None
-    metric_gt_dir: Annotated[
-        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by the names of the files.")
-    ] = None
-    metric: Annotated[
-        list[str], Option(("--metric",), DATA, "Metrics of your own, module:function.", metavar="FUNCTION…")
-    ] = []
     backends: Annotated[
         list[str],
         Option(
@@ -93,32 +94,72 @@ class EngineSettings(BaseModel):
         Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU where there is one.")
     ] = "auto"
     gpu_id: Annotated[int | None, Option(("--gpu-id",), ENGINES, "NVML's index of the GPU. [default: 0]")] = None
+    timeout_s: Annotated[
+        float | None, Option(("--timeout",), MEASURING, "End an engine that takes longer.", metavar="SECONDS")
+    ] = None
+    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(OUTPUT_DIR)
+
+
+class MapSettings(BaseModel):
+    """What is compared and for how long: fields of `CompareSettings`, by their aliases."""
+
+    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy; its map is drawn, and it is what is timed.")]
+    gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
+        Field(default=None, serialization_alias="truth")
+    )
+    metric_images_dir: Annotated[
+        Path | None, Option(("--metric-images-dir",), DATA, "Images over which metrics are computed.")
+    ] = Field(default=None, serialization_alias="metric_images")
+    metric_gt_dir: Annotated[
+        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by the names of the files.")
+    ] = Field(default=None, serialization_alias="metric_truth")
+    metric: Annotated[
+        list[str], Option(("--metric",), DATA, "Metrics of your own, module:function.", metavar="FUNCTION…")
+    ] = Field(default=[], serialization_alias="metrics")
     input_size: Annotated[
-        str, Option(("--input-size",), ENGINES, "Where a model leaves its height and width open.", metavar="N|HxW")
-    ] = "518"
+        tuple[int, int],
+        BeforeValidator(parse_size),
+        Option(
+            ("--input-size",),
+            ENGINES,
+            "Where a model leaves its height and width open. [default: 518]",
+            metavar="N|HxW",
+        ),
+    ] = (518, 518)
     preprocess: Annotated[
         str | None,
         Option(("--preprocess",), DATA, "module:function that makes the input of a path.", metavar="FUNCTION"),
-    ] = None
-    mean: Annotated[str, Option(("--mean",), DATA, "Mean of the channels, 0 to 1.")] = "0.485,0.456,0.406"
-    std: Annotated[str, Option(("--std",), DATA, "Standard deviation of the channels, 0 to 1.")] = "0.229,0.224,0.225"
-    output: Annotated[str | None, Option(("--output",), ENGINES, "Name of the map. [default: the first output]")] = None
+    ] = Field(default=None, serialization_alias="preprocess.function")
+    mean: Annotated[
+        tuple[float, ...] | None,
+        BeforeValidator(three_numbers),
+        Option(("--mean",), DATA, "Mean of the channels, 0 to 1. [default: 0.485,0.456,0.406]"),
+    ] = Field(default=None, serialization_alias="preprocess.mean")
+    std: Annotated[
+        tuple[float, ...] | None,
+        BeforeValidator(three_numbers),
+        Option(("--std",), DATA, "Standard deviation of the channels, 0 to 1. [default: 0.229,0.224,0.225]"),
+    ] = Field(default=None, serialization_alias="preprocess.std")
+    output: Annotated[str | None, Option(("--output",), ENGINES, "Name of the map. [default: the first output]")] = (
+        Field(default=None, serialization_alias="output_name")
+    )
     scaling: Annotated[
         Literal["median", "none"], Option(("--scaling",), DATA, "Scaling of the map to its ground truth.")
-    ] = "median"
+    ] = Field(default="median", serialization_alias="depth.scaling")
     prediction: Annotated[
         Literal["depth", "disparity"],
         Option(("--prediction",), DATA, "disparity: larger is nearer, and its inverse is compared."),
-    ] = "depth"
+    ] = Field(default="depth", serialization_alias="depth.prediction")
     min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ground truth below is not valid.")] = Field(
-        default=1e-3, gt=0
+        default=1e-3, gt=0, serialization_alias="depth.min_depth"
     )
     max_depth: Annotated[float, Option(("--max-depth",), DATA, "Ground truth above is not valid.")] = Field(
-        default=80.0, gt=0
+        default=80.0, gt=0, serialization_alias="depth.max_depth"
     )
     gt_scale: Annotated[
         float, Option(("--gt-scale",), DATA, "Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
-    ] = Field(default=1.0, gt=0)
+    ] = Field(default=1.0, gt=0, serialization_alias="truth_scale")
     warmup: Annotated[int, Option(("--warmup",), MEASURING, "Iterations before the timed ones.")] = Field(
         default=50, ge=0
     )
@@ -129,18 +170,13 @@ class EngineSettings(BaseModel):
     gpu_sample_interval: Annotated[
         float,
         Option(("--gpu-sample-interval",), MEASURING, "Interval of the sampler in the second pass.", metavar="SECONDS"),
-    ] = Field(default=0.1, gt=0)
+    ] = Field(default=0.1, gt=0, serialization_alias="sample_interval_s")
     sample_seconds: Annotated[float, Option(("--sample-seconds",), MEASURING, "Length of the second pass.")] = Field(
         default=5.0, gt=0
     )
     threads: Annotated[
         int | None, Option(("--threads",), ENGINES, "Threads on the CPU. [default: the backend's choice]")
     ] = None
-    timeout: Annotated[
-        float | None, Option(("--timeout",), MEASURING, "End an engine that takes longer.", metavar="SECONDS")
-    ] = None
-    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(OUTPUT_DIR)
 
 
 SHOWN = {
@@ -156,7 +192,7 @@ def register(app: typer.Typer) -> None:
 
 
 @with_settings(shown=SHOWN)
-def compare_engines_verb(*, asked: EngineSettings) -> None:
+def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> None:
     """Compare engines that make a map of an image: maps, errors, speed and GPU metrics.
 
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
@@ -165,51 +201,25 @@ def compare_engines_verb(*, asked: EngineSettings) -> None:
     Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
     the ground truth cannot be read, could not be compared, or some engines cannot run here.
     """
+    from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import compare_engines
-    from perfharness.bench.accuracy.depth import DepthSettings
     from perfharness.bench.accuracy.figure import SampleError
-    from perfharness.bench.accuracy.preprocess import PreprocessSettings
     from perfharness.bench.engines.model import CompareSettings
     from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
-    from perfharness.render.terminal.engines import print_comparison
+    from perfharness.render.views.engines import engines_view
 
     messages = Console(stderr=True)
-    settings = CompareSettings(
-        image=asked.image,
-        truth=asked.gt,
-        metric_images=asked.metric_images_dir,
-        metric_truth=asked.metric_gt_dir,
-        truth_scale=asked.gt_scale,
-        depth=DepthSettings(
-            min_depth=asked.min_depth,
-            max_depth=asked.max_depth,
-            scaling=asked.scaling,
-            prediction=asked.prediction,
-        ),
-        preprocess=PreprocessSettings(
-            function=asked.preprocess, mean=_three("--mean", asked.mean), std=_three("--std", asked.std)
-        ),
-        metrics=tuple(asked.metric),
-        output_name=asked.output,
-        input_size=parse_size(asked.input_size),
-        warmup=asked.warmup,
-        iterations=asked.iterations,
-        max_seconds=asked.max_seconds,
-        sample_interval_s=asked.gpu_sample_interval,
-        sample_seconds=asked.sample_seconds,
-        threads=asked.threads,
-    )
+    settings: dict[str, Any] = {}
+    for key, value in compared.model_dump(by_alias=True, exclude_none=True).items():
+        table, _, name = key.rpartition(".")
+        (settings.setdefault(table, {}) if table else settings)[name] = value
+    run = asked.model_dump(exclude={"engines", "output_dir"})
     try:
         comparison, place = compare_engines(
             asked.engines,
-            settings,
+            CompareSettings.model_validate(settings),
             asked.output_dir,
-            backends=asked.backends,
-            device=asked.device,
-            gpu_id=asked.gpu_id,
-            precision=asked.precision,
-            timeout_s=asked.timeout,
-            keep_maps=asked.keep_maps,
+            **run,
             say=lambda text: say(messages, text),
             command=command_line(),
         )
@@ -217,13 +227,13 @@ def compare_engines_verb(*, asked: EngineSettings) -> None:
         say(messages, f"perfharness: --gt: {error}; nothing was started")
         raise typer.Exit(EXIT_CHECK_FAILED) from error
     say_drawn(messages, lambda: engine_pictures(comparison, place), place, ENGINES_PAGE)
-    print_comparison(Console(), comparison)
+    print_blocks(Console(), engines_view(comparison))
     if place != asked.output_dir:
         say(messages, f"nothing was measured, so the earlier results in {asked.output_dir} are kept")
     say(messages, f"Results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
-    raise typer.Exit(exit_code(statuses, interrupted="not-run" in statuses, check_failed=bad))
+    raise typer.Exit(cases_exit_code(statuses, interrupted="not-run" in statuses, check_failed=bad))
 
 
 def _lacks_accuracy(comparison: EngineComparison) -> bool:
@@ -234,21 +244,3 @@ def _lacks_accuracy(comparison: EngineComparison) -> bool:
         for one in comparison.engines
         for truth, record in ((settings.truth, one.image_accuracy), (settings.metric_truth, one.accuracy))
     )
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """`518` or `392x518` (height, width). Raises `UsageError`."""
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UsageError(f"--input-size {text}: must be a number of pixels, or HEIGHTxWIDTH")
-    return int(parts[0]), int(parts[-1])
-
-
-def _three(name: str, text: str) -> tuple[float, float, float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != 3:
-        raise UsageError(f"{name} {text}: must be three numbers, as in 0.5,0.5,0.5")
-    return values[0], values[1], values[2]

@@ -16,7 +16,6 @@ import typer
 from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.live import LaunchView
 from perfharness.cli.support.options import (
     CONTEXT,
     CONTEXT_OF_A_COMMAND_LINE,
@@ -217,6 +216,8 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
 @contextmanager
 def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
     """Show progress on stderr."""
+    from perfharness.cli.support.live import LaunchView
+
     output.message(headline(plan))
     view = LaunchView(output.messages, show_output=output.verbose)
     with view:

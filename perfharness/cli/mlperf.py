@@ -66,7 +66,8 @@ def mlperf_verb(
     could be measured, or a condition of --fail-if is met.
     """
     from perfharness.load.mlperf.run import plan_mlperf, run_mlperf
-    from perfharness.render.terminal.mlperf import print_mlperf
+    from perfharness.render.views.mlperf import mlperf_view
+    from perfharness.render.views.result import result_view
 
     limits = limits_of(checks.fail_if)
     plan = plan_mlperf(model, given(context, settings))
@@ -78,7 +79,8 @@ def mlperf_verb(
     if output.is_json:
         output.json_document(run.result.model_dump(mode="json"))
     else:
-        print_mlperf(output.results, run.result, run.launch.summary.mean, run.launch.summary.results)
+        print_blocks(output.results, mlperf_view(run.result))
+        print_blocks(output.results, result_view(run.launch.summary.mean, run.launch.summary.results))
     output.findings(run.findings)
     output.message(f"Results: {run.launch.folder}")
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
 
-from perfharness.backends.models import shapes_of
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
-from perfharness.cli.support.live import LaunchView
-from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, Output
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
-from perfharness.load.profile import Profile, profile_of
-from perfharness.load.progress import LoadProgress, LoadStatus
-from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
-from perfharness.load.targets.http.settings import http_settings, is_url
-from perfharness.model.load import WINDOWS_NAME
+from perfharness.load.profile import LAUNCH_SETTINGS
 from perfharness.model.settings import Option
-from perfharness.render.console import Console
-from perfharness.render.terminal.load import print_load, status_text
-from perfharness.render.views.plan import headline
-from perfharness.runs.comparison.limits import Limit
+from perfharness.render.console import print_blocks
 from perfharness_launcher.options import LaunchOptions
-from perfharness_launcher.process import RunningProcess
 
-LINE_S, MOST_LINES = 5.0, 20
-"""How often a line says how the load goes, where there is no terminal."""
+if TYPE_CHECKING:
+    from perfharness.load.stress import StressResult
+    from perfharness.runs.comparison.limits import Limit
 
 LOAD = "Load"
 MODEL_PANEL = "Model"
@@ -180,6 +170,13 @@ def stress_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or errors ended it early.
     """
+    from perfharness.backends.models import shapes_of
+    from perfharness.cli.support.load_progress import LoadView
+    from perfharness.load.profile import profile_of
+    from perfharness.load.stress import model_spec, plan_stress, run_stress
+    from perfharness.load.targets.http.settings import http_settings, is_url
+    from perfharness.render.views.plan import headline
+
     profile = profile_of(load.model_dump(), asked.profile)
     expected = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
     http = http_settings(target, asked.profile, expected) if is_url(target) else None
@@ -197,43 +194,15 @@ def stress_verb(
     raise typer.Exit(show_stress(result, output, limits))
 
 
-class LoadView(LaunchView):
-    """The launch's view, and the load's last second: on a terminal below the table, elsewhere a line now and then."""
-
-    def __init__(self, console: Console, profile: Profile) -> None:
-        super().__init__(console)
-        self._profile = profile
-        self._progress: LoadProgress | None = None
-        self._next_line = 0.0
-
-    def started(self, processes: Sequence[RunningProcess]) -> None:
-        """Follow their files."""
-        super().started(processes)
-        self._progress = LoadProgress(self._profile, [process.folder / WINDOWS_NAME for process in processes])
-
-    def details(self) -> list[str]:
-        """The line of the load."""
-        status = self._status()
-        return [] if status is None else [status_text(status)]
-
-    def _status(self) -> LoadStatus | None:
-        return None if self._progress is None else self._progress.poll()
-
-    def _draw(self, ending: bool) -> None:
-        if not (self._console.is_terminal or self._stage or ending):
-            status = self._status()
-            if status is not None and time.monotonic() >= self._next_line:
-                self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
-                self._add_line(status_text(status))
-        super()._draw(ending)
-
-
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
+    from perfharness.load.reported import report_of
+    from perfharness.render.views.load import load_view
+
     if output.is_json:
         output.json_document(result.load.model_dump(mode="json"))
     else:
-        print_load(output.results, result.load)
+        print_blocks(output.results, load_view(report_of(result.load, [], None)))
     output.findings(result.findings)
     output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":
@@ -242,4 +211,4 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
         return EXIT_FAILED
     if not are_kept(result.launch.folder, limits, output):
         return EXIT_CHECK_FAILED
-    return exit_code(result.findings) or EXIT_OK
+    return exit_code(result.findings)

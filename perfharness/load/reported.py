@@ -179,7 +179,7 @@ def _moment(windows: Sequence[LoadWindow]) -> LoadMoment:
 
 @dataclass
 class _Stretch:
-    """Windows added up until they have enough answers."""
+    """Neighbouring windows of a phase, of all processes."""
 
     phase: int
     start_ns: int
@@ -187,90 +187,83 @@ class _Stretch:
     histogram: Histogram = field(default_factory=Histogram)
     slower: int = 0
 
-    def add(self, end_ns: int, histogram: Histogram, slower: int) -> None:
-        """One more window."""
-        self.end_ns = max(self.end_ns, end_ns)
-        self.histogram.merge(histogram)
-        self.slower += slower
-
     @property
     def total(self) -> int:
         """Requests, those without an answer in time included."""
         return self.histogram.count + self.slower
 
+    def add(self, other: _Stretch) -> None:
+        """Append what follows it."""
+        self.end_ns = max(self.end_ns, other.end_ns)
+        self.histogram.merge(other.histogram)
+        self.slower += other.slower
 
-class _Curve:
-    """One percentile, as the windows come in order of time."""
-
-    def __init__(self, of: str, start_ns: int, least_ns: int) -> None:
-        self.of, self.start_ns, self.least_ns = of, start_ns, least_ns
-        beyond = 1000 - round(10 * PERCENTILES.get(of, 0.0))  # of a thousand
-        self.least_count = -(-1000 * LEAST_BEYOND // beyond) if beyond < 500 else 0
-        self.points: list[LoadPoint] = []
-        self._last: _Stretch | None = None  # that of the last point
-        self._open: _Stretch | None = None
-
-    def add(self, phase: int, start_ns: int, end_ns: int, histogram: Histogram, slower: int) -> None:
-        """One more window."""
-        if self._open is not None and self._open.phase != phase:
-            self.close()
-        if self._open is None:
-            self._open = _Stretch(phase, start_ns, start_ns)
-        self._open.add(end_ns, histogram, slower)
-        if self._open.end_ns - self._open.start_ns >= self.least_ns and self._open.total >= self.least_count:
-            self._keep(self._open)
-            self._open = None
-
-    def close(self) -> None:
-        """What is left at the end of a phase is too short, or has too few answers: it joins the stretch before."""
-        left, self._open = self._open, None
-        if left is None:
-            return
-        if self._last is not None and self._last.phase == left.phase:
-            self._last.add(left.end_ns, left.histogram, left.slower)
-            self.points.pop()
-            left = self._last
-        self._keep(left)
-
-    def _keep(self, stretch: _Stretch) -> None:
-        self._last = stretch
-        begin, end = ((at - self.start_ns) / 1e9 for at in (stretch.start_ns, stretch.end_ns))
-        self.points.append(
-            LoadPoint(phase=stretch.phase, start_s=begin, end_s=end, count=stretch.total, ms=self._value(stretch))
-        )
-
-    def _value(self, stretch: _Stretch) -> float | None:
-        if not stretch.histogram.count:
+    def value(self, of: str) -> float | None:
+        """A percentile or the maximum, ms."""
+        if not self.histogram.count:
             return None
-        if self.of == "max":
-            return None if stretch.slower else stretch.histogram.max_ns / 1e6
-        return percentile_of(stretch.histogram, PERCENTILES[self.of], stretch.total, "").value
+        if of == "max":
+            return None if self.slower else self.histogram.max_ns / 1e6
+        return percentile_of(self.histogram, PERCENTILES[of], self.total, "").value
 
 
 def curves_of(processes: Sequence[Sequence[Line]], start_ns: int) -> Iterator[LoadCurve]:
     """Percentiles over time, of all processes together."""
-    windows: dict[tuple[int, int], list[Line]] = {}
-    for lines in processes:
-        for line in lines:
-            if line["kind"] == "window":
-                windows.setdefault((line["phase"], line["index"]), []).append(line)
-    last_ns = max((line["end_ns"] for lines in windows.values() for line in lines), default=start_ns)
+    lines = [line for process in processes for line in process if line["kind"] == "window"]
+    lines.sort(key=lambda line: (line["phase"], line["index"]))
+    last_ns = max((line["end_ns"] for line in lines), default=start_ns)
     least_ns = max((last_ns - start_ns) // MAX_POINTS, SHORTEST_NS)
-    made = {time: [_Curve(of, start_ns, least_ns) for of in names] for time, names in CURVES.items()}
-    for (phase, _), together in sorted(windows.items(), key=lambda one: one[0]):
-        begin, end = min(line["start_ns"] for line in together), max(line["end_ns"] for line in together)
-        for time, curves in made.items():
-            histogram = Histogram()
-            for line in together:
-                histogram.merge(Histogram.of_json(line[time]))
-            slower = sum(map(slower_in, together)) if time == "latency" else 0
-            for curve in curves:
-                curve.add(phase, begin, end, histogram, slower)
-    for time, curves in made.items():
-        for curve in curves:
-            curve.close()
-            if any(point.ms is not None for point in curve.points):
-                yield LoadCurve(time=time, of=curve.of, points=curve.points)
+    for time, names in CURVES.items():
+        windows = [
+            _window(list(own), time) for _, own in groupby(lines, key=lambda line: (line["phase"], line["index"]))
+        ]
+        for of in names:
+            points = [
+                LoadPoint(
+                    phase=one.phase,
+                    start_s=(one.start_ns - start_ns) / 1e9,
+                    end_s=(one.end_ns - start_ns) / 1e9,
+                    count=one.total,
+                    ms=one.value(of),
+                )
+                for one in _stretches(windows, least_ns, _least_count(of))
+            ]
+            if any(point.ms is not None for point in points):
+                yield LoadCurve(time=time, of=of, points=points)
+
+
+def _window(lines: Sequence[Line], time: str) -> _Stretch:
+    """A window of all processes."""
+    begin, end = min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
+    made = _Stretch(lines[0]["phase"], begin, end)
+    for line in lines:
+        made.histogram.merge(Histogram.of_json(line[time]))
+    made.slower = sum(map(slower_in, lines)) if time == "latency" else 0
+    return made
+
+
+def _least_count(of: str) -> int:
+    """Requests of which enough are beyond a percentile."""
+    beyond = 1000 - round(10 * PERCENTILES.get(of, 0.0))  # of a thousand
+    return -(-1000 * LEAST_BEYOND // beyond) if beyond < 500 else 0
+
+
+def _stretches(windows: Sequence[_Stretch], least_ns: int, least_count: int) -> Iterator[_Stretch]:
+    """Windows added up until they are long enough and have enough requests; a rest joins the stretch before it."""
+
+    def is_whole(one: _Stretch) -> bool:
+        return one.end_ns - one.start_ns >= least_ns and one.total >= least_count
+
+    for _, of_phase in groupby(windows, key=lambda window: window.phase):
+        made: list[_Stretch] = []
+        for window in of_phase:
+            if not made or is_whole(made[-1]):
+                made.append(_Stretch(window.phase, window.start_ns, window.start_ns))
+            made[-1].add(window)
+        if len(made) > 1 and not is_whole(made[-1]):
+            rest = made.pop()
+            made[-1].add(rest)
+        yield from made
 
 
 # ---- distribution ----

@@ -17,7 +17,7 @@ from perfharness.load.arrivals import check_arrivals
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
-from perfharness.load.profile import Profile, profile_of
+from perfharness.load.profile import LAUNCH_SETTINGS, Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, load_of
 from perfharness.load.targets.backend import ModelSpec, check_model
@@ -91,14 +91,6 @@ class StressResult:
 
 CONNECTIONS = 1000
 """Requests that an open loop over HTTP has at a time, at most, in each process."""
-
-LAUNCH_SETTINGS = (
-    "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
-    "timeout_s", "log_level", "annotate", "annotate_torch",
-    "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks",
-    "output_dir", "history",
-)  # fmt: skip
-"""Fields of `LaunchOptions` that a load test takes too."""
 
 
 def stress(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from perfharness.render.charts.drawing import Picture
 from perfharness.render.numbers import Kind, number
 from perfharness.render.text import safe_line
+
+if TYPE_CHECKING:
+    from perfharness.render.charts.drawing import Picture
 
 Style = Literal["", "bold", "dim", "good", "warning", "error"]
 

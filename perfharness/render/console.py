@@ -31,8 +31,8 @@ from perfharness.render.blocks import (
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
-LEAST_TEXT_WIDTH = 12
-"""A text column that is narrower is wrapped no further."""
+LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 40
+"""Minimum width of a wrapped text column; columns are dropped before a text of that width is wrapped."""
 
 ANY_WIDTH = 100_000
 """Of what is no terminal: tables are printed whole."""
@@ -75,7 +75,9 @@ def print_blocks(console: rich.console.Console, blocks: Iterable[Block]) -> None
     if getattr(console, "markdown", False):
         say(console, blocks_as_markdown(shown))
         return
-    for block in shown:
+    for place, block in enumerate(shown):
+        if place and isinstance(block, Table | Section):
+            say(console)
         if isinstance(block, Table):
             _print_table(console, block)
         elif isinstance(block, Paragraph):
@@ -129,6 +131,7 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
             Text(safe_line(column.heading)),
             justify="left" if is_text else "right",
             no_wrap=not is_text,
+            overflow="fold",
             min_width=min(widths[place], LEAST_TEXT_WIDTH) if is_text else widths[place],
         )
     for row, texts in zip(table.rows, cells, strict=True):
@@ -147,9 +150,9 @@ def _styled_cell(cell: object, text: str) -> Text:
 
 
 def _fitting(table: Table, widths: Sequence[int], room: int) -> list[int]:
-    """Places of the columns that fit; text columns count with their minimum width."""
+    """Places of the columns that fit."""
     least = [
-        min(width, LEAST_TEXT_WIDTH) if column.kind == "text" else width
+        width if column.kind != "text" or column.drop else min(width, WHOLE_TEXT_WIDTH)
         for column, width in zip(table.columns, widths, strict=True)
     ]
     shown = list(range(len(least)))

@@ -54,7 +54,8 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
         elif isinstance(block, Items):
             for place, entry in enumerate(block.entries, 1):
                 lines = entry if isinstance(entry, list) else [entry]
-                yield f"{f'{place}.' if block.numbered else '-'} {'  '.join(map(escaped, lines))}"
+                mark = f"{place}. " if block.numbered else "- "
+                yield mark + f"  \n{' ' * len(mark)}".join(map(escaped, lines))
             yield ""
         elif isinstance(block, Figures):
             for one in block.figures:

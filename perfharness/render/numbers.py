@@ -60,3 +60,16 @@ def size(count: float | None) -> str:
             break
         count /= 1024
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.4g} {unit}"
+
+
+def change(ratio: float | None, digits: int = 1) -> str:
+    """A ratio as a signed change in percent."""
+    return NOT_MEASURED if ratio is None else f"{100 * (ratio - 1):+.{digits}f} %"
+
+
+def factor(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """`1.23x`; a ratio whose interval includes 1 is marked with `~`."""
+    if ratio is None:
+        return NOT_MEASURED
+    may_be_equal = low is not None and high is not None and low <= 1 <= high
+    return f"{ratio:.2f}x{' ~' if may_be_equal else ''}"

@@ -32,6 +32,11 @@ def safe_line(text: str) -> str:
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def percentile_label(name: str) -> str:
+    """`p99_9` -> `p99.9`."""
+    return name.replace("_", ".")
+
+
 def short_function(name: str) -> str:
     """A native function's name with its namespaces, without types: `at::native::gemm` of
     `void at::native::gemm<float>(float*)`. What is still too long loses its beginning.

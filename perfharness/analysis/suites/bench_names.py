@@ -1,13 +1,13 @@
-"""Names of cases for people: the cell as the table shows it, then the batch sizes."""
+"""What cases are called, and how they ended, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from perfharness.model.bench import BenchCase
+from perfharness.model.bench import BenchCase, CaseResult
+from perfharness.model.bench_suite import CellSweep
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -71,3 +71,29 @@ def in_groups(pairs: Iterable[tuple[Key, Value]]) -> list[tuple[Key, Sequence[Va
     for key, value in pairs:
         grouped.setdefault(key, []).append(value)
     return list(grouped.items())
+
+
+def first_line(text: str) -> str:
+    """First line of a message that may continue with the end of a log."""
+    return text.strip().partition("\n")[0]
+
+
+def status_line(result: CaseResult) -> str | None:
+    """`failed: it crashed`; None for a case that was measured."""
+    if result.status == "ok":
+        return None
+    return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
+
+
+def case_of(cell: CellSweep) -> BenchCase:
+    """A case of the cell, for its name."""
+    return BenchCase(**{**vars(cell), "case_id": next(iter(cell.case_ids), ""), "batch_size": 1})
+
+
+def end_text(cell: CellSweep) -> str:
+    """The limit that ended the sweep of a cell."""
+    if cell.reason is not None:
+        return cell.reason
+    if not cell.batch_sizes:
+        return "nothing was measured"
+    return f"all batch sizes up to {max(cell.batch_sizes)} were measured"

@@ -141,12 +141,12 @@ def _speed(result: CaseResult) -> Estimate:
 
 
 def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
-    """What is met by the value, though not by the whole interval."""
+    """Limits that the value meets, but not its whole interval."""
     latency = latency_of(best, constraints.latency_percentile)
     if constraints.max_latency_ms is None or latency is None:
         return
-    figure = f"its {constraints.latency_percentile} is within the limit by the value"
+    figure = f"its {constraints.latency_percentile} is within the limit"
     if latency.high is None:
         yield f"{figure}, but it has no interval{f': {latency.reason}' if latency.reason else ''}"
     elif latency.high > constraints.max_latency_ms:
-        yield f"{figure}, but its interval reaches {latency.high:.3g} ms; measure more iterations"
+        yield f"{figure}, but its 95 % interval reaches {latency.high:.3g} ms; measure more iterations"

@@ -1,16 +1,15 @@
-"""Options of `perfharness bench`, the suite that they make, and the exit code of what was measured."""
+"""Options of `perfharness bench`, and the suite that they make."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from perfharness.backends.models import shapes_of
 from perfharness.cli.support.options import command_line, split_commas
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.settings import Option
@@ -203,6 +202,8 @@ def suite_options(options: SuiteOptions, but: Collection[str] = ()) -> dict[str,
     Args:
         but: options to leave out.
     """
+    from perfharness.backends.models import shapes_of
+
     found = options.model_dump(by_alias=True, exclude_none=True, exclude=set(but))
     if options.shape is not None:
         found["shapes"] = shapes_of(options.shape)
@@ -218,22 +219,9 @@ def check_utf8(arguments: Sequence[str]) -> None:
             raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
 
 
-def check_retry(*, retry_failed: bool, resume: bool) -> None:
-    """Raise `UsageError` where there is nothing to retry."""
-    if retry_failed and not resume:
-        raise UsageError("--retry-failed goes with --resume")
-
-
 def resume_command() -> str:
     """The command line that goes on with this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
-
-
-def exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
-    """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
-    from perfharness.analysis.suites.bench_figures import cases_exit_code
-
-    return cases_exit_code(statuses, interrupted=interrupted, check_failed=check_failed)
 
 
 def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:

@@ -22,7 +22,15 @@ from perfharness.analysis.suites.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.suites.bench_names import CaseNames, in_groups, short_backend
+from perfharness.analysis.suites.bench_names import (
+    CaseNames,
+    case_of,
+    end_text,
+    first_line,
+    in_groups,
+    short_backend,
+    status_line,
+)
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
@@ -40,8 +48,6 @@ from perfharness.render.charts.drawing import (
     short_label,
     wrapped,
 )
-from perfharness.render.terminal.bench import first_line, status_line
-from perfharness.render.terminal.sweep import case_of, end_text
 
 BENCH_PAGE, SWEEP_PAGE = "bench_charts", "sweep_charts"
 WIDTH, HEIGHT, ROW_HEIGHT = 640, 340, 20

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
 from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
+from perfharness.render.blocks import cell_text
 from perfharness.render.charts.drawing import (
     LINE_PALETTE,
     NUMBERS,
@@ -24,7 +25,7 @@ from perfharness.render.charts.drawing import (
     message,
     wrapped,
 )
-from perfharness.render.terminal.engines import SPEED_COLUMNS, speed_row
+from perfharness.render.views.engines import speed_table
 
 ENGINES_PAGE = "compare_engines"
 TILE, MAX_PIXELS = 230, 520
@@ -132,10 +133,11 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         if one.latency is not None
     ]
     states: list[Row] = [{"engine": names[one.name], "status": one.status} for one in engines if one.name not in found]
+    speeds = speed_table(engines)
     figures: list[Row] = [
-        {"engine": names[one.name], "column": column, "text": text}
-        for one in engines
-        for column, text in zip(SPEED_COLUMNS[1:], speed_row(one)[1:], strict=True)
+        {"engine": name, "column": column.heading, "text": cell_text(cell, column.kind)}
+        for name, row in zip(names.values(), speeds.rows, strict=True)
+        for column, cell in zip(speeds.columns[1:], row[1:], strict=True)
     ]
     height = ROW * len(engines)
     engine = alt.Y("engine:N").sort([*names.values()]).title(None).scale(domain=[*names.values()])
@@ -156,7 +158,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         diamond.encode(x=x("value"), tooltip=["engine:N", "value:Q", "low:Q", "high:Q"]),
     )
     column = alt.X("column:N").sort(None).title(None)
-    table = sheet.chart("table", figures, width=56 * (len(SPEED_COLUMNS) - 1), height=height).mark_text()
+    table = sheet.chart("table", figures, width=56 * (len(speeds.columns) - 1), height=height).mark_text()
     table = table.encode(
         x=column.axis(orient="top", labelAngle=0, ticks=False, domain=False), y=engine.axis(None), text="text:N"
     )

@@ -28,8 +28,7 @@ from perfharness.render.charts.drawing import (
     wrapped,
 )
 from perfharness.render.charts.over_time import BLACK, BLUE, GIB, HEIGHT, ORANGE, WIDTH, OverTime, Readings
-from perfharness.render.terminal.load import percentile_label
-from perfharness.render.text import safe_line
+from perfharness.render.text import percentile_label, safe_line
 from perfharness.runs.report.model import LoadBins, LoadMoment, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")

@@ -8,11 +8,11 @@ from perfharness.errors import PerfHarnessError
 from perfharness.load.reported import report_of
 from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.render.blocks import Block, Paragraph
+from perfharness.render.blocks import Block, Figures, Paragraph
 from perfharness.render.html import html_fragment
-from perfharness.render.report.load_sections import load_blocks
-from perfharness.render.report.suite_sections import cases_table, suite_summary
+from perfharness.render.views.bench import cases_table, suite_summary
 from perfharness.render.views.compare import compare_view
+from perfharness.render.views.load import load_figures, load_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.report.model import SuiteReport
@@ -30,7 +30,8 @@ def result_html(result: object) -> str | None:
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])
         if isinstance(result, StressResult):
-            return html_fragment(list(load_blocks(report_of(result.load, [], None))))
+            load = report_of(result.load, [], None)
+            return html_fragment([Figures(list(load_figures(load))), *load_view(load)])
     except PerfHarnessError:  # its text is shown instead
         return None
     return None

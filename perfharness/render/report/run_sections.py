@@ -28,14 +28,14 @@ from perfharness.render.charts.flame import flame_picture
 from perfharness.render.charts.report import distribution_picture, series_picture, stage_picture, timeline_picture
 from perfharness.render.charts.telemetry import telemetry_pictures
 from perfharness.render.numbers import milliseconds, percent, significant, size
-from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
-from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.views.causes import advice_view
 from perfharness.render.views.diagnosis import evidence_on_page
 from perfharness.render.views.energy import cost_view, energy_view
 from perfharness.render.views.evidence import profiling
 from perfharness.render.views.findings import ORDER, finding_sentence, grouped, listed_processes
+from perfharness.render.views.load import load_figures, load_sections, load_sentences
 from perfharness.render.views.machine import gpu_name, gpu_names, telemetry_view
+from perfharness.render.views.mlperf import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.views.names import row_names
 from perfharness.render.views.ranks import ranks_section
 from perfharness.render.views.slowest import slowest_view

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfharness.render.blocks import Block, Document, Paragraph, Section
 from perfharness.render.report.run_sections import run_sections, run_summary
-from perfharness.render.report.suite_sections import merged_sections, suite_sections, suite_summary
+from perfharness.render.views.bench import merged_sections, suite_sections, suite_summary
 from perfharness.render.views.compare import compare_view
 from perfharness.render.views.series import series_section
 from perfharness.runs.report.model import Report

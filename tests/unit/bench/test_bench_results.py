@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,13 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from perfharness.analysis.suites.latency import latency_stats
+from perfharness.analysis.suites.recommend import recommend
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
+from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
@@ -27,36 +26,56 @@ from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constrain
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
 from perfharness.render.charts.drawing import Picture, draw
-from perfharness.render.terminal.bench import (
-    print_suite,
-)
 from tests.schemas import valid
+from tests.support.documents import markdown_table
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import drawn
 
 
-def text_of(show: Callable[[Console, Any], None], found: Any, width: int = 160, **how: Any) -> str:
-    text = io.StringIO()
-    show(Console(file=text, width=width, **how), found)
-    return text.getvalue()
-
-
-def printed(suite: BenchSuiteResult) -> str:
-    return text_of(print_suite, suite)
+def reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> str:
+    """The report in Markdown."""
+    assert run(["report", str(folder), "-o", "-"]) == 0
+    return capfd.readouterr().out
 
 
 # ---- the table ----
 
 
-def test_a_speed_that_is_not_reproducible_is_told() -> None:
+def test_every_case_has_a_row_with_its_state_and_every_problem_a_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    suite = whole_suite()
+    found = recommend(suite.cases, suite.constraints, suite.baseline)
+    SUITE.write(tmp_path, suite.model_copy(update={"recommendations": found}))
+    text = reported(tmp_path, capfd)
+    rows = {tuple(row.values())[:3]: row for row in markdown_table(text, "speed-up", "state")}
+    assert len(rows) == 42
+    best = rows["tensorrt/engine", "fp16", "8"]
+    assert [best[name] for name in ("p50 ms", "items/s", "speed-up", "cosine", "memory GB", "state")] == [
+        "1.380", "5,796", "4.66x", "0.99989", "1", "",
+    ]  # fmt: skip
+    assert best["95 % of items/s"] == "5,564 to 6,027"
+    assert rows["torch/eager", "fp32", "8"]["speed-up"] == "base"
+    assert rows["tensorrt/engine", "int8", "8"]["state"] == "wrong answer"
+    assert (rows["keras/plain", "fp32", "1"]["state"], rows["keras/plain", "fp32", "1"]["p50 ms"]) == (
+        "unavailable",
+        "-",
+    )
+    assert f"take tensorrt/engine fp16, batch 64 ({found[0].best})" in text.replace("\\", "")
+    lines = [line.strip() for line in text.splitlines()]
+    assert "7.64 GB at batch 64" in lines[lines.index("- memory over 7.5 GB, 1 case:") + 1]
+    assert len([line for line in text.splitlines() if "batch 1, 2, 4, 8, 16, 32, 64" in line]) == 3
+
+
+def test_a_speed_that_is_not_reproducible_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     held = made_up("held", 4, rate=100, telemetry_items_per_second=95.0)
     fast = made_up("fast", 4, rate=531, telemetry_items_per_second=727.0)
     drifting = made_up("drifting", 4, rate=193)
     assert drifting.latency is not None
     latency = drifting.latency.model_copy(update={"drift_percent": -34.0})
-    suite = suite_of(held, fast, drifting.model_copy(update={"latency": latency}))
-    lines = [line for line in printed(suite).splitlines() if ": its " in line]
-    assert [line.partition("/")[0] for line in lines] == ["fast", "drifting"]
+    SUITE.write(tmp_path, suite_of(held, fast, drifting.model_copy(update={"latency": latency})))
+    lines = [line for line in reported(tmp_path, capfd).splitlines() if ": its " in line]
+    assert [line.partition("/")[0] for line in lines] == ["- fast", "- drifting"]
     assert all(number in line for number, line in zip(("+37 %", "-34 %"), lines, strict=True))
 
 
@@ -182,8 +201,13 @@ def swept() -> SweepFile:
     return SweepFile(machine=machine, cells=cells, cases=cases, complete=False, memory_limit_bytes=6 * 10**9)
 
 
-def test_a_sweep_as_rows(tmp_path: Path) -> None:
+def test_a_sweep_as_rows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     SWEEP.write(tmp_path, swept())
+    text = reported(tmp_path, capfd)
+    shown = markdown_table(text, "backend/mode", "p50 ms")
+    assert [row["batch"] for row in shown] == ["1", "2", "4", "8", "1", "2"]
+    assert (shown[3]["items/s"], shown[3]["state"]) == ("-", "out-of-memory")
+    assert all(cell.reason in text for cell in swept().cells if cell.reason)
     rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
     assert [row["batch_size"] for row in rows] == [1, 2, 4, 8, 1, 2]
     assert set(rows[0]) == set(bench_table(whole_suite()).column_names)

@@ -35,7 +35,8 @@ from perfharness.errors import UsageError
 from perfharness.model.bench import MachineRecord, StartUp
 from perfharness.model.manifest import GpuRecord
 from perfharness.render.charts.engines import gpu_picture, speed_picture
-from perfharness.render.terminal.engines import print_comparison
+from perfharness.render.console import print_blocks
+from perfharness.render.views.engines import engines_view
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from tests.support.replayed_nvml import replay_environment
@@ -365,7 +366,7 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     assert why is not None if power is None else power > 50, (power, why)
     assert None not in (use["utilization_percent"], use["inferences"])
     assert len(gpu_picture(found, tmp_path / "out").rows) == 4
-    print_comparison(Console(), found)
+    print_blocks(Console(), engines_view(found))
 
 
 def timed(name: str, milliseconds: float, noise: float, drop: float | None = None) -> EngineResult:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import perfharness
 from perfharness.cli.main import run
 from perfharness.load.profile import checked_profile
-from perfharness.load.reported import load_report, phase_verdict, report_of
 from perfharness.load.result import load_result
-from perfharness.model.load import WINDOWS_NAME, LoadFigure, LoadResult, Objective, TargetRecord
+from perfharness.model.load import WINDOWS_NAME, LoadFigure, LoadResult, Objective, PhaseResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
-from perfharness.render.blocks import Figures, Section
 from perfharness.render.charts.load import over_time_picture
-from perfharness.render.html import html_page
-from perfharness.render.markdown import markdown
-from perfharness.render.report.files import gather_all
-from perfharness.render.report.load_sections import load_sections, load_sentences
-from perfharness.render.report.sections import document_of
-from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.model import LoadCurve, LoadReport
 from tests.support import load_lines
-from tests.support.documents import tables_of
+from tests.support.documents import markdown_table as table
 from tests.support.load_lines import MS, S, hdr
 from tests.support.sample_builder import SampleBuilder
 from tests.support.trace_builder import Recorded
@@ -39,6 +33,7 @@ START = 5000 * S
 
 RATE = 100
 FOLDER = "proc_0_gpu_0"
+Ends = tuple[float | None, float | None, float | None]
 
 
 def window(phase: int, index: int, start_s: float, latency_ms: list[float], **changes: Any) -> dict[str, Any]:
@@ -72,18 +67,13 @@ def lines_of(seconds: int = 30, warmup: int = 3, name: str = "load") -> tuple[Lo
     return load_result(TargetRecord(kind="callable", name="made"), profile, [lines]), lines
 
 
-def made(**options: Any) -> LoadReport:
-    result, lines = lines_of(**options)
-    return report_of(result, [lines], START)
-
-
 def folder_of(folder: Path, result: LoadResult, lines: list[dict[str, Any]]) -> Path:
     """A run folder of a load test without traces."""
     run_folder(folder, process_record(0, trace=None))
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "tracer": {"kind": "none"}}))
     (folder / LOAD_NAME).write_text(result.model_dump_json())
-    (folder / FOLDER).mkdir()
+    (folder / FOLDER).mkdir(exist_ok=True)
     (folder / FOLDER / WINDOWS_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -98,133 +88,149 @@ def hostile(folder: Path) -> Path:
     return folder_of(folder, load_result(target, profile, [lines]), lines)
 
 
+def load_of(folder: Path) -> LoadReport:
+    (found,) = perfharness.report(folder).runs
+    load: LoadReport | None = found.load
+    assert load is not None
+    return load
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of(tmp_path_factory.mktemp("load") / "out", *lines_of())
+
+
+@pytest.fixture(scope="module")
+def made(recorded: Path) -> LoadReport:
+    return load_of(recorded)
+
+
+def changed(folder: Path, phase: dict[str, Any], **more: Any) -> Path:
+    """A run folder whose counted phase has these values."""
+    result, _ = lines_of()
+    warm, counted = result.phases
+    phases = [warm, counted.model_copy(update=phase)]
+    return folder_of(folder, result.model_copy(update={"phases": phases, **more}), [])
+
+
+def latency(phase: PhaseResult, **figures: Ends) -> dict[str, Any]:
+    """The phase's latency with these figures: value and both ends of the interval."""
+    made = {name: LoadFigure(value=value, low=low, high=high) for name, (value, low, high) in figures.items()}
+    return {"latency": phase.latency.model_copy(update=made)}
+
+
+def written(folder: Path, ending: str = "md") -> str:
+    file = folder.parent / f"{folder.name}.{ending}"
+    assert run(["report", str(folder), "-o", str(file)]) == 0
+    return file.read_text()
+
+
 def curve(load: LoadReport, of: str, time: str = "latency") -> LoadCurve:
     return next(one for one in load.curves if (one.time, one.of) == (time, of))
 
 
-# ---- content ----
+# ---- curves and bins ----
 
 
-def test_a_percentile_is_over_as_many_seconds_as_it_needs() -> None:
-    load = made()
-    assert [point.count for point in curve(load, "p50").points] == [10] * 3 + [RATE] * 30
-    assert [point.ms for point in curve(load, "p50").points[3:]] == pytest.approx(np.arange(1, 31), rel=1e-3)
-    tenths = curve(load, "p90").points
+def test_a_percentile_is_over_as_many_seconds_as_it_needs(made: LoadReport) -> None:
+    assert [point.count for point in curve(made, "p50").points] == [10] * 3 + [RATE] * 30
+    assert [point.ms for point in curve(made, "p50").points[3:]] == pytest.approx(np.arange(1, 31), rel=1e-3)
+    tenths = curve(made, "p90").points
     assert [(point.start_s, point.end_s, point.count) for point in tenths[:2]] == [(0, 3, 30), (3, 4, RATE)]
     assert tenths[0].ms is None  # 30 values of the warm-up: 3 are beyond it
-    hundredths = curve(load, "p99").points
+    hundredths = curve(made, "p99").points
     assert [(point.start_s, point.end_s) for point in hundredths] == [(0, 3), (3, 13), (13, 23), (23, 33)]
     # of 10 seconds with 1, 2 … 10 ms, 100 of each, rank 990 is in the last one
     assert [point.ms for point in hundredths[1:]] == pytest.approx([10, 20, 30], rel=1e-3)
-    assert all(one.of != "p99_9" for one in load.curves)
+    assert all(one.of != "p99_9" for one in made.curves)
 
 
-@pytest.mark.parametrize(
-    ("p95", "changes", "verdict"),
-    [
-        ((20, 18, 24), {}, "meets"),
-        ((60, 55, 70), {}, "misses"),
-        ((48, 45, 52), {}, "undecided"),
-        ((20, None, None), {}, "undecided"),  # no interval
-        ((20, 18, 24), {"ok": 940, "errors": {"refused": 60}}, "misses"),  # more than may be late
-        ((20, 18, 24), {"ok": 960, "errors": {"refused": 40}}, "meets"),
-        ((20, 18, 24), {"asked_rate": 400.0}, "misses"),  # it does not keep up
-    ],
-)
-def test_whether_a_phase_met_the_objective(
-    p95: tuple[float, float | None, float | None], changes: dict[str, Any], verdict: str
-) -> None:
-    result, _ = lines_of()
-    warm, phase = result.phases
-    value, low, high = p95
-    latency = phase.latency.model_copy(update={"p95": LoadFigure(value=value, low=low, high=high)})
-    asked = phase.model_copy(update={"latency": latency, **changes})
-    result = result.model_copy(update={"phases": [warm, asked], "windows": []})
-    assert phase_verdict(result, asked) == verdict
-    assert phase_verdict(result, warm) is None
-
-
-def test_what_had_no_answer_is_slower_than_all() -> None:
+def test_what_had_no_answer_is_slower_than_all(tmp_path: Path) -> None:
     result, lines = lines_of()
     lines[-3] |= {"unanswered": 20, "latency": hdr([MS] * 80)}
-    load = report_of(result, [lines], START)
-    (at,) = [point for point in curve(load, "p90").points if point.start_s <= 31 < point.end_s]
-    (middle,) = [point for point in curve(load, "p50").points if point.start_s <= 31 < point.end_s]
-    (highest,) = [point for point in curve(load, "max").points if point.start_s <= 31 < point.end_s]
-    assert (at.ms, highest.ms) == (None, None)
-    assert middle.ms == pytest.approx(1, rel=1e-3)
+    load = load_of(folder_of(tmp_path / "out", result, lines))
+    values = {}
+    for name in ("p50", "p90", "max"):
+        (values[name],) = [point.ms for point in curve(load, name).points if point.start_s <= 31 < point.end_s]
+    assert (values["p90"], values["max"]) == (None, None)
+    assert values["p50"] == pytest.approx(1, rel=1e-3)
 
 
-def test_processes_are_pooled() -> None:
+def test_processes_are_pooled(tmp_path: Path) -> None:
     result, lines = lines_of()
-    slow = [dict(line) for line in lines]
-    for line in slow:
-        if line["kind"] == "window":
-            line["latency"] = hdr([100 * MS] * (2 * line["completed"]))
-    load = report_of(result, [lines, slow], START)
+    folder = folder_of(tmp_path / "out", result, lines)
+    slow = [
+        {**line, "latency": hdr([100 * MS] * (2 * line["completed"]))} if line["kind"] == "window" else line
+        for line in lines
+    ]
+    (folder / "proc_1_gpu_0").mkdir()
+    (folder / "proc_1_gpu_0" / WINDOWS_NAME).write_text("".join(json.dumps(line) + "\n" for line in slow))
+    load = load_of(folder)
     assert [point.count for point in curve(load, "p50").points[3:]] == [3 * RATE] * 30
     assert [point.ms for point in curve(load, "p50").points] == pytest.approx([100] * 33, rel=1e-3)
 
 
-def test_errors_beyond_the_objective_are_said_with_its_verdict() -> None:
-    """The latency is of those that were answered."""
-    result, _ = lines_of()
-    phase = result.phases[1]
-    few = phase.model_copy(update={"ok": phase.ok - 60, "errors": {"http-503": 60}})  # of 3,000
-    for limit, is_said in ((None, False), (0.02, False), (0.01, True)):
-        objective = Objective(latency_ms=50, percentile=95, max_error_rate=limit)
-        changed = result.model_copy(update={"phases": [result.phases[0], few], "objective": objective})
-        assert ("2.00%" in load_sentences(report_of(changed, [], None))[0]) == is_said
-
-
-def test_the_sentences_are_about_the_phase_that_counts() -> None:
-    load = made()
-    assert load.main == 1
-    # 100 a second with 7.75 ms of service on average, 2 workers
-    assert load.workers_busy == pytest.approx(100 * 7.75e-3 / 2, rel=1e-2)
-    assert load.queueing_share == pytest.approx(0.5, rel=1e-3)
-    assert load.objective == "undecided"  # it has no interval yet
-    assert len(load_sentences(load)) == 2
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(10, 40, "meets"), (51, 60, "misses"), (40, 60, "undecided"), (None, None, "undecided")],
-)
-def test_the_objective_is_judged_by_the_interval(low: float | None, high: float | None, verdict: str) -> None:
-    result, lines = lines_of()
-    phase = result.phases[1]
-    latency = phase.latency.model_copy(update={"p95": LoadFigure(value=45.0, low=low, high=high)})
-    phases = [result.phases[0], phase.model_copy(update={"latency": latency})]
-    assert report_of(result.model_copy(update={"phases": phases}), [lines], START).objective == verdict
-
-
-def test_every_answer_is_in_its_bin() -> None:
-    bins = made(seconds=2).bins[1]
-    assert sum(bins.counts) == 2 * RATE
-    found = [
-        (low, high) for low, high, count in zip(bins.edges_ms, bins.edges_ms[1:], bins.counts, strict=False) if count
-    ]
-    assert len(found) == 2
+def test_every_answer_is_in_its_bin(tmp_path: Path) -> None:
+    bins = load_of(folder_of(tmp_path / "out", *lines_of(seconds=2))).bins[1]
+    found = [ends for *ends, count in zip(bins.edges_ms, bins.edges_ms[1:], bins.counts, strict=False) if count]
+    assert (sum(bins.counts), len(found)) == (2 * RATE, 2)
     assert all(low * 0.998 <= value <= high * 1.002 for (low, high), value in zip(found, (1, 2), strict=True))
 
 
-# ---- charts ----
-
-
-def test_telemetry_is_on_the_axis_of_the_load() -> None:
-    load, offset = made(), 77 * S
+def test_telemetry_is_on_the_axis_of_the_load(made: LoadReport) -> None:
+    offset = 77 * S
     moments = [START + offset + second * S for second in range(-5, 33)]
     builder = SampleBuilder(offset_ns=offset).subject("GPU-1", gpu_index=0, name="made up")
     builder.readings("GPU-1", "sm_clock_mhz", moments, [1980.0] * 15 + [1500.0] * 23)
     reasons = [4.0 if 10 <= second < 12 else 0.0 for second in range(-5, 33)]
     builder.readings("GPU-1", "clock_event_reasons", moments, reasons)
-    picture = over_time_picture("x", load, builder.build())
+    picture = over_time_picture("x", made, builder.build())
     clock = lines(picture, "GPU 0 SM clock (MHz)")["SM"]
     assert clock[0][0] == 0
     assert min(at for at, value in clock if value == 1500) == 10
     (span,) = picture.rows["x_GPU 0 throttling"]
     assert (span["seconds"], span["until"]) == (10, 12)
+
+
+# ---- the objective ----
+
+
+@pytest.mark.parametrize(
+    ("p95", "changes", "by_latency", "shown"),
+    [
+        ((20, 18, 24), {}, "meets", "met"),
+        ((60, 55, 70), {}, "misses", "not met"),
+        ((48, 45, 52), {}, "undecided", "undecided"),
+        ((20, None, None), {}, "undecided", "undecided"),  # no interval
+        ((20, 18, 24), {"ok": 940, "errors": {"refused": 60}}, "meets", "not met"),  # more than may be late
+        ((20, 18, 24), {"ok": 960, "errors": {"refused": 40}}, "meets", "met"),
+        ((20, 18, 24), {"asked_rate": 400.0}, "meets", "not met"),  # it does not keep up
+    ],
+)
+def test_whether_a_phase_met_the_objective(
+    tmp_path: Path, p95: Ends, changes: dict[str, Any], by_latency: str, shown: str
+) -> None:
+    phase = lines_of()[0].phases[1]
+    folder = changed(tmp_path / "out", {**latency(phase, p95=p95), **changes}, windows=[])
+    assert load_of(folder).objective == by_latency
+    assert [row["objective"] for row in table(written(folder), "asked/s", "objective")] == ["", shown]
+
+
+def test_errors_beyond_the_objective_are_named_with_its_verdict(tmp_path: Path) -> None:
+    """The latency is of those that were answered."""
+    few = {"ok": 2940, "errors": {"http-503": 60}}  # of 3,000
+    for place, (limit, is_named) in enumerate(((None, False), (0.02, False), (0.01, True))):
+        objective = Objective(latency_ms=50, percentile=95, max_error_rate=limit)
+        text = written(changed(tmp_path / str(place), few, objective=objective))
+        assert ("2.00 %" in text) == is_named
+
+
+def test_the_first_figures_are_of_the_phase_that_counts(made: LoadReport) -> None:
+    assert made.main == 1
+    # 100 a second with 7.75 ms of service on average, 2 workers
+    assert made.workers_busy == pytest.approx(100 * 7.75e-3 / 2, rel=1e-2)
+    assert made.queueing_share == pytest.approx(0.5, rel=1e-3)
+    assert made.objective == "undecided"  # it has no interval yet
 
 
 # ---- the report ----
@@ -237,55 +243,56 @@ def test_over_http_what_the_launched_generator_lacks_is_no_finding(tmp_path: Pat
         target = result.target.model_copy(update={"kind": kind})
         traced = result.model_copy(update={"target": target, "tracer": "nsys"})
         folder = folder_of(tmp_path / kind, traced, lines)
-        codes.append({one.code for one in gather_all([folder], ReadAs(), None).findings})
+        codes.append({one.code for one in perfharness.report(folder).findings})
     assert codes[0] - codes[1] == {"not-traced"}
 
 
-def test_tokens_of_a_stream_have_rows_of_their_own(tmp_path: Path) -> None:
-    result, lines = lines_of()
-    first = result.phases[1].model_copy(update={"first_token": result.phases[1].service})
-    result = result.model_copy(update={"phases": [result.phases[0], first]})
-    document = document_of(gather_all([folder_of(tmp_path / "out", result, lines)], ReadAs(), None))
-    table = tables_of(document)["load times"]
-    assert [row[1] for row in table.rows if row[0] == "load"] == [
-        "latency", "queueing", "service", "to the first token", "generator late",
+def test_a_run_without_traces_has_numbers(recorded: Path, made: LoadReport) -> None:
+    assert made.result.phases[1].arrivals == 3000
+    text = written(recorded)
+    warm, counted = table(text, "asked/s", "p99")
+    assert (warm["requests"], warm["objective"]) == ("30", "")
+    assert [counted[name] for name in ("asked/s", "answered/s", "requests", "errors")] == ["100", "100", "3,000", "0"]
+    assert [float(counted[name]) for name in ("p50", "p90", "p99")] == pytest.approx([15, 27, 30], rel=1e-2)
+    assert table(text, "load", "seconds")[1]["seconds"] == "30"
+    parts = table(text, "part", "p50")
+    assert [row["part"] for row in parts] == ["queueing", "service", "generator late"] * 2
+    assert float(parts[4]["mean"]) == pytest.approx(7.75, rel=1e-2)
+    assert {row["setting"]: row["value"] for row in table(text, "setting")}["processes"] == "1"
+
+
+def test_tokens_of_a_stream_have_figures_of_their_own(tmp_path: Path) -> None:
+    phase = lines_of()[0].phases[1]
+    tokens = {"first_token": phase.service, "tokens": 9000, "tokens_per_second": 300.0}
+    text = written(changed(tmp_path / "out", tokens))
+    assert table(text, "asked/s", "tokens/s")[1]["tokens/s"] == "300"
+    assert [row["part"] for row in table(text, "part", "p50")][3:] == [
+        "queueing", "service", "to the first token", "generator late",
     ]  # fmt: skip
 
 
-def test_a_run_without_traces_has_numbers(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "out", *lines_of())
-    assert run(["report", str(folder), "-o", str(tmp_path / "r.md")]) == 0
-    report = gather_all([folder], ReadAs(), None)
-    assert json.loads(report.model_dump_json())["runs"][0]["load"]["result"]["phases"][1]["arrivals"] == 3000
-    tables = tables_of(document_of(report))
-    assert tables["load phases"].rows[1][2:9] == [30.0, 100.0, 100.0, 3000, 3000, 3000, 3000]
-    assert {"load times", "load intervals", "load profile"} <= {*tables}
-
-
 def test_no_name_becomes_a_part_of_the_page(tmp_path: Path) -> None:
-    report = gather_all([hostile(tmp_path / "out")], ReadAs(), None)
-    document = document_of(report)
-    loadgen_page = html_page(document_of(gather_all([hostile_loadgen(tmp_path / "loadgen")], ReadAs(), None)))
-    for page in (html_page(document), loadgen_page):
+    for folder in (hostile(tmp_path / "out"), hostile_loadgen(tmp_path / "loadgen")):
+        page = written(folder, "html")
         assert "<script>alert" not in page
         assert "<img src=x" not in page
-    assert "<script>alert" not in markdown(document).replace("\\<", "")
+        assert "<script>alert" not in written(folder).replace("\\<", "")
+    rows = table(written(tmp_path / "out").replace("&lt;", "<"), "error", "message")
+    assert [row["count"] for row in rows] == ["3", "1"]
 
 
 def test_without_the_files_of_windows_the_rest_is_there(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "out", *lines_of())
     (folder / FOLDER / WINDOWS_NAME).unlink()
-    load = load_report(folder)
-    assert load is not None
-    assert (load.curves, load.start_ns) == ([], None)
+    load = load_of(folder)
+    assert (load.curves, load.start_ns, len(load.moments)) == ([], None, 33)
     assert load.curves_reason
-    assert len(load.moments) == 33
-    (section,) = load_sections(load, 0, None)
-    assert isinstance(section, Section)
+    assert table(written(folder), "asked/s", "p99")
 
 
 def test_a_run_without_load_has_none(tmp_path: Path) -> None:
-    assert load_report(run_folder(tmp_path / "out", process_record(0))) is None
+    (found,) = perfharness.report(run_folder(tmp_path / "out", process_record(0, trace=None))).runs
+    assert found.load is None
 
 
 def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: int = 37, **requests: Any) -> Path:
@@ -303,21 +310,17 @@ def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: 
 
 def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = traced(tmp_path / "out", *lines_of())
-    report = gather_all([folder], ReadAs(), None)
-    (found,) = report.runs
+    (found,) = perfharness.report(folder).runs
     assert found.slowest is not None
     assert run(["analyze", str(folder), "--slowest", "5", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(found.slowest.result.model_dump_json())
     (loop,) = found.slowest.result.loops
     assert [loop.requests[0].index, loop.requests[0].ms] == [37, 40.0]
     assert [one.batch_index for one in found.slowest.timelines][:1] == [37]
-    document = document_of(report)
-    (table,) = (one for name, one in tables_of(document).items() if name.startswith("slowest "))
-    headings = [column.heading for column in table.columns]
-    first = dict(zip(headings, table.rows[0], strict=True))
+    first = table(written(folder), "batch", "what made it slow")[0]
     assert first["batch"] == "37"
-    assert first["by"] == pytest.approx(30.0, abs=0.1)
-    assert "decode" in str(first["what made it slow"])
+    assert float(first["by"]) == pytest.approx(30.0, abs=0.1)
+    assert "decode" in first["what made it slow"]
 
 
 def loadgen_folder(folder: Path, **more: Any) -> Path:
@@ -330,17 +333,18 @@ def loadgen_folder(folder: Path, **more: Any) -> Path:
 
 def test_a_test_of_loadgen_begins_with_its_verdict(tmp_path: Path) -> None:
     finding = {"code": "mlperf-invalid", "severity": "error", "message": "INVALID", "hint": ""}
-    report = gather_all([loadgen_folder(tmp_path / "out", **INVALID, findings=[finding])], ReadAs(), None)
-    document = document_of(report)
-    (figures,) = (block for block in document.summary if isinstance(block, Figures))
-    shown = {one.value for one in figures.figures}
-    assert {"INVALID", "499.5 samples/s"} <= shown
-    rows = {name: table.rows for name, table in tables_of(document).items()}
-    assert ["p50", 2.0, ""] in rows["mlperf latency"]
-    assert ["p99.9", None, "too few queries"] in rows["mlperf latency"]
-    assert ["asked: max_batch", "4"] in rows["mlperf settings"]
+    folder = loadgen_folder(tmp_path / "out", **INVALID, findings=[finding])
+    report = perfharness.report(folder)
     assert report.runs[0].slowest is not None
     assert "mlperf-invalid" in {one.code for one in report.findings}
+    file = tmp_path / "r.md"
+    assert run(["report", str(folder), "-o", str(file)]) == 3
+    text = file.read_text()
+    assert all(value in text.partition("## ")[0] for value in ("**INVALID**", "499.5 samples/s"))
+    rows = {row["latency of a query"]: row for row in table(text, "latency of a query")}
+    assert (rows["p50"]["ms"], rows["p99.9"]["ms"]) == ("2.000", "-")
+    assert rows["p99.9"]["why not known"] == "too few queries"
+    assert re.search(r"asked: max_batch \| 4 ", text)
 
 
 def hostile_loadgen(folder: Path) -> Path:

@@ -1,0 +1,382 @@
+"""A suite of `bench`, a sweep, and suites side by side: cases, what to take and why, charts, the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from perfharness.analysis.suites.bench_figures import (
+    MUCH_CLOCK_DROP_PERCENT,
+    accuracy_of,
+    baseline_of,
+    drift_line,
+    gives_wrong_answers,
+    latency_of,
+    memory_of,
+    speedup,
+    unsteady_speed,
+)
+from perfharness.analysis.suites.bench_names import (
+    CaseNames,
+    case_of,
+    end_text,
+    first_line,
+    in_groups,
+    short_backend,
+    status_line,
+)
+from perfharness.analysis.suites.recommend import separable
+from perfharness.bench.suite.table import as_suite
+from perfharness.model.bench import BenchCase, CaseResult, Estimate
+from perfharness.model.bench_suite import (
+    BenchMergedResult,
+    BenchSuiteResult,
+    MergedRow,
+    MissedConstraint,
+    Recommendation,
+    SweepFile,
+)
+from perfharness.render.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Columns,
+    Figure,
+    Figures,
+    Items,
+    Line,
+    Section,
+    Table,
+    table_of,
+)
+from perfharness.render.charts.bench import bench_pictures, sweep_pictures
+from perfharness.render.numbers import factor, interval, significant
+from perfharness.runs.report.model import MergedReport, SuiteReport
+
+GB = 1e9
+Entry = Line | list[Line]
+SUBJECTS = {
+    "speedup": "Speed-up",
+    "throughput": "Throughput",
+    "latency": "Latency",
+    "memory": "Memory",
+    "accuracy": "Accuracy loss over speed-up",
+    "layers": "Time",
+}
+
+
+def suite_view(suite: BenchSuiteResult) -> list[Block]:
+    """Cases, remarks on them, and what to take."""
+    return [*_cases(suite), *_recommendations(suite)]
+
+
+def sweep_view(found: SweepFile) -> list[Block]:
+    """Cases, and what ended the sweep of each cell."""
+    names = CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
+    ends = [f"{cell.model}, {names.cell(case_of(cell))}: {end_text(cell)}" for cell in found.cells]
+    return [*_cases(as_suite(found)), *([Items(ends)] if ends else [])]
+
+
+def suite_summary(found: SuiteReport) -> list[Block]:
+    """What to take, and why."""
+    return [Figures(list(_first_figures(found.suite))), *_recommendations(found.suite)]
+
+
+def suite_sections(found: SuiteReport) -> list[Section]:
+    """Every case, the charts, and how it was measured."""
+    suite, sweep = found.suite, found.sweep
+    cases = [*_cases(suite)] if sweep is None else sweep_view(sweep)
+    pictures = bench_pictures(suite) if sweep is None else sweep_pictures(sweep)
+    charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in pictures]
+    return [
+        Section("Cases", cases),
+        *([Section("Charts", charts)] if charts else []),
+        Section("How it was measured", [_measured(suite)]),
+    ]
+
+
+def merged_sections(found: MergedReport) -> list[Section]:
+    """The same cases of all runs in one row, and what is not the same."""
+    merged = found.merged
+    columns = [Column("model"), Column("backend/mode"), Column("precision"), Column("batch", "count")]
+    for run in merged.runs:
+        columns += [
+            Column(f"{run.name}: p50", "ms"),
+            Column(f"{run.name}: items/s", "number"),
+            Column(f"{run.name}: speed-up", "number"),
+        ]
+    rows: list[list[Cell]] = []
+    for row in merged.rows:
+        cells: list[Cell] = [row.model, _row_backend(row), row.precision, row.batch_size]
+        for cell in row.cells:
+            result = cell.result
+            if result is None or result.status != "ok":
+                cells += [None] * 3
+            else:
+                cells += [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
+        rows.append(cells)
+    machines = len({run.machine_number for run in merged.runs})
+    note = (
+        f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}; "
+        "speed-ups are against the baseline of each."
+    )
+    table = Table("cases side by side", columns, rows, note)
+    return [Section("Side by side", [table, Items(list(_merged_remarks(merged)))])]
+
+
+# ---- cases ----
+
+
+def _cases(suite: BenchSuiteResult) -> list[Block]:
+    return [cases_table(suite), Items([*_remarks(suite), *_notes(suite)])]
+
+
+def cases_table(suite: BenchSuiteResult) -> Table:
+    """A row per case; columns without a value are left out."""
+    names, metric = CaseNames.of(result.case for result in suite.cases), suite.constraints.accuracy_metric
+    estimates: dict[str, Callable[[CaseResult], Estimate | None]] = {
+        "items/s": lambda one: one.items_per_second,
+        "p50": lambda one: latency_of(one, "p50"),
+        "p95": lambda one: latency_of(one, "p95"),
+        "p99": lambda one: latency_of(one, "p99"),
+        "J/item": lambda one: one.energy_per_item_j,
+    }
+
+    def value(name: str) -> Callable[[CaseResult], Cell]:
+        return lambda one: _value(estimates[name](one))
+
+    def ends(name: str) -> Callable[[CaseResult], Cell]:
+        return lambda one: _ends(estimates[name](one))
+
+    meaning = "of items/s over the baseline's; ~: the interval includes 1"
+    columns: Columns[CaseResult] = [
+        (Column("model"), lambda one: one.case.model if names.with_model else None),
+        (Column("backend/mode"), lambda one: names.backend(one.case)),
+        (Column("precision"), lambda one: one.case.precision),
+        (Column("batch", "count"), lambda one: one.case.batch_size),
+        (Column("p50 ms", "ms"), value("p50")),
+        (Column("p95 ms", "ms", drop=4), value("p95")),
+        (Column("p99 ms", "ms", drop=2), value("p99")),
+        (Column("items/s", "number", drop=1), value("items/s")),
+        (Column("speed-up", "number", meaning), lambda one: _speedup(one, suite)),
+        (Column("state"), _state),
+        (Column("memory GB", "number", drop=3), lambda one: _gigabytes(memory_of(one))),
+        (Column("W", "number", "mean power", drop=7), lambda one: one.power_mean_w),
+        (Column("J/item", "number", drop=5), value("J/item")),
+        (Column(metric or "cosine", "number", drop=6), lambda one: _six_digits(accuracy_of(one, metric))),
+        *((Column(f"95 % of {name}", drop=8 + place), ends(name)) for place, name in enumerate(estimates)),
+    ]
+    models = "" if names.with_model or not suite.cases else f"{suite.cases[0].case.model}. "
+    note = f"{models}Latency of a batch: copy in, execute, copy out, synchronised."
+    table = table_of("cases", columns, suite.cases, note)
+    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in table.rows)]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[place] for place in kept], rows=rows)
+
+
+def _speedup(result: CaseResult, suite: BenchSuiteResult) -> Cell:
+    base = baseline_of(result, suite.cases, suite.baseline)
+    return "base" if base is result and result.status == "ok" else _factor(speedup(result, base))
+
+
+def _gigabytes(size: int | None) -> Cell:
+    return None if size is None else size / GB
+
+
+def _six_digits(value: float | None) -> Cell:
+    return None if value is None else f"{value:.6g}"
+
+
+def _state(result: CaseResult) -> str:
+    """Why it has no figures, or that they are those of a wrong answer."""
+    if result.status != "ok":
+        return result.status
+    return "wrong answer" if gives_wrong_answers(result) else ""
+
+
+def _value(estimate: Estimate | None) -> Cell:
+    return None if estimate is None else estimate.value
+
+
+def _factor(estimate: Estimate | None) -> Cell:
+    return None if estimate is None else factor(estimate.value, estimate.low, estimate.high)
+
+
+def _ends(estimate: Estimate | None) -> Cell:
+    return None if estimate is None else interval(estimate.low, estimate.high, "number")
+
+
+def _remarks(suite: BenchSuiteResult) -> Iterator[Entry]:
+    """Why cases are not `ok`, and other remarks; cases with the same one are grouped.
+
+    Where it is the only reason for a status, the table identifies the cases.
+    """
+    names = CaseNames.of(result.case for result in suite.cases)
+    status_lines = {(result.status, line) for result in suite.cases if (line := status_line(result)) is not None}
+    statuses = [status for status, _ in status_lines]
+    known = {line for status, line in status_lines if statuses.count(status) == 1}
+    for text, cases in in_groups((text, result.case) for result in suite.cases for text in _remarks_on(result)):
+        cells = names.cells(cases)
+        yield f"{_count(cases)}: {text}" if len(cells) > 1 and text in known else _listed(text, cells, len(cases))
+
+
+def _remarks_on(result: CaseResult) -> Iterator[str]:
+    if (status := status_line(result)) is not None:
+        yield status
+    equality = result.equality
+    if equality is not None and equality.equal is False:
+        yield f"wrong answer: {equality.reason or 'outputs differ'} (reference {short_backend(equality.reference)})"
+    elif equality is not None and equality.equal is None and result.status == "ok":
+        yield f"outputs not compared: {equality.reason}"
+    if result.clock_drop_percent is not None and result.clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
+        yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
+    if result.latency is not None and result.latency.stable is False:
+        yield "its latency had not settled when measuring ended"
+    yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
+
+
+def _listed(text: str, cells: list[str], count: int) -> Entry:
+    """One line for one cell, else the cells below."""
+    return f"{cells[0]}: {text}" if len(cells) == 1 else [f"{count} cases: {text}", "; ".join(cells)]
+
+
+def _count(cases: Iterable[object]) -> str:
+    count = len(list(cases))
+    return f"{count} case" if count == 1 else f"{count} cases"
+
+
+def _notes(suite: BenchSuiteResult) -> Iterator[str]:
+    done, machine = sum(result.status == "ok" for result in suite.cases), suite.machine
+    device = ", ".join(machine.gpus) or machine.cpu or "?"
+    yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device})"
+    if suite.baseline is not None:
+        yield f"speed-up: items/s against {short_backend(suite.baseline)} at the same batch size"
+    yield from suite.remarks
+
+
+# ---- what to take ----
+
+
+def _first_figures(suite: BenchSuiteResult) -> Iterator[Figure]:
+    names, known = _names(suite)
+    measured = sum(result.status == "ok" for result in suite.cases)
+    yield Figure("cases measured", f"{measured} of {len(suite.cases)}", suite.machine.hostname)
+    for one in suite.recommendations:
+        if one.best is None:
+            yield Figure(one.model, "nothing to recommend", "none meets the constraints")
+            continue
+        best = known[one.best]
+        rate = "" if best.items_per_second is None else f"{significant(best.items_per_second.value)} items/s"
+        yield Figure(f"take for {one.model}", names.case(best.case), rate)
+        gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
+        if gained is not None:
+            yield Figure("speed-up", factor(gained.value, gained.low, gained.high), f"against {suite.baseline}")
+
+
+def _names(suite: BenchSuiteResult) -> tuple[CaseNames, dict[str, CaseResult]]:
+    """Names without the model, and cases by their ids."""
+    names = CaseNames.of((result.case for result in suite.cases), with_model=False)
+    return names, {result.case.case_id: result for result in suite.cases}
+
+
+def _recommendations(suite: BenchSuiteResult) -> list[Block]:
+    """What to take of each model, and why not the others."""
+    names, known = _names(suite)
+    blocks: list[Block] = []
+    for one in suite.recommendations:
+        taken = one.best or one.nearest
+        what = "take" if one.best else "none meets the constraints; nearest is"
+        choice = "nothing to recommend" if taken is None else f"{what} {names.case(known[taken].case)} ({taken})"
+        blocks.append(Section(f"{one.model}: {choice}", [Items(list(_reasons(one, names, known)))]))
+    return blocks
+
+
+def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResult]) -> Iterator[Entry]:
+    """Why it is taken, and why others are not. Cases that were not measured are only counted."""
+
+    def named(what: str, cases: Iterable[BenchCase]) -> Entry:
+        cells = names.cells(cases)
+        return f"{what}: {cells[0]}" if len(cells) == 1 else [f"{what}:", "; ".join(cells)]
+
+    yield from found.why
+    if found.ties:
+        yield named("not separable from it in speed", [known[one].case for one in found.ties])
+    measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
+    missed = [(case, one) for case, excluded in measured for one in excluded.missed]
+    for (what, limit), over in in_groups(
+        ((f"{one.what} over {one.limit:.10g} {one.unit}".rstrip(), one.limit), (case, one))
+        for case, one in missed
+        if one.value is not None
+    ):
+        cells = in_groups((names.cell(case), (case.batch_size, one)) for case, one in over)
+        yield [f"{what}, {_count(over)}:", *(f"{cell}: {_over(found, limit)}" for cell, found in cells)]
+    unmeasured = (
+        (f"{one.what} was not measured{f' ({first_line(one.reason)})' if one.reason else ''}", case)
+        for case, one in missed
+        if one.value is None
+    )
+    unfit = ((first_line(one.reason), case) for case, one in measured if not one.missed)
+    for why, cases in (*in_groups(unmeasured), *in_groups(unfit)):
+        yield named(f"{why}, {_count(cases)}", cases)
+    if len(found.excluded) > len(measured):
+        yield f"not measured: {_count(found.excluded[len(measured) :])}, see the remarks on the table"
+
+
+def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
+    """`5.1 ms at batch 16, 9.8 ms at 32`."""
+    figures = []
+    for place, (size, one) in enumerate(sorted(found, key=lambda pair: pair[0])):
+        value, _ = separable(one.value or 0.0, limit)
+        figures.append(f"{value} {one.unit}".rstrip() + f" at {'' if place else 'batch '}{size}")
+    return ", ".join(figures)
+
+
+# ---- side by side, machine ----
+
+
+def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
+    """Each run's machine and baseline, cases without a number, what is not the same."""
+    for run in merged.runs:
+        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
+        against = short_backend(run.baseline or "?")
+        yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
+    missing = (
+        ((cell.run, first_line(cell.reason)), (f"{row.model} {_row_backend(row)} {row.precision}", row.batch_size))
+        for row in merged.rows
+        for cell in row.cells
+        if cell.reason is not None
+    )
+    for (run_name, reason), rows in in_groups(missing):
+        cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
+        if len(cells) == 1:
+            yield f"{run_name}: {cells[0]}: {reason}"
+        else:
+            yield [f"{run_name}: {len(rows)} cases: {reason}", "; ".join(cells)]
+    yield from (f"not the same: {one}" for one in merged.differences)
+
+
+def _row_backend(row: MergedRow) -> str:
+    return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
+
+
+def _subject(name: str) -> str:
+    """The subject of a chart, by its name (`bench_throughput_net`)."""
+    return next((text for key, text in SUBJECTS.items() if key in name.split("_")), "Results")
+
+
+def _measured(suite: BenchSuiteResult) -> Table:
+    machine = suite.machine
+    versions = dict(item for result in suite.cases for item in result.versions.items())
+    facts = {
+        "measured": suite.created,
+        "command": " ".join(suite.command),
+        "machine": machine.hostname,
+        "GPUs": ", ".join(machine.gpus),
+        "CPU": machine.cpu,
+        "baseline": suite.baseline,
+        **{name: None if value is None else str(value) for name, value in suite.settings.items()},
+        **{f"version of {name}": version for name, version in versions.items()},
+    }
+    rows = [[name, value] for name, value in facts.items() if value]
+    return Table("how it was measured", [Column("what"), Column("value")], rows)

@@ -1,0 +1,462 @@
+"""A load test: rates, latencies, where the time of a request goes, what changed over the run, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from perfharness.load.reported import objective_figure, phase_verdict
+from perfharness.model.load import (
+    UNANSWERED,
+    ClockChange,
+    Drift,
+    ErrorKind,
+    LoadFigure,
+    LoadResult,
+    LoadTimes,
+    MemoryTrend,
+    PhaseResult,
+    StepVerdict,
+    Sustained,
+)
+from perfharness.model.telemetry import SampleLog
+from perfharness.render.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Columns,
+    Details,
+    Entry,
+    Figure,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    table_of,
+)
+from perfharness.render.charts.load import (
+    bins_picture,
+    over_time_picture,
+    rate_text,
+    rates_picture,
+)
+from perfharness.render.numbers import change, interval, milliseconds, percent, significant
+from perfharness.render.text import percentile_label
+from perfharness.runs.report.model import LoadReport
+
+STATISTICS = {"p50": 0, "p95": 2, "p99": 0, "max": 3, "mean": 4, "p90": 5, "p99_9": 6}
+"""Statistics of a time, and in which order a narrow terminal drops them."""
+
+PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
+Part = tuple[PhaseResult, str, LoadTimes]
+PARTS = {
+    "queueing": "queueing",
+    "service": "service",
+    "first_token": "to the first token",
+    "between_tokens": "between tokens",
+    "lateness": "generator late",
+}
+MET: dict[StepVerdict | None, str] = {"meets": "met", "misses": "not met", "undecided": "undecided", None: ""}
+VERDICTS: dict[StepVerdict, str] = {
+    "meets": "within the objective of {}",
+    "misses": "above the objective of {}",
+    "undecided": "not proven to be within the objective of {}",
+}
+MAX_UNFOLDED = 8
+"""Phases whose times are not folded."""
+
+MAX_BINS = 12
+"""Phases with a distribution."""
+
+ABOUT = (
+    "Latency counts from the moment at which a request is due, so waits in a queue are part of it. "
+    "Intervals are 95 % intervals within this run."
+)
+
+
+def load_view(load: LoadReport) -> list[Block]:
+    """All but charts."""
+    result = load.result
+    blocks: list[Block] = [
+        Paragraph(f"{result.target.name}: {_status(result)}"),
+        Items(load_sentences(load), numbered=True),
+        *_tables(result),
+    ]
+    if result.sustained is not None:
+        blocks.append(_sustained(result.sustained))
+    return [*blocks, *_errors(result)]
+
+
+def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[Section]:
+    """The pages of a report.
+
+    Args:
+        number: of the run on the page.
+        log: telemetry; None: not sampled.
+    """
+    result, errors = load.result, list(_errors(load.result))
+    picture = rates_picture(f"load_rates_{number}", result)
+    blocks: list[Block] = [
+        *([] if result.status == "ok" else [Paragraph(f"The load ended early: {_status(result)}.", "warning")]),
+        Paragraph(ABOUT, "note"),
+        *_tables(result, full=True),
+    ]
+    limited = "It limited the load: see the findings." if result.generator_limited else "It did not limit the load."
+    below = [
+        Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
+        *([Section("Errors", errors)] if errors else []),
+        *([] if picture is None else [Section("Latency over rate", [Chart(picture)])]),
+        *_distributions(load, number),
+        *([] if result.sustained is None else [Section("What changed over the run", [_sustained(result.sustained)])]),
+        Section("Load generator", [Paragraph(limited)]),
+        Section("Load profile", [_profile(result)]),
+    ]
+    return [Section("Under load", blocks, below)]
+
+
+# ---- first numbers and sentences ----
+
+
+def load_figures(load: LoadReport) -> Iterator[Figure]:
+    """The numbers that a reader wants first."""
+    result, phase = load.result, _main(load)
+    if phase is None:
+        yield Figure("answered", "not measured", "no phase that counts has begun")
+        return
+    of = f"of {phase.name}, " if len(result.phases) > 1 else ""
+    asked = "closed loop" if phase.asked_rate is None else f"{significant(phase.asked_rate)}/s asked"
+    yield Figure("answered", _per_second(phase.achieved_rate), f"{of}{asked}")
+    for name in ("p50", "p99"):
+        figure: LoadFigure = getattr(phase.latency, name)
+        if figure.value is None:
+            yield Figure(f"latency, {name}", "not known", figure.reason or phase.latency.reason or "")
+        else:
+            yield Figure(f"latency, {name}", milliseconds(figure.value), _ends(figure) or figure.reason or "")
+    if result.objective is not None:
+        limit = milliseconds(result.objective.latency_ms)
+        yield Figure("met the objective", _per_second(phase.goodput), f"within {limit}")
+    counted = [one for one in result.phases if not one.is_warmup]
+    failed = sum(sum(one.errors.values()) for one in counted)
+    yield Figure("errors", f"{failed:,}", f"of {sum(one.arrivals for one in counted):,}")
+
+
+def load_sentences(load: LoadReport) -> list[str]:
+    """Whether the target keeps up and meets the objective, and where the time of a request goes."""
+    phase = _main(load)
+    if phase is None:
+        return ["No phase that counts has begun."]
+    return [_against_objective(load, phase), _where(load, phase)]
+
+
+def _main(load: LoadReport) -> PhaseResult | None:
+    return None if load.main is None else load.result.phases[load.main]
+
+
+def _against_objective(load: LoadReport, phase: PhaseResult) -> str:
+    result, objective = load.result, load.result.objective
+    asked = f"{phase.concurrency} at a time" if phase.asked_rate is None else f"{_per_second(phase.asked_rate)} asked"
+    begin = f"{phase.name}: {asked}, {_per_second(phase.achieved_rate)} answered"
+    if objective is None:
+        return f"{begin}; p50 of the latency is {_known(phase.latency.p50, phase.latency)}."
+    limit, failed = milliseconds(objective.latency_ms), _too_many_failed(result, phase)
+    name, found = f"p{objective.percentile:g}", objective_figure(result, phase)
+    if found is not None and found.value is not None and load.objective is not None:
+        verdict = VERDICTS[load.objective].format(limit)
+        return f"{begin}; {name} of the latency is {_known(found, phase.latency)}, {verdict}{failed}."
+    why = "" if found is None or found.reason is None else f"; {name} is not known: {found.reason}"
+    if phase.within_objective is None or not phase.arrivals:
+        return f"{begin}; how many of them within {limit} is not known{why}."
+    share = percent(phase.within_objective / phase.arrivals, 2)
+    return f"{begin}; {share} of the requests were answered within {limit}{why}{failed}."
+
+
+def _too_many_failed(result: LoadResult, phase: PhaseResult) -> str:
+    """A clause where the objective limits errors and they exceed it; the latency is of the other requests."""
+    limit = None if result.objective is None else result.objective.max_error_rate
+    failed = sum(phase.errors.values())
+    ended = phase.ok + failed
+    if limit is None or failed <= limit * ended:
+        return ""
+    return f"; {percent(failed / ended, 2)} of the requests failed, the objective allows {percent(limit, 2)}"
+
+
+def _where(load: LoadReport, phase: PhaseResult) -> str:
+    service, queueing = phase.service.mean.value, phase.queueing.mean.value
+    if service is None or queueing is None or load.queueing_share is None:
+        reason = phase.queueing.mean.reason or phase.queueing.reason or phase.latency.reason or "nothing was answered"
+        return f"How the latency divides into queueing and service is not known: {reason}."
+    most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
+    busy = f"; workers are {percent(load.workers_busy)} busy (concurrency {phase.concurrency})"
+    return (
+        f"Most of a request's time is {most}: {milliseconds(queueing)} queueing and {milliseconds(service)} service on "
+        f"average{'' if load.workers_busy is None else busy}."
+    )
+
+
+def _known(figure: LoadFigure, times: LoadTimes) -> str:
+    if figure.value is None:
+        return f"not known ({figure.reason or times.reason})"
+    ends = _ends(figure) or (f"no interval: {figure.reason}" if figure.reason else None)
+    return milliseconds(figure.value) + (f" ({ends})" if ends else "")
+
+
+def _ends(figure: LoadFigure) -> str | None:
+    if figure.low is None or figure.high is None:
+        return None
+    return f"95 %: {milliseconds(figure.low)} to {milliseconds(figure.high)}"
+
+
+def _per_second(rate: float | None) -> str:
+    return "not measured" if rate is None else f"{significant(rate)}/s"
+
+
+def _status(result: LoadResult) -> str:
+    ended = "all requests were sent" if result.status == "ok" else result.status
+    return f"{ended}{f' ({result.status_reason})' if result.status_reason else ''}, {result.duration_s:.1f} s"
+
+
+# ---- phases and times ----
+
+
+def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
+    """Phases, and the times of their requests; a page shows more counts, and folds what is long."""
+    yield _phases(result)
+    if (rate := _highest_rate(result)) is not None:
+        yield Paragraph(f"Highest rate that met the objective: {rate}")
+    if full:
+        yield _requests(result)
+    more = [_times(result), *_intervals(result)]
+    if full and len(result.phases) > MAX_UNFOLDED:
+        yield Details("Queueing, service and intervals of each phase", more)
+    else:
+        yield from more
+    if result.tracer in ("nsys", "embedded"):
+        text = f"Traced by {result.tracer}: its cost is part of these times. --tracer none measures without it."
+        yield Paragraph(text, "note")
+
+
+def _phases(result: LoadResult) -> Table:
+    has_objective = result.objective is not None
+    columns: list[tuple[Column, Callable[[PhaseResult], Cell]]] = [
+        (Column("phase"), _name),
+        (Column("asked/s", "number"), lambda one: "closed" if one.asked_rate is None else one.asked_rate),
+        (Column("answered/s", "number", "errors included"), lambda one: one.achieved_rate),
+        (Column("requests", "count", "that were due", drop=1), lambda one: one.arrivals),
+        (Column("errors", "count"), lambda one: sum(one.errors.values()) - one.unanswered),
+    ]
+    if any(phase.unanswered for phase in result.phases):
+        meaning = "given up when the grace period or the run ended"
+        columns.append((Column("unanswered", "count", meaning), lambda one: one.unanswered))
+    if has_objective:
+        meaning = "answers without error within the objective"
+        columns.append((Column("met/s", "number", meaning), lambda one: one.goodput))
+    columns += _statistics(lambda one: one.latency)
+    if any(phase.tokens is not None for phase in result.phases):
+        columns.append((Column("tokens", "count", drop=7), lambda one: one.tokens))
+        columns.append((Column("tokens/s", "number", drop=1), lambda one: one.tokens_per_second))
+    if has_objective:
+        columns.append((Column("objective"), lambda one: MET[phase_verdict(result, one)]))
+    return table_of("load phases", columns, result.phases, "Latency of a request, ms.")
+
+
+def _requests(result: LoadResult) -> Table:
+    no_answer = "requests without an answer in time, which count as slower than all others"
+    columns: Columns[PhaseResult] = [
+        (Column("phase"), _name),
+        (Column("load"), rate_text),
+        (Column("seconds", "number"), lambda one: one.duration_s),
+        (Column("sent", "count"), lambda one: one.sent),
+        (Column("answered", "count"), lambda one: one.completed),
+        (Column("without error", "count"), lambda one: one.ok),
+        (Column("no answer", "count", no_answer), lambda one: one.latency.slower),
+        (Column("items/s", "number"), lambda one: one.items_per_second),
+    ]
+    return table_of("load requests", columns, result.phases)
+
+
+def _times(result: LoadResult) -> Table:
+    known: list[Part] = [
+        (phase, label, times)
+        for phase in result.phases
+        for part, label in PARTS.items()
+        if (times := getattr(phase, part)) is not None and times.count
+    ]
+    columns: list[tuple[Column, Callable[[Part], Cell]]] = [
+        (Column("phase"), lambda one: _name(one[0])),
+        (Column("part"), lambda one: one[1]),
+        (Column("requests", "count", drop=1), lambda one: one[2].count),
+    ]
+    columns += _statistics(lambda one: one[2])
+    note = "Parts of the latency, ms: queueing until service begins; lateness of the generator itself."
+    return table_of("load times", columns, known, note)
+
+
+def _intervals(result: LoadResult) -> Iterator[Block]:
+    """Intervals of the latency, and why some are missing."""
+    rows: list[list[Cell]] = []
+    missing: dict[tuple[str, str], list[str]] = {}
+    for phase in result.phases:
+        figures: dict[str, LoadFigure] = {name: getattr(phase.latency, name) for name in PERCENTILES}
+        ends = [interval(one.low, one.high) for name, one in figures.items() if name != "max"]
+        if any(ends):
+            rows.append([_name(phase), *ends])
+        for name, figure in figures.items():
+            reason = figure.reason or (phase.latency.reason if figure.value is None else None)
+            if reason is not None and figure.low is None:
+                what = f"{_name(phase)}: no {'' if figure.value is None else 'interval for '}"
+                missing.setdefault((what, reason), []).append(percentile_label(name))
+    if rows:
+        columns = [Column(percentile_label(name), drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
+        note = "95 % intervals of the latency, ms; they allow for slow requests in a row."
+        yield Table("load intervals", [Column("phase"), *columns], rows, note)
+    notes = [f"{what}{', '.join(names)}: {reason}" for (what, reason), names in missing.items()]
+    notes += dict.fromkeys(
+        f"{_name(phase)}: no {part}: {times.reason}"
+        for phase in result.phases
+        for part in ("queueing", "service")
+        if (times := getattr(phase, part)).reason is not None
+    )
+    if notes:
+        yield Items(notes)
+
+
+def _statistics(times: Callable[[Entry], LoadTimes]) -> list[tuple[Column, Callable[[Entry], Cell]]]:
+    """Columns of the statistics of a time."""
+
+    def cell(name: str) -> Callable[[Entry], Cell]:
+        return lambda entry: getattr(times(entry), name).value
+
+    return [(Column(percentile_label(name), "ms", drop=STATISTICS[name]), cell(name)) for name in PERCENTILES]
+
+
+def _name(phase: PhaseResult) -> str:
+    return f"{phase.name} (excluded)" if phase.is_warmup else phase.name
+
+
+def _highest_rate(result: LoadResult) -> str | None:
+    """None: there is one rate at most, or no objective."""
+    rates = {phase.asked_rate for phase in result.phases if phase.asked_rate is not None and not phase.is_warmup}
+    if result.objective is None or len(rates) < 2:
+        return None
+    met = [phase.asked_rate for phase in result.phases if phase.asked_rate and phase_verdict(result, phase) == "meets"]
+    return _per_second(max(met)) if met else "none"
+
+
+# ---- errors, changes, profile ----
+
+
+def _errors(result: LoadResult) -> Iterator[Table]:
+    columns: Columns[ErrorKind] = [
+        (Column("error"), lambda one: one.kind),
+        (Column("count", "count"), lambda one: one.count),
+        (Column("in warm-up", "count", drop=1), lambda one: result.in_warmup(one.kind)),
+        (Column("first request", "count", drop=3), lambda one: None if one.first is None else one.first.request),
+        (Column("at s", "number", drop=2), lambda one: None if one.first is None else one.first.at_s),
+        (Column("message"), lambda one: _message(result, one)),
+    ]
+    if result.errors:
+        yield table_of("load errors", columns, result.errors)
+
+
+def _message(result: LoadResult, error: ErrorKind) -> str:
+    if error.kind != UNANSWERED:
+        return (error.first and error.first.message) or ""
+    never = sum(phase.never_sent for phase in result.phases)
+    grace = result.profile.get("grace")
+    when = "the run" if result.status != "ok" else f"{'the' if grace is None else f'{grace:g} s of'} grace period"
+    return f"still open when {when} ended; {never} were never sent because no worker was free"
+
+
+def _sustained(sustained: Sustained) -> Table:
+    columns = [
+        Column("what"),
+        Column("verdict"),
+        Column("first", "number"),
+        Column("last", "number"),
+        Column("change"),
+        Column("95 %", drop=1),
+        Column("remark"),
+    ]
+    throughput = [] if sustained.throughput is None else [sustained.throughput]
+    queue = {True: "grows", False: "does not grow", None: "cannot tell"}[sustained.queue_grows]
+    rows: list[list[Cell]] = [
+        *map(_memory_row, sustained.memory),
+        *map(_drift_row, [*sustained.latency, *throughput, *sustained.errors]),
+        ["queue of the requests", queue, "", "", "", "", ""],
+        *(row for clock in sustained.clocks for row in _gpu_rows(clock)),
+    ]
+    note = (
+        f"Over {sustained.phase}, {sustained.duration_s:,.0f} s: the last third against the first; memory after the "
+        "first third."
+    )
+    return Table("load changes", columns, rows, note)
+
+
+def _memory_row(one: MemoryTrend) -> list[Cell]:
+    slope = one.slope_mb_per_s
+    growth = None if slope.value is None else f"{slope.value:+.3g} MB/s"
+    ends = None if slope.low is None or slope.high is None else f"{slope.low:+.3g} to {slope.high:+.3g}"
+    per_request = "" if one.per_request_bytes is None else f"{one.per_request_bytes:,.0f} bytes per request"
+    remark = "; ".join(filter(None, (per_request, one.reason or slope.reason)))
+    return [f"memory of {one.of} (MB)", one.verdict, one.first_mb, one.last_mb, growth, ends, remark]
+
+
+def _drift_row(one: Drift) -> list[Cell]:
+    low, high = one.ratio.low, one.ratio.high
+    ends = None if low is None or high is None else f"{change(low)} to {change(high)}"
+    values = [one.first.value, one.last.value, change(one.ratio.value)]
+    return [f"{one.of} ({one.unit})", one.verdict, *values, ends, one.reason or ""]
+
+
+def _gpu_rows(one: ClockChange) -> Iterator[list[Cell]]:
+    """Clock, temperature, power and use of a GPU."""
+    drop = None if one.drop_percent is None else f"{-one.drop_percent:+.1f} %"
+    throttled = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in (one.throttled_s or {}).items() if seconds)
+    verdict = f"throttled: {throttled}" if throttled else "not throttled"
+    verdict = "not reported" if one.throttled_s is None else verdict
+    yield [f"SM clock of {one.gpu} (MHz)", verdict, one.first_mhz, one.last_mhz, drop, None, one.reason or ""]
+    degrees = (one.temperature_first_c, one.temperature_last_c)
+    if degrees != (None, None):
+        yield [f"temperature of {one.gpu} (°C)", "", *degrees, "", "", ""]
+    known = [f"power {significant(one.power_w)} W"] if one.power_w is not None else []
+    known += [f"at most {significant(one.power_max_w)} W"] if one.power_max_w is not None else []
+    known += [f"busy {one.busy_percent:.0f} % of the time"] if one.busy_percent is not None else []
+    if known:
+        yield [f"{one.gpu}, means", "", "", "", "", "", ", ".join(known)]
+
+
+def _distributions(load: LoadReport, number: int) -> Iterator[Section]:
+    warmups = {one.name for one in load.result.phases if one.is_warmup}
+    shown = [one for one in load.bins if one.phase not in warmups]
+    objective = None if load.result.objective is None else load.result.objective.latency_ms
+    blocks: list[Block] = [
+        Chart(bins_picture(f"load_bins_{number}_{place}", one, objective), small=True)
+        for place, one in enumerate(shown[:MAX_BINS])
+    ]
+    if len(shown) > MAX_BINS:
+        blocks.append(Paragraph(f"{len(shown) - MAX_BINS} more phases have no chart.", "note"))
+    if blocks:
+        yield Section("Distribution of the latency", blocks)
+
+
+def _profile(result: LoadResult) -> Table:
+    objective, phases = result.objective, result.profile.get("phases", [])
+    rows: list[list[Cell]] = [
+        ["target", f"{result.target.name} ({result.target.kind})"],
+        ["processes", str(result.target.processes)],
+    ]
+    if objective is not None:
+        rows.append(["objective", f"p{objective.percentile:g} below {milliseconds(objective.latency_ms)}"])
+    rows += [[name, _setting(value)] for name, value in result.profile.items() if name not in ("phases", "objective")]
+    rows += [[f"phase {place}", _setting(phase)] for place, phase in enumerate(phases, 1)]
+    if result.requests_kept is not None:
+        rows.append(["requests.parquet has", result.requests_kept])
+    return Table("load profile", [Column("setting"), Column("value")], rows)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(inside)}" for name, inside in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(map(_setting, value))
+    return significant(value) if isinstance(value, float) else str(value)
