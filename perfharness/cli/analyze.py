@@ -203,18 +203,17 @@ def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -
     """Print the slowest batches beside a typical one; returns the exit code."""
     from perfharness.render.views.slowest import slowest_view  # here, for most commands show no slow batches
     from perfharness.runs.run import open_located
-    from perfharness.runs.slowest import slowest
 
-    found = slowest(open_located(located, read_as), most)
+    found, findings = open_located(located, read_as).find_slowest(most)
     if output.is_json:
-        output.json_document(found.result.model_dump(mode="json"))
+        output.json_document(found.model_dump(mode="json"))
     else:
-        print_blocks(output.results, slowest_view(found.result, details=output.verbose))
-    has_any = any(loop.requests for loop in found.result.loops)
+        print_blocks(output.results, slowest_view(found, details=output.verbose))
+    has_any = any(loop.requests for loop in found.loops)
     if not has_any:
         output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
-    output.findings(found.findings)
-    return exit_code(found.findings) if has_any else EXIT_CHECK_FAILED
+    output.findings(findings)
+    return exit_code(findings) if has_any else EXIT_CHECK_FAILED
 
 
 def _diagnoses(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:

@@ -176,8 +176,8 @@ class ProcessRecord(_Model):
     runnable_threads: float | None = None  # threads running or ready at once: 90th percentile of the readings
     cpus_allowed: Int64 | None = None
     placement: PlacementRecord | None = None
-    measured: list[MeasuredProcess] | None = None
-    """Measured processes of its tree: itself, ranks by number, others by start. Itself where none measured anything."""
+    measured: list[MeasuredProcess] = Field(default_factory=list)
+    """Measured processes of its tree: itself, ranks by number, others by start. Empty until it has ended."""
 
     @property
     def given_gpus(self) -> list[str]:
@@ -187,7 +187,7 @@ class ProcessRecord(_Model):
     @property
     def used_gpus(self) -> list[str]:
         """The given GPUs that its trace has work on; all of them where it has none, or names others."""
-        named = set() if self.measured_self is None else set(self.measured_self.gpus)
+        named = {uuid for one in self.measured[:1] for uuid in one.gpus}
         return [uuid for uuid in self.given_gpus if uuid in named] or self.given_gpus
 
     @property
@@ -196,23 +196,30 @@ class ProcessRecord(_Model):
         return self.folder.partition("/")[0]
 
     @property
-    def measured_self(self) -> MeasuredProcess | None:
+    def measured_self(self) -> MeasuredProcess:
         """Who it is, of a record in `RunManifest.measured_processes`."""
-        return self.measured[0] if self.measured is not None else None
+        return self.measured[0]
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank, of a record in `RunManifest.measured_processes`."""
+        return self.measured[0].rank
 
     @property
     def left_traces(self) -> bool:
         """Whether it, or a process that it started, left a trace."""
-        return self.trace is not None or any(one.trace is not None for one in self.measured or ())
+        return self.trace is not None or any(one.trace is not None for one in self.measured)
 
     def trace_path(self, run_dir: Path) -> Path | None:
         """Its trace, which it may share with other processes of its tree; None: it left none."""
         return None if self.trace is None else run_dir / self.launched_folder / self.trace
 
     def measured_processes(self) -> list[ProcessRecord]:
-        """A record of each measured process of its tree: the same launch, with its own folder, pid and trace."""
-        if self.measured is None:
-            return [self]
+        """A record of each measured process of its tree: the same launch, with its own folder, pid and trace.
+
+        Of itself if none measured anything.
+        """
+        itself = MeasuredProcess(folder=self.folder, launched_index=self.index, pid=self.pid or 0, trace=self.trace)
         return [
             self.model_copy(
                 update={
@@ -223,7 +230,7 @@ class ProcessRecord(_Model):
                     **({} if one.folder == self.folder else dict.fromkeys(OF_THE_LAUNCHED)),
                 }
             )
-            for one in self.measured
+            for one in self.measured or [itself]
         ]
 
 
@@ -282,7 +289,7 @@ class RunManifest(_Model):
     @model_validator(mode="after")
     def _folders_differ(self) -> Self:
         folders = [process.folder for process in self.processes]
-        below = [(process.folder, one.folder) for process in self.processes for one in process.measured or ()]
+        below = [(process.folder, one.folder) for process in self.processes for one in process.measured]
         if len(set(folders)) < len(folders) or len(set(below)) < len(below):
             raise ValueError("two processes have the same folder")
         if any(folder != launched and folder.partition("/")[0] != launched for launched, folder in below):

@@ -11,7 +11,8 @@ from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.runs.files.inputs import Located, complete_cut_off, locate
+from perfharness.runs.files.cut_off import complete_run
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.files.meta import trace_only_meta
 from perfharness.runs.files.run_folder import (
@@ -137,7 +138,7 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
     summaries = []
     for run_dir in located.runs:
         with alone_in(run_dir):
-            complete_cut_off(run_dir)
+            complete_run(run_dir)
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
@@ -164,25 +165,23 @@ def analyze_traces(
         TraceError: one cannot be read.
         UsageError: one is named twice, or they have no telemetry that is asked for.
     """
-    paths = [one.trace for one in traces if one.trace is not None]
-    if len({(path.parent, one.name) for path, one in zip(paths, traces, strict=True)}) < len(traces):
+    paths = {str(one.trace.parent / one.name): one.trace for one in traces if one.trace is not None}
+    if len(paths) < len(traces):
         raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     options = read_as.options()
     with_diagnosis |= output_dir is not None
-    analysed = [analyze_trace(path, options, with_diagnosis=with_diagnosis) for path in paths]
-    results = {
-        str(path.parent / one.name): opened.result for path, one, opened in zip(paths, traces, analysed, strict=True)
-    }
+    analysed = {name: analyze_trace(path, options, with_diagnosis=with_diagnosis) for name, path in paths.items()}
+    results = {name: one.result for name, one in analysed.items()}
     mean: Tree = combine(results, with_data=with_data or output_dir is not None)
-    analyzed = AnalyzedTraces(mean, results, has_gpu=any(one.trace_meta.device_names for one in analysed))
+    analyzed = AnalyzedTraces(mean, results, has_gpu=any(one.trace_meta.device_names for one in analysed.values()))
     if output_dir is not None:
-        for one, opened in zip(traces, analysed, strict=True):
-            meta = trace_only_meta(opened.trace_meta, opened.result, str(one.trace), options.warmup_batches)
-            folder = output_dir / one.name
+        for name, one in analysed.items():
+            meta = trace_only_meta(one.trace_meta, one.result, str(paths[name]), options.warmup_batches)
+            folder = output_dir / Path(name).name
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(opened.result), "meta": meta})
+            write_json(folder / BENCHMARK_NAME, {**benchmark_tree(one.result), "meta": meta})
         meta = {"findings": [finding.to_json() for finding in analyzed.findings]}
         write_json(output_dir / BENCHMARK_MEAN_NAME, {**mean, "meta": meta})
     return analyzed

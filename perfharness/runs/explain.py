@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.activity import Activity
 from perfharness.model.diagnosis import Code, Diagnosis
 from perfharness.model.findings import Finding, Severity
@@ -24,7 +23,7 @@ SHARED_CPUS = 0.5
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     """The folder of the run's profiling pass, or None where it has none."""
     folder = run_dir / EXPLAIN_NAME
-    is_there = is_plain_folder(folder) and is_plain(folder / MANIFEST_NAME)  # a user may have a folder of that name
+    is_there = (folder / MANIFEST_NAME).is_file() and not folder.is_symlink()  # a user may have something of that name
     return folder if is_there and not manifest.explaining else None
 
 

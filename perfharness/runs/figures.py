@@ -156,7 +156,7 @@ def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:
     found: Any = tree
     for key in metric.at:
         found = found.get(key) if isinstance(found, dict) else None
-    return found  # type: ignore[no-any-return]
+    return found if isinstance(found, int | float) else None
 
 
 Figures = dict[str, float | None]

@@ -1,10 +1,9 @@
-"""Which processes of a run shared a GPU, and when: each trace's GPU work on the wall clock."""
+"""Which processes of a run shared a GPU, and when: the GPU work of each trace on UTC."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -15,12 +14,12 @@ from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import TraceSource
 
 
 @dataclass(frozen=True)
-class _GpuUse:
-    """When one process was at work on its GPU, in its trace's time, and the wall-clock time of that trace's 0."""
+class GpuWork:
+    """When a process was at work on a GPU, in the time of its trace; `origin_ns`: UTC of its 0."""
 
     start_ns: Int64
     end_ns: Int64
@@ -28,87 +27,87 @@ class _GpuUse:
 
 
 class GpuSharing:
-    """The GPU work of every process of a run.
+    """The GPU work of every process of a run; what is known of a trace is kept."""
 
-    The work of a process is kept when its trace is analysed; where it is needed before, the trace is read for it.
-    All are put on UTC by the same clock as their results.
-    """
-
-    def __init__(self, traces: ProcessTraces, manifest: RunManifest) -> None:
+    def __init__(self, traces: Mapping[str, TraceSource], manifest: RunManifest) -> None:
         self._traces = traces
         self._processes = manifest.measured_processes
         self._machine = machine_clock(manifest)
-        self._use: dict[tuple[str, str], _GpuUse | str] = {}
+        self._work: dict[tuple[str, str], GpuWork | str] = {}
 
-    def others_of(self, process: ProcessRecord) -> Callable[[Trace], OtherProcesses]:
-        """What finds when the other processes on this process's GPUs were at work, on the clock of its own trace.
+    def work_of_others(self, process: ProcessRecord) -> list[GpuWork | str]:
+        """The work of the other processes on the GPU that it shares with them, or why it is not known.
 
-        Their traces are read now, before that of the process itself: a trace is large, and one is held at a time.
+        Read their traces before that of the process: a trace is large, and one is held at a time.
         """
-        mine = set(process.used_gpus)
-        others = [
-            other for other in self._processes if mine.intersection(other.used_gpus) and other.folder != process.folder
-        ]
-        shared = [uuid for uuid in process.used_gpus if any(uuid in other.used_gpus for other in others)]
+        others, shared = self._others(process), self._shared(process)
         if len(shared) > 1:
             reason = f"what other processes did on the {len(shared)} GPUs that {process.folder} shares with them"
-            return lambda _: OtherProcesses(None, len(others), f"{reason} is not separated by GPU")
-        uses = [self._of(other, uuid) for uuid in shared for other in others]
-        return partial(self._on_clock_of, process, shared, uses)
+            return [f"{reason} is not separated by GPU"] * len(others)
+        return [self._of(other, uuid) for uuid in shared for other in others]
 
-    def _on_clock_of(
-        self, process: ProcessRecord, shared: list[str], others: list[_GpuUse | str], trace: Trace
-    ) -> OtherProcesses:
-        if not others:
+    def others(self, process: ProcessRecord, trace: Trace, works: list[GpuWork | str]) -> OtherProcesses:
+        """When the other processes were at work, on the clock of this trace.
+
+        Args:
+            works: of the others, by `work_of_others`.
+        """
+        unknown = next((work for work in works if isinstance(work, str)), None)
+        if unknown is not None:
+            return OtherProcesses(None, len(works), unknown)
+        if not works:
             nothing = np.empty(0, dtype=np.int64)
             return OtherProcesses(BusyLine(nothing, nothing), 0)
-        (uuid,) = shared
-        mine = self._use[process.folder, uuid] = _use_of(process, uuid, trace)
+        (uuid,) = self._shared(process)
+        mine = self._work[process.folder, uuid] = _work_on(process, uuid, trace)
         if isinstance(mine, str):
-            return OtherProcesses(None, len(others), mine)
-        starts, ends = [], []
-        for use in others:
-            if isinstance(use, str):
-                return OtherProcesses(None, len(others), use)
-            shift = use.origin_ns - mine.origin_ns
-            starts.append(use.start_ns + shift)
-            ends.append(use.end_ns + shift)
-        busy = BusyLine(np.concatenate(starts), np.concatenate(ends))
-        return OtherProcesses(busy, len(others), gpu_uuid=uuid.removeprefix("GPU-"))
+            return OtherProcesses(None, len(works), mine)
+        known = [(work, work.origin_ns - mine.origin_ns) for work in works if isinstance(work, GpuWork)]
+        starts = np.concatenate([work.start_ns + shift for work, shift in known])
+        ends = np.concatenate([work.end_ns + shift for work, shift in known])
+        return OtherProcesses(BusyLine(starts, ends), len(works), gpu_uuid=uuid.removeprefix("GPU-"))
 
-    def _of(self, process: ProcessRecord, uuid: str) -> _GpuUse | str:
-        if (process.folder, uuid) not in self._use:
-            self._use[process.folder, uuid] = self._read(process, uuid)
-        return self._use[process.folder, uuid]
+    def _others(self, process: ProcessRecord) -> list[ProcessRecord]:
+        mine = set(process.used_gpus)
+        return [one for one in self._processes if one.folder != process.folder and mine.intersection(one.used_gpus)]
 
-    def _read(self, process: ProcessRecord, uuid: str) -> _GpuUse | str:
-        if process.trace is None:
-            return f"{_gpu_use_of(process)}: it left no trace"
+    def _shared(self, process: ProcessRecord) -> list[str]:
+        used = {uuid for other in self._others(process) for uuid in other.used_gpus}
+        return [uuid for uuid in process.used_gpus if uuid in used]
+
+    def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
+        if (process.folder, uuid) not in self._work:
+            self._work[process.folder, uuid] = self._read(process, uuid)
+        return self._work[process.folder, uuid]
+
+    def _read(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
+        source = self._traces[process.folder]
+        if source.path is None:
+            return f"{_unknown(process)}: it left no trace"
         try:
-            trace = on_utc(self._traces.open(process, with_details=False), self._machine)
+            trace = on_utc(source.open(with_details=False), self._machine)
         except TraceError:
-            return f"{_gpu_use_of(process)}: its trace cannot be read"
-        return _use_of(process, uuid, trace)
+            return f"{_unknown(process)}: its trace cannot be read"
+        return _work_on(process, uuid, trace)
 
 
-def _use_of(process: ProcessRecord, uuid: str, trace: Trace) -> _GpuUse | str:
-    """When the process was at work on that GPU."""
+def _work_on(process: ProcessRecord, uuid: str, trace: Trace) -> GpuWork | str:
+    """When the process was at work on that GPU, or why that is not known."""
     meta, operations = trace.meta, trace.operations
-    who = _gpu_use_of(process)
     if meta.session_start_unix_ns is None:
-        return f"{who}: its trace does not have its start time"
+        return f"{_unknown(process)}: its trace does not have its start time"
     if meta.gpu_coverage == "untraced":
-        return f"{who}: {meta.gpu_coverage_reason}"
+        return f"{_unknown(process)}: {meta.gpu_coverage_reason}"
     gpus = find_gpus(operations, meta)
     mine = np.ones(len(operations), dtype=np.bool_)
     if len(gpus) > 1 or (len(gpus) and len(process.given_gpus) > 1):
         same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid.removeprefix("GPU-")]
         if not same:
-            return f"{who}: it used several, and its trace does not identify them"
+            return f"{_unknown(process)}: it used several, and its trace does not identify them"
         mine = gpus.of == same[0]
     line = busy_line(operations, mine)
-    return _GpuUse(line.start, line.end, meta.session_start_unix_ns)
+    return GpuWork(line.start, line.end, meta.session_start_unix_ns)
 
 
-def _gpu_use_of(process: ProcessRecord) -> str:
+def _unknown(process: ProcessRecord) -> str:
     return f"what {process.folder} did on the GPU"

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from perfharness.runs.run import Run
 
 
-ANALYSIS, NICENESS = "perfharness.runs.files.run_folder", 10
-"""What reads and analyses a run, and how it is loaded while the processes run."""
+ANALYSIS = "perfharness.runs.files.run_folder"
+NICENESS = 10
+"""Of the thread that imports the analysis while the processes run."""
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
 """Opens an observer of each launch of a series."""

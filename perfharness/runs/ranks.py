@@ -47,20 +47,12 @@ class RankComparison:
     parallel: Parallel | None = None
     """What was asked for; None: find out."""
 
-    _seen: dict[str, _Seen | None] = field(default_factory=dict)
-    """By folder; None: it has no batch."""
-
-    def unseen(self) -> list[ProcessRecord]:
-        """Ranks with a trace that were not seen yet."""
-        ranks = [process for process in self.manifest.measured_processes if _rank(process) is not None]
-        return [process for process in ranks if process.trace is not None and process.folder not in self._seen]
+    _seen: dict[str, _Seen] = field(default_factory=dict)
 
     def visit(self, process: ProcessRecord, analysis: Analysis) -> None:
-        """See one process."""
-        if _rank(process) is None:
-            return
-        if (work := rank_work(analysis)) is None:
-            self._seen[process.folder] = None
+        """Keep what is needed of one process, if it is a rank with batches."""
+        work = None if process.rank is None else rank_work(analysis)
+        if work is None:
             return
         offset = monotonic_offset(analysis.trace)
         error_ns = GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0
@@ -78,41 +70,31 @@ class RankComparison:
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
-        ranks = [process for process in self.manifest.measured_processes if self._seen.get(process.folder)]
+        ranks = [process for process in self.manifest.measured_processes if process.folder in self._seen]
         by_launched: dict[int, list[ProcessRecord]] = {}
         for process in ranks:
             by_launched.setdefault(process.index, []).append(process)
         if len(ranks) > 1 and all(len(each) == 1 for each in by_launched.values()):
-            if len({_rank(process) for process in ranks}) == len(ranks):
+            if len({process.rank for process in ranks}) == len(ranks):
                 yield ranks
             return
         yield from (each for each in by_launched.values() if len(each) > 1)
 
     def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
-        sizes = {one.world_size for process in processes if (one := process.measured_self) is not None}
+        sizes = {process.measured_self.world_size for process in processes}
         world_size = sizes.pop() if len(sizes) == 1 else None
         return compare_ranks(self._inputs(processes), world_size=world_size, asked=self.parallel)
 
     def _inputs(self, processes: list[ProcessRecord]) -> list[RankInput]:
-        shares_trace = len({_trace_of(process) for process in processes}) == 1
+        shares_trace = len({process.trace_path(Path()) for process in processes}) == 1
         inputs = []
         for process in processes:
-            seen, rank = self._seen[process.folder], _rank(process)
-            assert seen is not None, "only ranks with batches are grouped"
-            assert rank is not None, "only ranks are grouped"
+            seen, rank = self._seen[process.folder], process.rank
+            assert rank is not None, "only ranks are kept"
             error_ns = GPU_CLOCK_ERROR_NS if seen.work.kind == "gpu" else 0
             clock = RankClock(0, error_ns) if shares_trace else seen.clock
             inputs.append(RankInput(process.folder, rank, seen.work, clock))
         return inputs
-
-
-def _rank(process: ProcessRecord) -> int | None:
-    measured = process.measured_self
-    return None if measured is None else measured.rank
-
-
-def _trace_of(process: ProcessRecord) -> Path | None:
-    return process.trace_path(Path())
 
 
 def sharing_of(ranks: RunRanks) -> Sharing:

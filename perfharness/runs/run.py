@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
@@ -19,77 +18,26 @@ from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
-from perfharness.model.telemetry import SampleLog
-from perfharness.model.trace import (
-    ApiCalls,
-    GpuOperations,
-    NvtxMarks,
-    NvtxRanges,
-    OperationDetails,
-    Trace,
-    TraceMeta,
-)
+from perfharness.model.telemetry import ClockTieRecord, SampleLog
 from perfharness.notebook import notebook_html
+from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
-from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.inputs import Located, locate
-from perfharness.runs.files.journals import host_probe_of, journals_of
 from perfharness.runs.files.json_files import read_results
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import TraceSource, analysis_on_utc, bare_trace, traces_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
-from perfharness.runs.tables.columns import constant, unix_times
 from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES
 from perfharness.runs.tables.operations import operation_rows
 from perfharness.runs.tables.ranges import range_rows
-from perfharness.trace import open_trace
-from perfharness.trace.host_samples import RecordedProbe
-
-T = TypeVar("T")
-
-
-def _range_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row per range; the process is its first column."""
-    rows = range_rows(analysis.trace, analysis.table)
-    start = analysis.table.ranges.start_ns[analysis.table.order]
-    place = rows.column_names.index("start_ns") + 1
-    rows = rows.add_column(
-        place, "start_unix_ns", unix_times(np.asarray(start), analysis.trace.meta.session_start_unix_ns)
-    )
-    return rows.add_column(0, "process", constant(process, rows.num_rows))
-
 
 TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
-    "ranges": _range_rows,
+    "ranges": range_rows,
     "batches": batch_rows,
     "stages": stage_rows,
     **{name: partial(operation_rows, name) for name in OPERATION_TABLES},
 }
 """All tables, by name."""
-
-
-def _without_trace() -> Analysis:
-    """What there is of a process that left no trace: every table, without rows."""
-
-    def nothing(kind: type[T]) -> T:
-        columns = fields(kind)  # type: ignore[arg-type]
-        shapes = [(0, 3) if column.name in ("grid", "block") else 0 for column in columns]
-        types = [np.bool_ if column.type == "Bool" else np.int64 for column in columns]
-        return kind(*map(np.empty, shapes, types))
-
-    return Analysis(
-        Trace(
-            nothing(NvtxRanges),
-            nothing(NvtxMarks),
-            nothing(ApiCalls),
-            nothing(GpuOperations),
-            nothing(OperationDetails),
-            os_calls=None,
-            names=[],
-            meta=TraceMeta("embedded", None, "untraced", "there is no trace", None),
-            end_ns=0,
-        )
-    )
 
 
 class Process:
@@ -107,19 +55,19 @@ class Process:
     def __init__(
         self,
         name: str,
-        folder: Path,
-        trace_path: Path | None,
-        record: ProcessRecord | None,
+        source: TraceSource,
         options: AnalysisOptions,
-        helpers: Helpers | None = None,
+        clock: ClockTieRecord | None = None,
+        tree: Sequence[Process] = (),
     ) -> None:
         self.name = name
-        self.folder = folder
-        self.trace_path = trace_path
-        self.record = record
+        self.folder = source.folder
+        self.trace_path = source.path
+        self.record = source.process
+        self._source = source
         self._options = options
-        self._helpers = helpers
-        self._traces = None if helpers is None else helpers.traces
+        self._clock = clock
+        self._tree = tree
 
     def __repr__(self) -> str:
         return f"<Process {self.name}>"
@@ -129,20 +77,11 @@ class Process:
         """The analysis of the trace; None where there is no trace. Raises `TraceError`."""
         if self.trace_path is None:
             return None
-        if self._traces is not None and self.record is not None:
-            return Analysis(self._traces.open(self.record), self._options)
-        return Analysis(open_trace(self.trace_path, parents=journals_of(self.trace_path).parents), self._options)
-
-    @property
-    def host_probe(self) -> RecordedProbe | None:
-        """What was sampled of it, on its own clock; None: nothing."""
-        if self._traces is not None and self.record is not None:
-            return self._traces.host_probe(self.record)
-        return None if self.trace_path is None else host_probe_of(self.trace_path)
+        return analysis_on_utc(self._source, self._options, self._clock)
 
     @property
     def measured(self) -> MeasuredProcess | None:
-        """Who it is: pid, rank, GPUs; None of a bare trace, and in runs of earlier versions."""
+        """Who it is: pid, rank, GPUs; None of a bare trace."""
         return None if self.record is None else self.record.measured_self
 
     def release(self) -> None:
@@ -158,11 +97,13 @@ class Process:
         return None
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of this process; without rows where it left no trace."""
+        """One of `TABLES` of this process. Raises `ResultError` where it left no trace."""
         make = TABLES.get(name)
         if make is None:
             raise UsageError(f"There is no table '{name}'; there are {', '.join(TABLES)}.")
-        return make(self.analysis or _without_trace(), self.name)
+        if self.analysis is None:
+            raise ResultError(f"{self.name} left no trace, so it has no tables; see its stderr.log.")
+        return make(self.analysis, self.name)
 
     @property
     def session_start_unix_ns(self) -> int | None:
@@ -174,26 +115,33 @@ class Process:
         """`benchmark.json` of the folder, or None where there is none."""
         return read_results(self.folder / BENCHMARK_NAME)
 
-    @property
-    def journal_findings(self) -> list[Finding]:
-        """Where the trace lacks what the recorders counted."""
-        if self.analysis is None or self.trace_path is None:
-            return []
-        if self._traces is not None and self.record is not None:
-            return self._traces.journals(self.record).findings(self.analysis.trace)
-        return journals_of(self.trace_path).findings(self.analysis.trace)
+    @cached_property
+    def runs_batches(self) -> bool:
+        """Whether its trace has a batch; False where it cannot be read."""
+        was_read = "analysis" in vars(self)
+        found = self.problem() is None and self.analysis is not None and self.analysis.runs_batches
+        if not was_read:
+            self.release()
+        return found
 
     @property
     def findings(self) -> list[Finding]:
         """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
         if self.analysis is None:
             return []
-        found = with_checks(self.analysis.findings, self.journal_findings)
-        if self._helpers is not None and self.record is not None:
-            self._helpers.note(self.record, runs_batches=self.analysis.runs_batches)
+        found = with_checks(self.analysis.findings, self._source.journals.findings(self.analysis.trace))
+        if self.record is not None:
             found = without_consequences(found, ended_well=self.record.ended == "ok")
-            found = self._helpers.expected(self.record, found)
+            if self._is_helper(self.record):
+                found = [one for one in found if one.code != "no-batches"]
         return [replace(finding, process=self.name) for finding in found]
+
+    def _is_helper(self, record: ProcessRecord) -> bool:
+        """Whether it has no batches while others of its tree have some, as DataLoader workers. No rank is one."""
+        if self.runs_batches or record.rank is not None:
+            return False
+        read_first = sorted(self._tree, key=lambda one: "runs_batches" not in vars(one))
+        return any(one.runs_batches for one in read_first)
 
 
 class Run:
@@ -228,8 +176,8 @@ class Run:
         return notebook_html(self)
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of all processes, one chunk per process, in which fixed-width columns are not copied."""
-        return join([process.table(name) for process in self.processes])
+        """One of `TABLES` of all processes with a trace, one chunk each; fixed-width columns are not copied."""
+        return join([process.table(name) for process in self.processes if process.trace_path is not None])
 
     def ranges(self) -> pa.Table:
         """One row per range of NVTX, those of other libraries included."""
@@ -260,15 +208,39 @@ class Run:
         return self.table("graphs")
 
     def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
-        """The slowest batches (requests) of each loop beside the typical one: what was different (`slowest.slowest`).
+        """The slowest batches (requests) of each loop, over all processes, each beside the typical one.
 
         Args:
             most: so many of each loop.
             explained: of the profiling pass, in which more was recorded.
-        """
-        from perfharness.runs.slowest import slowest
 
-        return slowest(self, most, explained=explained).result
+        Raises `UsageError` if `most` is below 1 or there is no profiling pass, `ResultError` if no trace can be read.
+        """
+        return self.find_slowest(most, explained=explained)[0]
+
+    def find_slowest(self, most: int, *, explained: bool = False) -> tuple[Slowest, list[Finding]]:
+        """The same, with findings about the traces. They are read one at a time and released."""
+        from perfharness.runs.slowest import SlowestOfRun
+
+        if most < 1:
+            raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
+        run = self.explaining if explained else self
+        if run is None:
+            raise UsageError(f"{self.path} has no profiling pass; `perfharness launch --explain` makes one.")
+        seen, findings = SlowestOfRun(run.path, run.manifest, most), run.launch_findings
+        for process in run.processes:
+            if (problem := process.problem()) is not None:
+                findings.append(problem)
+            elif process.analysis is not None:
+                findings += process.findings
+                seen.visit(process.name, process.folder, process.record, process.analysis)
+                process.release()
+        if not seen.has_seen:
+            reasons = "".join(f" {finding.message}" for finding in findings)
+            raise ResultError(
+                f"{run.path} holds no trace that can be read, so there are no slow requests to show.{reasons}"
+            )
+        return seen.result()[0], findings
 
     @cached_property
     def explaining(self) -> Run | None:
@@ -307,8 +279,8 @@ def open_run(
 
     Args:
         path: what `perfharness launch -o` wrote, of one run or of a repeat, a sweep or cold starts, a `proc_X_gpu_Y`
-            in it, or a trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports
-            first; the sqlite file is kept next to it.
+            in it, or a trace: a sqlite file, or an `.nsys-rep`, which nsys exports first; the sqlite file is kept next
+            to it.
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
@@ -323,23 +295,33 @@ def open_run(
 def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
     """The same for what was located."""
     if located.trace is not None:
-        process = Process(located.name, located.trace.parent, located.trace, None, read_as.options())
+        process = Process(located.name, bare_trace(located.trace), read_as.options())
         return Run(located.path, None, (process,))
     processes: list[Process] = []
     findings: list[Finding] = []
+    manifest = None
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
-        options = read_as.options(manifest)
-        helpers = Helpers(ProcessTraces(run_dir), manifest, options)
-        for name, record in located.processes_of(run_dir, manifest):
-            path = record.trace_path(run_dir)
-            processes.append(Process(name, run_dir / record.folder, path, record, options, helpers))
+        processes += _processes_of(run_dir, manifest, located, read_as)
         if located.process is None:
             before = f"{run_dir.name}/" if located.is_series else ""
             found = manifest.findings
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
     return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)
+
+
+def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_as: ReadAs) -> Iterator[Process]:
+    """The processes of a run that were asked for; each knows all others of its tree."""
+    options, clock, traces = read_as.options(manifest), machine_clock(manifest), traces_of(run_dir, manifest)
+    trees: dict[str, list[Process]] = {}
+    for record in manifest.measured_processes:
+        tree = trees.setdefault(record.launched_folder, [])
+        name = located.name_in(run_dir, record)
+        tree.append(Process(name, traces[record.folder], options, clock, tree))
+    for process in chain.from_iterable(trees.values()):
+        if process.record is not None and located.names_process(process.record.folder):
+            yield process
 
 
 def join(tables: list[pa.Table]) -> pa.Table:

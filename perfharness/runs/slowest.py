@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
 from perfharness.analysis.stages.charts import BatchTimeline
-from perfharness.errors import ResultError, UsageError
-from perfharness.files import is_plain, read_regular
-from perfharness.model.findings import Finding
+from perfharness.errors import ResultError
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
-from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.files.json_files import read_model
 from perfharness.runs.telemetry import RunTelemetry
-from perfharness.trace.host_samples import RecordedProbe
 
-DEFAULT_MOST = 10
 NEEDED = ("id", "intended_ns", "done_ns")
 
 NOT_EXPLAINED = (
@@ -37,111 +29,6 @@ NOT_EXPLAINED = (
 )
 NO_CALLS = "CUDA calls that only wait were not recorded: such a wait is unknown time in which its GPU work runs"
 NO_GPU = "GPU work was not traced: {}"
-
-
-class TracedProcess(Protocol):
-    """What is needed of `run.Process`, which knows of this module."""
-
-    name: str
-    folder: Path
-    record: ProcessRecord | None
-
-    @property
-    def analysis(self) -> Analysis | None:
-        """None where there is no trace."""
-
-    @property
-    def host_probe(self) -> RecordedProbe | None:
-        """What was sampled of it."""
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Doubts about its numbers."""
-
-    def problem(self) -> Finding | None:
-        """Why its trace cannot be read."""
-
-    def release(self) -> None:
-        """Drop its trace."""
-
-
-class TracedRun(Protocol):
-    """The same of `run.Run`."""
-
-    path: Path
-    manifest: RunManifest | None
-
-    @property
-    def processes(self) -> Sequence[TracedProcess]:
-        """The measured ones."""
-
-    @property
-    def launch_findings(self) -> list[Finding]:
-        """What the launcher found."""
-
-    @property
-    def explaining(self) -> TracedRun | None:
-        """The profiling pass."""
-
-
-@dataclass(frozen=True)
-class FoundSlowest:
-    """What `slowest` found.
-
-    Attributes:
-        result: the document.
-        timelines: in its order, of each request its own and that of a typical batch.
-        findings: about the traces, and what could not be read.
-    """
-
-    result: Slowest
-    timelines: list[list[BatchTimeline]]
-    findings: list[Finding]
-
-
-def slowest(
-    run: TracedRun, most: int = DEFAULT_MOST, *, explained: bool = False, timelines: bool = False
-) -> FoundSlowest:
-    """The slowest batches (requests) of each loop path, over all processes, each beside the typical one.
-
-    Traces are read one at a time and released.
-
-    Args:
-        run: what was opened.
-        most: so many of each loop path.
-        explained: of the profiling pass, in which more was recorded.
-        timelines: make those of the requests and of typical batches.
-
-    Raises:
-        UsageError: `most` is below 1, or there is no profiling pass.
-        ResultError: nothing has a trace that can be read.
-    """
-    if most < 1:
-        raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
-    if explained:
-        if run.explaining is None:
-            raise UsageError(f"{run.path} has no profiling pass; `perfharness launch --explain` makes one.")
-        run = run.explaining
-    seen = SlowestOfRun(run.path, run.manifest, most, timelines=timelines)
-    findings = run.launch_findings
-    for process in run.processes:
-        if (problem := process.problem()) is not None:
-            findings.append(problem)
-            continue
-        analysis = _analysis(run, process)
-        if analysis is None:
-            continue
-        findings += process.findings
-        seen.visit(process.name, process.folder, process.record, analysis)
-        del analysis
-        process.release()
-    if not seen.has_seen:
-        reasons = "".join(f" {finding.message}" for finding in findings)
-        raise ResultError(
-            f"{run.path} holds no trace that can be read, so there are no slow requests to show.{reasons}"
-        )
-    result, beside = seen.result()
-    return FoundSlowest(result, beside, findings)
 
 
 class SlowestOfRun:
@@ -173,16 +60,6 @@ class SlowestOfRun:
         """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
         loops, beside = pool_loops(self._found, self._most)
         return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
-
-
-def _analysis(run: TracedRun, process: TracedProcess) -> Analysis | None:
-    """Of a process, on UTC where the run's clock is known, with what was sampled of it."""
-    analysis = process.analysis
-    if analysis is None:
-        return None
-    trace = on_utc(analysis.trace, None if run.manifest is None else machine_clock(run.manifest))
-    recorded = process.host_probe
-    return replace(analysis, trace=trace, host_probe=None if recorded is None else on_trace_clock(recorded, trace))
 
 
 def _throttled(
@@ -222,8 +99,6 @@ def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tupl
     if not own.exists():
         return None, []
     try:
-        if not is_plain(own):
-            raise ResultError("it is not a regular file")
         return read_requests(own, _warmup_phases(run_dir) | _warmup_phases(folder.parent))
     except (ResultError, OSError, pa.ArrowException) as error:
         return None, [f"Latencies of requests: {own} cannot be read ({error}), so slow is by the durations of batches."]
@@ -232,10 +107,10 @@ def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tupl
 def _warmup_phases(run_dir: Path) -> frozenset[str]:
     """Names of the phases that do not count; none where `load.json` does not tell."""
     try:
-        load = LoadResult.model_validate_json(read_regular(run_dir / LOAD_NAME, follow=False))
-    except (OSError, ValidationError):
-        return frozenset()
-    return frozenset(phase.name for phase in load.phases if phase.is_warmup)
+        load = read_model(run_dir / LOAD_NAME, LoadResult)
+    except ResultError:
+        load = None
+    return frozenset() if load is None else frozenset(phase.name for phase in load.phases if phase.is_warmup)
 
 
 def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:
@@ -254,11 +129,17 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     numbers, texts = partial(_integers, done), partial(_texts, done)
     phase = texts("phase")
     requests = Requests(
-        id=numbers("id"), intended_ns=numbers("intended_ns"), begun_ns=numbers("begun_ns"), done_ns=numbers("done_ns"),
+        id=numbers("id"),
+        intended_ns=numbers("intended_ns"),
+        begun_ns=numbers("begun_ns"),
+        done_ns=numbers("done_ns"),
         late_ns=_late(numbers("intended_ns"), numbers("ready_ns"), numbers("sent_ns")),
-        items=numbers("items"), phase=phase, input=texts("input"), error=texts("error"),
+        items=numbers("items"),
+        phase=phase,
+        input=texts("input"),
+        error=texts("error"),
         is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
-    )  # fmt: skip
+    )
     lost, notes = table["done_ns"].null_count, []
     if lost:
         text = "were never answered; they have no latency and are not shown"

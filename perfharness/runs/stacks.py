@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.host_samples.stacks import Stack, stage_stacks
 from perfharness.model.result import path_text
-from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.inputs import Located
-from perfharness.runs.files.journals import host_probe_of, journals_of
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace, traces_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
-from perfharness.trace import open_trace
 
 
 def stacks_of_stages(located: Located, read_as: ReadAs = AS_LAUNCHED) -> dict[str, list[Stack]]:
@@ -24,26 +21,23 @@ def stacks_of_stages(located: Located, read_as: ReadAs = AS_LAUNCHED) -> dict[st
     """
     return {
         f"{name}: {path_text(path)}": stacks
-        for name, analysis in _sampled(located, read_as)
+        for name, analysis in _analyses(located, read_as)
+        if analysis.host_probe is not None
         for path, stacks in stage_stacks(analysis).items()
     }
 
 
-def _sampled(located: Located, read_as: ReadAs) -> Iterator[tuple[str, Analysis]]:
-    """Every process of a run, or of a trace with its samples next to it, that was sampled, one at a time."""
+def _analyses(located: Located, read_as: ReadAs) -> Iterator[tuple[str, Analysis]]:
+    """Every process of a run, or of a trace, one at a time."""
     if located.trace is not None:
-        path = located.trace
-        if (recorded := host_probe_of(path)) is not None:
-            trace = on_utc(open_trace(path, parents=journals_of(path).parents, with_details=False), None)
-            yield located.name, Analysis(trace, read_as.options(), on_trace_clock(recorded, trace))
+        yield located.name, analysis_on_utc(bare_trace(located.trace), read_as.options(), None, with_details=False)
     for run_dir in located.runs:
         measured = read_manifest(run_dir)
-        names = {record.folder: name for name, record in located.processes_of(run_dir, measured)}
         folder = explaining_folder(run_dir, measured) or run_dir
         manifest = measured if folder == run_dir else read_manifest(folder)
-        traces = ProcessTraces(folder)
-        for record in manifest.measured_processes:
-            if record.folder in names and (recorded := traces.host_probe(record)) is not None:
-                trace = on_utc(traces.open(record, with_details=False), machine_clock(manifest))
-                options = read_as.options(manifest)
-                yield names[record.folder], Analysis(trace, options, on_trace_clock(recorded, trace))
+        options, clock, traces = read_as.options(manifest), machine_clock(manifest), traces_of(folder, manifest)
+        for record in measured.measured_processes:
+            source = traces.get(record.folder)
+            if located.names_process(record.folder) and source is not None and source.path is not None:
+                name = located.name_in(run_dir, record)
+                yield name, analysis_on_utc(source, options, clock, with_details=False)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, cpu_quota
 from perfharness.analysis.energy.account import account
-from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu, union_window
 from perfharness.analysis.metrics.clocks import (
     RequestedClocks,
@@ -19,10 +17,8 @@ from perfharness.analysis.metrics.clocks import (
     throttling_of,
 )
 from perfharness.analysis.metrics.findings import metric_findings
-from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import summarise_metrics
 from perfharness.errors import ResultError
-from perfharness.files import is_plain
 from perfharness.model.conditions import CLOCKS, ClocksRecord, condition
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -36,48 +32,26 @@ UNSEEN = "it was not seen: children are looked for once a second, by the pid tha
 
 @dataclass(frozen=True)
 class MachineSide:
-    """Telemetry results of a run; empty where the run was not sampled."""
+    """What telemetry adds to benchmark_mean.json, and to each benchmark.json by its process; empty without it."""
 
-    metrics: RunMetrics | None = None
-    energy: RunEnergy | None = None
+    mean: Tree = field(default_factory=dict)
+    processes: Mapping[str, Tree] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-
-    def mean_tree(self) -> Tree:
-        """What it adds to benchmark_mean.json."""
-        if self.metrics is None or self.energy is None:
-            return {}
-        return {"gpu_metrics": asdict(self.metrics), "energy": {"unit": "joules", **asdict(self.energy)}}
-
-    def process_tree(self, folder: str) -> Tree:
-        """What it adds to a process's benchmark.json."""
-        if self.metrics is None or self.energy is None:
-            return {}
-        energy: ProcessEnergy | None = self.energy.processes.get(folder)
-        metrics = self.metrics.processes.get(folder)
-        return {
-            "process_metrics": None if metrics is None else asdict(metrics),
-            "energy": None if energy is None else {"unit": "joules", **asdict(energy)},
-        }
 
 
 class RunTelemetry:
-    """The telemetry of a run folder, read once.
-
-    `log` is None where there is none, or it cannot be read: then `problems` says so, unless it was not sampled at all.
-    """
+    """The telemetry of a run folder, read once; `log` is None if there is none, or it cannot be read (`problems`)."""
 
     def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
         self.log: SampleLog | None = None
         self.problems: list[Finding] = []
         self._manifest = manifest
-        if os.path.lexists(run_dir / TELEMETRY_NAME):
-            try:
-                if not is_plain(run_dir / TELEMETRY_NAME):
-                    raise ResultError(f"{run_dir / TELEMETRY_NAME} is not a regular file")
+        try:
+            if (run_dir / TELEMETRY_NAME).exists():
                 self.log = _with_measured(read_sample_log(run_dir / TELEMETRY_NAME), manifest)
-            except ResultError as error:
-                message = f"There are no gpu_metrics and no energy: {error}."
-                self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
+        except ResultError as error:
+            message = f"There are no gpu_metrics and no energy: {error}."
+            self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
         self._throttling: dict[str, Throttling] = {}
 
     def _sensor_uuid(self, uuid: str) -> str:
@@ -127,8 +101,15 @@ class RunTelemetry:
         }
         metrics = summarise_metrics(self.log, processes, throttling, self._requested())
         energy, findings = account(self.log, processes)
-        reported = metric_findings(metrics, nsys_bytes)
-        return MachineSide(metrics, energy, [*self.problems, *reported, *findings])
+        trees = {}
+        for record in self._manifest.measured_processes:
+            own, joules = metrics.processes.get(record.folder), energy.processes.get(record.folder)
+            trees[record.folder] = {
+                "process_metrics": None if own is None else asdict(own),
+                "energy": None if joules is None else {"unit": "joules", **asdict(joules)},
+            }
+        mean = {"gpu_metrics": asdict(metrics), "energy": {"unit": "joules", **asdict(energy)}}
+        return MachineSide(mean, trees, [*metric_findings(metrics, nsys_bytes), *findings])
 
     def _requested(self) -> dict[str, RequestedClocks]:
         clocks = condition(self._manifest.companions, CLOCKS, ClocksRecord)

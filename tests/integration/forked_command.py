@@ -18,7 +18,6 @@ PATIENCE_S = 120.0
 FORKED = multiprocessing.get_context("forkserver")
 VERBS = ("analyze", "bench", "clocks", "compare", "export", "launch", "stress")
 PRELOADED = (
-    "perfharness.render.views.result",
     "perfharness.render.views.series",
     "perfharness.runs.history",
     "perfharness.runs.slowest",

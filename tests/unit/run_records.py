@@ -11,7 +11,7 @@ def process(index: int, **changes: Any) -> ProcessRecord:
     """A process that ended well."""
     record: dict[str, Any] = {
         "index": index, "gpu_index": 0, "gpu_uuid": "GPU-1", "folder": f"proc_{index}_gpu_0",
-        "command": ["python", "toy.py"], "pid": 10 + index, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
+        "command": ["python", "toy.py"], "pid": 100, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
     }  # fmt: skip
     return ProcessRecord(**(record | changes))
 

@@ -141,11 +141,13 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
 
 
 def load_sentences(load: LoadReport) -> list[str]:
-    """Whether the target keeps up and meets the objective, and where the time of a request goes."""
+    """Whether the target keeps up and meets the objective, at which rate, and where the time of a request goes."""
     phase = _main(load)
     if phase is None:
         return ["No phase that counts has begun."]
-    return [_against_objective(load, phase), _where(load, phase)]
+    rate = _highest_rate(load.result)
+    highest = [] if rate is None else [f"Highest rate that met the objective: {rate}."]
+    return [*highest, _against_objective(load, phase), _where(load, phase)]
 
 
 def _main(load: LoadReport) -> PhaseResult | None:
@@ -221,8 +223,6 @@ def _status(result: LoadResult) -> str:
 def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
     """Phases, and the times of their requests; a page shows more counts, and folds what is long."""
     yield _phases(result)
-    if (rate := _highest_rate(result)) is not None:
-        yield Paragraph(f"Highest rate that met the objective: {rate}")
     if full:
         yield _requests(result)
     more = [_times(result), *_intervals(result)]

@@ -1,4 +1,4 @@
-"""What benchmark.json and benchmark_mean.json hold, as models: `export --schema` prints them.
+"""What benchmark.json and benchmark_mean.json hold: the models that `export --schema` prints.
 
 The files are written from columns and dictionaries, which take a fraction of the memory.
 """
@@ -54,50 +54,50 @@ class _Open(BaseModel):
 
 
 class Range(_Open):
-    """A range with its numbers, and the ranges inside it by name, unique in its object: a stage whose name is the key
-    of a number, or of a batch beside it with or without an index, has ' (range)' behind it.
+    """A range and its children by name. A child whose name clashes with a metric or a batch gets the suffix
+    " (range)".
     """
 
     __pydantic_extra__: dict[str, Range]
 
     cpu_time: Number = LEFT_OUT
-    """host time from push to pop, less what was waited at the start barrier, summed over occurrences (ms)"""
+    """from push to pop without the wait at the start barrier, summed over occurrences (ms)"""
 
     gpu_time: Number = LEFT_OUT
-    """GPU-projected: first to last GPU operation started inside; 0: none was started; null: could not be traced (ms)"""
+    """projected: from the first to the last GPU operation started inside; 0: none; null: not traced (ms)"""
 
     gpu_busy_time: Number = LEFT_OUT
     """length of the union of the GPU operations started inside (ms)"""
 
     cpu_time_per_item: Number = LEFT_OUT
-    """cpu_time divided by the items of the batch around it, or of the batches inside it (ms)"""
+    """cpu_time per item of the batch around it, or of the batches inside it (ms)"""
 
     gpu_time_per_item: Number = LEFT_OUT
     gpu_busy_time_per_item: Number = LEFT_OUT
     cpu_time_minus_warmup: Number = LEFT_OUT
-    """cpu_time less that of the warm-up batches inside (ms)"""
+    """cpu_time without the warm-up batches inside (ms)"""
 
     gpu_time_minus_warmup: Number = LEFT_OUT
     gpu_busy_time_minus_warmup: Number = LEFT_OUT
     cpu_time_per_item_minus_warmup: Number = LEFT_OUT
-    """cpu_time_minus_warmup divided by total_items_minus_warmup (ms)"""
+    """cpu_time_minus_warmup per item of total_items_minus_warmup (ms)"""
 
     gpu_time_per_item_minus_warmup: Number = LEFT_OUT
     gpu_busy_time_per_item_minus_warmup: Number = LEFT_OUT
     count: NotNegative = LEFT_OUT
-    """how often this name occurred under this parent (a mean in trees of means)"""
+    """occurrences of this name under this parent (a mean in trees of means)"""
 
     total_items: NotNegative | None = LEFT_OUT
     """items of the batch, or of the batches inside"""
 
     total_items_minus_warmup: NotNegative | None = LEFT_OUT
-    """items of the batches inside that are not warm-up"""
+    """the same without warm-up batches"""
 
     warmup: bool = LEFT_OUT
     """only batches: excluded by -w"""
 
     throttled: bool = LEFT_OUT
-    """only batches of sampled runs: the GPU's clocks were throttled during it"""
+    """only batches of sampled runs: GPU clocks were throttled"""
 
     throttle_reasons: list[str] = LEFT_OUT
     """only throttled batches: NVML's reasons, or sm_clock_low, memory_clock_low where it gave none"""
@@ -147,7 +147,7 @@ class OutsideStage(_Model):
 
 
 class Clock(_Open):
-    """How the trace's clock was tied to UTC, and by how much it may be off (docs/guides/telemetry.md)."""
+    """The trace's clock on UTC, and its error (docs/guides/telemetry.md)."""
 
     source: Literal["marks", "tracer", "session_start"]
     unix_origin_ns: int
@@ -168,7 +168,7 @@ class Meta(_Open):
     tracer: dict[str, Any]
     sources: dict[str, Any]
     data_file: Literal["ranges.parquet"] = LEFT_OUT
-    """where the ranges are: a row an entry, `parent` the row of the entry around it, `depth`, `key`, and its numbers"""
+    """the ranges, a row each: `parent` (a row), `depth`, `key` and its numbers"""
 
 
 class ProcessMeta(Meta):
@@ -189,23 +189,20 @@ class RunMeta(Meta):
 
 class _Results(_Model):
     mean_data: RangeTree
-    """the tree of one batch by recorder (of plain NVTX: domain): each number the mean over all batches (of all
-    processes)"""
+    """the tree of one batch by recorder, or NVTX domain: means over all batches, of all processes"""
 
     outside_batches: list[OutsideStage] = LEFT_OUT
-    """stages in no batch and around none: in threads, tasks or processes of their own, before or behind the loop; which
-    batch they worked for is not in a trace, so there are no times per batch or item; warm-up is not left out"""
+    """stages outside of any batch: in other threads, tasks or processes, or before or after the loop; warm-up counts"""
 
     stats_minus_warmup: Stats
-    """the tree of one batch without warm-up: each number as statistics over the pooled batches"""
+    """the same tree without warm-up: statistics over the batches of all processes together"""
 
 
 class Benchmark(_Results):
     """One measured process. Times are milliseconds; null was not measured, and a finding says why."""
 
     data: RangeTree = LEFT_OUT
-    """all ranges by recorder (of plain NVTX: domain); left out where it would have more than 20,000 entries:
-    `ranges.parquet` beside this file holds them then, and `meta.data_file` names it"""
+    """all ranges by recorder, or NVTX domain; more than 20,000 are in `ranges.parquet`, which `meta.data_file` names"""
 
     diagnosis: Annotated[Diagnosis, InUnit("milliseconds")] = LEFT_OUT
     meta: ProcessMeta
@@ -223,7 +220,7 @@ class Rate(_Open):
     window_ms: NotNegative | None
     items: NotNegative | None
     periods: NotNegative | None
-    """from batch to batch; those on the border of the window count by the part inside"""
+    """from batch to batch; on the border of the window the part inside counts"""
 
     loop: str = LEFT_OUT
     reason: str | None
@@ -240,7 +237,7 @@ class ProcessRate(Rate):
     """Rate over the process's own steady state; share and in_window are of the common window."""
 
     share: Share | None
-    """of all items in the window; of processes that work on the same items each has the share of all of them"""
+    """of all items in the window; of ranks that share items, the share of all of them"""
 
     in_window: InWindow | None
 
@@ -257,12 +254,10 @@ class Concurrency(_Model):
 
 
 class Throughput(Rate):
-    """Items processed in the window in which all processes were in their steady state (a batch on its border by the
-    part inside), divided by its length; null with the reason where there is none.
-    """
+    """Items per second while all processes were in steady state; null with the reason where there is no such time."""
 
     counted_once: list[list[str]] = LEFT_OUT
-    """processes that work on the same items, which count once (ranks that share their work)"""
+    """ranks that share the same items, which are counted once"""
 
     processes: dict[str, ProcessRate]
     concurrency: Concurrency | None
@@ -273,16 +268,13 @@ class BenchmarkMean(_Results):
     """All processes of a run. Times are milliseconds; null was not measured, and a finding says why."""
 
     mean_all_batches: RangeTree = LEFT_OUT
-    """all ranges by recorder (of plain NVTX: domain); left out where it would have more than 20,000 entries:
-    `ranges.parquet` beside this file holds them then, and `meta.data_file` names it"""
+    """all ranges by recorder, or NVTX domain; more than 20,000 are in `ranges.parquet`, which `meta.data_file` names"""
 
     throughput: Throughput
-    """items finished while all processes were in their steady state"""
 
     meta: RunMeta
     diagnosis: Annotated[RunDiagnosis, InUnit("milliseconds")] = LEFT_OUT
     gpu_metrics: RunMetrics = LEFT_OUT
     energy: Annotated[RunEnergy, InUnit("joules")] = LEFT_OUT
     ranks: Annotated[RunRanks, InUnit("milliseconds")] = LEFT_OUT
-    """ranks that work together: communication, waiting for the last one, whose delay it was; only where two or more
-    ranks were measured"""
+    """two or more ranks: communication, waiting for the last one, and its cause"""

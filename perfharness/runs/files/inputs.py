@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import ResultError
-from perfharness.files import is_plain
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.trace.sqlite import SQLITE_MAGIC
-from perfharness_launcher.collect import collect, sqlite_of
-from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys import REPORT_STEM, REPORT_SUFFIX, find_nsys
+from perfharness_launcher.collect import sqlite_of
+from perfharness_launcher.nsys import REPORT_SUFFIX, find_nsys
 from perfharness_launcher.staging import unfinished_runs
 
-REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
 
@@ -58,11 +54,9 @@ class Located:
         """Whether a measured process of a run is meant; the folder of a launched one means all that it started too."""
         return is_part_of(self.process, folder)
 
-    def processes_of(self, run_dir: Path, manifest: RunManifest) -> Iterator[tuple[str, ProcessRecord]]:
-        """The measured processes of one of the runs that were named; of several runs, names begin with the run's."""
-        for record in manifest.measured_processes:
-            if self.names_process(record.folder):
-                yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
+    def name_in(self, run_dir: Path, process: ProcessRecord) -> str:
+        """The name of a process in results; of several runs, it begins with that of the run."""
+        return f"{run_dir.name}/{process.folder}" if self.is_series else process.folder
 
 
 def locate(path: Path) -> Located:
@@ -76,8 +70,6 @@ def locate(path: Path) -> Located:
     """
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
-    if not path.is_dir() and not path.is_file():
-        raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
     if not path.is_dir():
         trace = sqlite_of(path, lambda: find_nsys(None, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)
@@ -121,23 +113,3 @@ def _run_around(folder: Path) -> tuple[Path, str] | None:
             known = any(process.folder == name for process in [*manifest.processes, *manifest.measured_processes])
             return (run, name) if known else None
     return None
-
-
-def complete_cut_off(folder: Path) -> None:
-    """Of a run whose launcher was killed, make readable files of what its tracers left.
-
-    What cannot be made is skipped: the analysis reports processes without a trace.
-    """
-    manifest = read_manifest(folder)
-    if manifest.complete:
-        return
-    if manifest.tracer.kind == "nsys":
-        left = {folder / process.folder: process.pid for process in manifest.processes}
-        reports = {
-            place: pid
-            for place, pid in left.items()
-            if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)
-        }
-        usable = [found for found in find_nsys(None, os.environ) if found.usable] if reports else []
-        if usable:
-            collect(usable[0], reports, Interrupts())

@@ -12,88 +12,49 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.errors import ResultError
-from perfharness.files import read_regular, reason_of, replacing
+from perfharness.files import reason_of, replacing
 from perfharness.model.result import NO_INDEX, EntryTable, Tree
 
 MAX_ENTRIES = 20_000  # a table of more entries is not written as JSON: it could not be loaded
 RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs to
 WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
 
-Tables = dict[str, Any]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(defer_build=True, strict=True)
-
-
-class _Rate(_Shape):
-    items_per_second: float | None = None
-    reason: str | None = None
-
-
-class _Metrics(_Shape):
-    processes: dict[str, Tables | None] = {}
-    gpus: list[Tables] | None = None
-    host: Tables | None = None
-
-
-class _Energy(_Shape):
-    energy_per_item_j: float | None = None
-    reason: str | None = None
-    gpus: Any = None
-
-
-class _Meta(_Shape):
-    findings: list[Tables] = []
-    sources: Tables = {}
-
-
-class _Results(_Shape):
-    """What is read of `benchmark.json` and `benchmark_mean.json`, as far as it is looked into before anything is known
-    of it; any of it may be missing.
-    """
-
-    mean_data: dict[str, Tables] = {}
-    stats_minus_warmup: dict[str, Tables] = {}
-    throughput: _Rate | None = None
-    gpu_metrics: _Metrics | None = None
-    process_metrics: Tables | None = None
-    energy: _Energy | None = None
-    startup: Tables | None = None
-    diagnosis: Tables | None = None
-    meta: _Meta = _Meta()
-
-
 def read_results(path: Path) -> Tree | None:
-    """`benchmark.json` or `benchmark_mean.json`; None where there is none.
+    """`benchmark.json` or `benchmark_mean.json`; None if there is none.
 
-    Raises `ResultError` where it cannot be read, or is something else.
+    Raises `ResultError` if it cannot be read, or is not a result.
     """
     try:
-        tree = loads(read_regular(path, follow=False))
-        _Results.model_validate(tree)
+        tree = loads(path.read_bytes())
+        reason = "" if isinstance(tree, dict) and "meta" in tree else "it has no meta"
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise ResultError(
-            f"{path} cannot be read ({_why(error)}); it is damaged, write it again with `perfharness analyze`"
-        ) from error
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+    if reason:
+        raise ResultError(f"{path} cannot be read ({reason}); it is damaged, write it again with `perfharness analyze`")
     return tree
 
 
 def read_model(path: Path, model: type[ModelT], hint: str = "it is damaged") -> ModelT | None:
-    """A file that a model wrote; None where there is none. Raises `ResultError`, which ends in `hint`."""
+    """A file that a model wrote; None if there is none. Raises `ResultError`, which ends in `hint`."""
     try:
-        return model.model_validate_json(read_regular(path, follow=False))
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError) as error:
-        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); {hint}") from error
+    except OSError as error:
+        reason = reason_of(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+    raise ResultError(f"{path} cannot be read ({reason}); {hint}")
 
 
 def loads(content: bytes) -> Tree:
@@ -104,29 +65,19 @@ def loads(content: bytes) -> Tree:
         return json.loads(content)  # type: ignore[no-any-return]
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return reason_of(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-    return str(error)
+def write_json(path: Path, content: Mapping[str, Any]) -> list[Path]:
+    """Write JSON; a table of more than `MAX_ENTRIES` rows goes to `ranges.parquet`, which `meta.data_file` names.
 
-
-def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -> list[Path]:
-    """Write a JSON object, in which a value may be a table of entries; returns the files that were written.
-
-    A table with more than `MAX_ENTRIES` is left out; it is written as `ranges.parquet` next to the file, and
-    `meta.data_file` names it. Raises `ResultError`, as `replacing` does.
+    Returns the files that were written. Raises `ResultError`, as `replacing` does.
     """
     written = [path]
     table = next((value for value in content.values() if is_long(value)), None)
     if table is not None:
         written.insert(0, path.with_name(RANGES_NAME))
-        with replacing(written[0], follow=follow) as temporary, temporary.open("wb") as file:
+        with replacing(written[0], follow=False) as temporary, temporary.open("wb") as file:
             pa.parquet.write_table(entry_rows(table), file)  # Arrow takes no path that is no UTF-8
         content = {**content, "meta": {**content.get("meta", {}), "data_file": RANGES_NAME}}
-    with replacing(path, follow=follow) as temporary:
+    with replacing(path, follow=False) as temporary:
         temporary.write_bytes(json_bytes(content))
     return written
 

@@ -9,44 +9,47 @@ from typing import Any
 
 from perfharness.distribution import VERSION
 from perfharness.model.findings import Finding
-from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree, path_text
 from perfharness.model.trace import TraceMeta
+from perfharness.runs.files.process_analysis import TraceResult
 
 UNIT = "milliseconds"
+OF_TREE = {"parent_pid", "rank", "local_rank", "world_size", "rank_source"}
 
 
 def process_meta(
     manifest: RunManifest,
     process: ProcessRecord,
     result: ProcessResult,
-    trace: TraceMeta,
-    journal: RecorderJournal | None,
+    analysed: TraceResult,
     warmup_batches: int,
     findings: list[Finding],
 ) -> Tree:
     """`meta` of benchmark.json."""
+    trace, journal = analysed.trace_meta, analysed.journal
     return {
         **_common(manifest, warmup_batches, findings),
         "process": {
             "index": process.index,
             "folder": process.folder,
             "pid": process.pid,
-            **_of_tree(process),
+            **process.measured_self.model_dump(include=OF_TREE),
             "ended": process.ended,
             "exit_code": process.exit_code,
             "signal": process.signal,
             "command": process.command,
         },
-        "names": result.names,
+        **_of_trace(trace, result),
         "device": _device(manifest, process, trace),
         "args": {record.name: record.args for record in journal.recorders} if journal else {},
-        "total_batches": _by_path(result.loops, lambda loop: loop.count),
-        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
-        "tracer": _tracer(trace),
         "clock": None if trace.clock is None else trace.clock.to_json(),
-        "sources": {"trace": _trace_name(process), "recorder": JOURNAL_NAME if journal else None},
+        "sources": {
+            "trace": _trace_name(process),
+            "recorder": JOURNAL_NAME if journal else None,
+            "trace_bytes": analysed.trace_bytes,
+        },
         "versions": {**_versions(manifest), "nvtx": journal.nvtx_version if journal else manifest.environment.nvtx},
     }
 
@@ -77,23 +80,12 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
         "schema_version": SCHEMA_VERSION,
         "measurement_unit": UNIT,
         "warmup_batches": warmup_batches,
-        "names": result.names,
-        "device": {"id": None, "uuid": None, "name": trace.device_names[0] if len(trace.device_names) == 1 else None},
-        "total_batches": _by_path(result.loops, lambda loop: loop.count),
-        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
-        "tracer": _tracer(trace),
+        **_of_trace(trace, result),
+        "device": {"id": None, "uuid": None, "name": _only_device(trace)},
         "sources": {"trace": source, "recorder": None},
         "versions": {"perfharness": VERSION, "python": platform.python_version()},
         "findings": [finding.to_json() for finding in result.findings],
     }
-
-
-def _of_tree(process: ProcessRecord) -> Tree:
-    """Who it is in the tree of its launched process; of earlier files nothing is known."""
-    measured = process.measured_self
-    if measured is None:
-        return {}
-    return measured.model_dump(include={"parent_pid", "rank", "local_rank", "world_size", "rank_source"})
 
 
 def _trace_name(process: ProcessRecord) -> str | None:
@@ -104,7 +96,7 @@ def _trace_name(process: ProcessRecord) -> str | None:
 
 
 def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:
-    """Sums over the loops of one path: each thread, task and pass over the data is a loop of its own."""
+    """Totals per path; each thread, task and pass over the data is a loop."""
     total: dict[str, int] = {}
     for loop in loops:
         name = path_text(loop.path)
@@ -125,13 +117,22 @@ def _common(manifest: RunManifest, warmup_batches: int, findings: list[Finding])
     }
 
 
-def _tracer(trace: TraceMeta) -> dict[str, Any]:
+def _of_trace(trace: TraceMeta, result: ProcessResult) -> Tree:
     return {
-        "kind": trace.tracer,
-        "version": trace.tracer_version,
-        "gpu": trace.gpu_coverage,
-        "gpu_reason": trace.gpu_coverage_reason,
+        "names": result.names,
+        "total_batches": _by_path(result.loops, lambda loop: loop.count),
+        "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
+        "tracer": {
+            "kind": trace.tracer,
+            "version": trace.tracer_version,
+            "gpu": trace.gpu_coverage,
+            "gpu_reason": trace.gpu_coverage_reason,
+        },
     }
+
+
+def _only_device(trace: TraceMeta) -> str | None:
+    return trace.device_names[0] if len(trace.device_names) == 1 else None
 
 
 def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
@@ -140,15 +141,13 @@ def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> 
         name = "CPU" if not manifest.environment.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}
     known = {gpu.uuid: gpu for gpu in manifest.environment.gpus}
-    if len(process.given_gpus) > 1:
-        records = [known.get(uuid) for uuid in process.given_gpus]
+    records = [(uuid, known.get(uuid)) for uuid in process.given_gpus]
+    if len(records) > 1:
         return [
-            {"id": record and record.index, "uuid": uuid, "name": record and record.name}
-            for uuid, record in zip(process.given_gpus, records, strict=True)
+            {"id": record and record.index, "uuid": uuid, "name": record and record.name} for uuid, record in records
         ]
-    (uuid,) = process.given_gpus
-    only = trace.device_names[0] if len(trace.device_names) == 1 else None
-    return {"id": process.gpu_index, "uuid": uuid, "name": known[uuid].name if uuid in known else only}
+    ((uuid, record),) = records
+    return {"id": process.gpu_index, "uuid": uuid, "name": record.name if record else _only_device(trace)}
 
 
 def _versions(manifest: RunManifest) -> dict[str, str | None]:

@@ -1,61 +1,160 @@
-"""The trace of a measured process of a run, and what was sampled of it: its part of a file that several may share."""
+"""The traces of measured processes and what lies beside them: recorder journals and samples of the host probe."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
-from perfharness.model.manifest import ProcessRecord
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.host_samples.clock import on_trace_clock
+from perfharness.analysis.stages.checks import check_journals
+from perfharness.errors import ResultError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.nsys_schema import TRACE_NAME
+from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import ID_MASK, Trace
-from perfharness.runs.files.journals import Journals, journals_of_process
+from perfharness.runs.clocks import on_utc
+from perfharness.runs.files.json_files import read_model
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe, has_several_probes, read_host_probe
 from perfharness.trace.processes import part_of_process
 
 
+@dataclass(frozen=True)
+class Journals:
+    """What the recorders of a process counted; `parents`: its process tree, as far as journals know it."""
+
+    own: RecorderJournal | None = None
+    unreadable: Finding | None = None
+    parents: Mapping[int, int] = field(default_factory=dict)
+    of_child: bool = False
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """Recorded ranges and items that the trace lacks, or why that was not checked."""
+        if self.unreadable is not None:
+            return [self.unreadable]
+        return [] if self.own is None else check_journals([self.own], trace, of_child=self.of_child)
+
+
+class SharedTrace:
+    """The last trace that was read: several processes of a run may share one (nsys)."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Path, bool] | None = None
+        self._trace: Trace | None = None
+
+    def read(self, path: Path, parents: Mapping[int, int], *, with_details: bool) -> Trace:
+        """A trace with all of its processes. Raises `TraceError`."""
+        if self._trace is None or self._key not in ((path, True), (path, with_details)):
+            self._trace = None  # before the next is read: a trace is large
+            self._trace = open_trace(path, parents=parents, with_details=with_details)
+            self._key = path, with_details
+        return self._trace
+
+    def release(self) -> None:
+        """Keep no trace."""
+        self._trace = None
+
+
 @dataclass
-class ProcessTraces:
-    """Reads the traces of a run's measured processes; one that several share is read once and kept until the next."""
+class TraceSource:
+    """A trace, and what lies beside it.
 
-    run_dir: Path
-    _path: Path | None = None
-    _with_details: bool = False
-    _whole: Trace | None = None
+    Attributes:
+        path: None if the process left none.
+        folder: of the journal of its process.
+        launched: folder of the launched process that it belongs to.
+        process: of a run: only its part of the trace is read; None: a file that is in no run.
+    """
 
-    def open(self, process: ProcessRecord, *, with_details: bool = True) -> Trace:
-        """The part of its trace that is of the process. Raises `TraceError`, also where it left none."""
-        path = process.trace_path(self.run_dir)
-        assert path is not None, "the caller has asked whether there is a trace"
-        if self._whole is None or path != self._path or (with_details and not self._with_details):
-            self._whole = None  # before the next is read: a trace is large
-            parents = self.journals(process).parents
-            self._whole = open_trace(path, parents=parents, with_details=with_details)
-            self._path, self._with_details = path, with_details
-        whole = self._whole
-        measured = process.measured_self
-        if measured is None:
-            self._whole = None
-            return whole
-        pid = measured.pid if measured.trace_pid is None else measured.trace_pid
-        part = part_of_process(whole, pid & ID_MASK)
+    path: Path | None
+    folder: Path
+    launched: Path
+    process: ProcessRecord | None = None
+    shared: SharedTrace = field(default_factory=SharedTrace)
+
+    def open(self, *, with_details: bool = True) -> Trace:
+        """Read it. Raises `TraceError`."""
+        assert self.path is not None, "the caller has asked whether there is a trace"
+        whole = self.shared.read(self.path, self.journals.parents, with_details=with_details)
+        part = whole
+        if self.process is not None:
+            measured = self.process.measured_self
+            part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
         if part is whole:
-            self._whole = None  # of one process: whoever asked has it
+            self.shared.release()  # it is of one process: the caller has it
         return part
 
-    def journals(self, process: ProcessRecord) -> Journals:
-        """Those that its trace is checked against."""
-        return journals_of_process(self.run_dir, process)
+    @cached_property
+    def journals(self) -> Journals:
+        """What the trace is checked against: the journal of the process; and the tree that all journals know."""
+        if not self._has_files_beside:
+            return Journals()
+        parents: dict[int, int] = {}
+        for path in (self.launched / JOURNAL_NAME, *self.launched.glob(f"*/{JOURNAL_NAME}")):
+            if isinstance(one := read_journal(path), RecorderJournal):
+                parents |= dict(pairwise([one.pid, *one.above]))
+        own = read_journal(self.folder / JOURNAL_NAME)
+        if isinstance(own, Finding):
+            return Journals(unreadable=own, parents=parents)
+        if own is not None and self.process is not None and own.pid != self.process.pid:
+            own = None  # another process of the tree wrote it
+        return Journals(own, parents=parents, of_child=self.folder != self.launched)
 
-    def host_probe(self, process: ProcessRecord) -> RecordedProbe | None:
-        """What was sampled of the process, and beside it of all that were launched together; None: nothing. In runs
-        of earlier versions, of all that it started too.
-        """
-        if process.trace is None:
+    @property
+    def host_probe(self) -> RecordedProbe | None:
+        """What was sampled of the process, beside all that were launched together; None: nothing."""
+        if not self._has_files_beside:
             return None
-        folder, measured = self.run_dir / process.launched_folder, process.measured_self
-        recorded = read_host_probe(folder, None if measured is None else measured.pid)
-        if measured is None or recorded is None or not has_several_probes(folder):
-            return recorded
-        together = read_host_probe(folder)
+        own = read_host_probe(self.launched, None if self.process is None else self.process.measured_self.pid)
+        if own is None or self.process is None or not has_several_probes(self.launched):
+            return own
+        together = read_host_probe(self.launched)
         samples = None if together is None else together.probe.samples
-        return replace(recorded, probe=replace(recorded.probe, together=samples))
+        return replace(own, probe=replace(own.probe, together=samples))
+
+    @property
+    def _has_files_beside(self) -> bool:
+        """Whether it lies in the folder of a process, as a launch arranges it."""
+        return self.path is not None and (self.process is not None or self.path.name == TRACE_NAME)
+
+
+def bare_trace(path: Path) -> TraceSource:
+    """A trace file that is in no run."""
+    return TraceSource(path, path.parent, path.parent)
+
+
+def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
+    """The trace of each measured process of a run, by its folder."""
+    shared = SharedTrace()
+    return {
+        one.folder: TraceSource(
+            one.trace_path(run_dir), run_dir / one.folder, run_dir / one.launched_folder, one, shared
+        )
+        for one in manifest.measured_processes
+    }
+
+
+def analysis_on_utc(
+    source: TraceSource, options: AnalysisOptions, machine: ClockTieRecord | None, *, with_details: bool = True
+) -> Analysis:
+    """The analysis of a trace with its samples, on UTC by the clock of the machine if that is known.
+
+    Raises `TraceError`.
+    """
+    recorded = source.host_probe
+    trace = on_utc(source.open(with_details=with_details), machine)
+    return Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
+
+
+def read_journal(path: Path) -> RecorderJournal | Finding | None:
+    """A journal; None if there is none: a script may have no recorder. A finding if it cannot be read."""
+    try:
+        return read_model(path, RecorderJournal, "so the trace was not checked against its counts.")
+    except ResultError as error:
+        return Finding("recorder-counts-unreadable", Severity.WARNING, str(error))

@@ -1,77 +1,47 @@
-"""A run folder, from the traces in it to benchmark.json per process and benchmark_mean.json.
+"""A run folder: its manifest; its traces analysed into benchmark.json per process and benchmark_mean.json.
 
-Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk.
+Needs no GPU, CUDA, nsys or torch: everything is computed from what is on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import ValidationError
-
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.diagnosis import (
-    CpuSupply,
-    OtherProcesses,
-    Pass,
-    PassEvidence,
-    RunDiagnosis,
-    agreement,
-    diagnose,
-    find_evidence,
-)
-from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.host_samples.clock import on_trace_clock
-from perfharness.analysis.metrics.clocks import Throttling
-from perfharness.analysis.stages.checks import with_checks
+from perfharness.analysis.diagnosis import Pass, PassEvidence, RunDiagnosis, agreement, find_evidence
 from perfharness.analysis.stages.children import with_children_apart
 from perfharness.analysis.stages.entries import entry_table
-from perfharness.analysis.stages.startup import first_cuda, startup
+from perfharness.analysis.stages.startup import startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
-from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
-from perfharness.analysis.stages.warmup import drift_findings
-from perfharness.analysis.timeline.clock import clock_findings
-from perfharness.errors import ResultError, TraceError, UsageError
-from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
-from perfharness.model.environment import LOGGING_TRACERS
-from perfharness.model.findings import Finding, Severity, without_consequences
+from perfharness.analysis.stages.tree import combine, outside_tree
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import locked, reason_of
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
-from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.rounding import rounded
-from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import Trace, TraceMeta
-from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import (
     FAILED,
-    diagnosis_findings,
     explaining_findings,
     explaining_folder,
     explaining_pass_failed,
     explaining_pass_missing,
     usable_processes,
 )
-from perfharness.runs.files.helpers import Helpers
-from perfharness.runs.files.journals import Journals, host_probe_of, journals_of
+from perfharness.runs.files.json_files import RANGES_NAME, read_model, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
-from perfharness.runs.files.process_traces import ProcessTraces
-from perfharness.runs.files.result_files import ResultFiles, size_of
-from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.telemetry import RunTelemetry
-from perfharness.trace import open_trace
-from perfharness.trace.host_samples import RecordedProbe
-from perfharness_launcher.children import with_measured
+from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
+from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
+from perfharness.runs.telemetry import MachineSide
 from perfharness_launcher.staging import has_numbers
 
 if TYPE_CHECKING:
-    from perfharness.analysis.ranks.results import RunRanks
     from perfharness.runs.ranks import RankComparison
 
 
@@ -106,20 +76,18 @@ class RunSummary:
     results: dict[str, ProcessResult]
     findings: list[Finding]
     not_written: str | None = None
-    """Why the files could not be written, in a sentence; None where they were."""
+    """Why the files could not be written, in a sentence; None if they were."""
 
     failed: Mapping[str, str] = field(default_factory=dict)
     sharing: Sharing = ALL_SEPARATE
     helpers: frozenset[str] = frozenset()
-    """What the mean was made with, as of `combine`."""
+    """Arguments of `combine` for the mean."""
 
     evidence: Mapping[str, PassEvidence] = field(default_factory=dict)
     """What the diagnosis of each process rests on."""
 
     def mean_of(self, process: str) -> Tree:
-        """The mean of a part of the run: of one process, or of a launched one with all that it started. Empty where
-        nothing of it was measured.
-        """
+        """The mean of one process, or of a launched one with all that it started; empty if nothing was measured."""
         results = {name: result for name, result in self.results.items() if is_part_of(process, name)}
         if not results:
             return {}
@@ -131,20 +99,9 @@ class RunSummary:
         return {**mean, "meta": self.mean["meta"]}
 
 
-@dataclass(frozen=True)
-class Analysed:
-    """What the trace of a process comes to."""
-
-    result: ProcessResult
-    trace_meta: TraceMeta
-    journals: Journals
-    evidence: PassEvidence | None
-    trace_bytes: int
-
-
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
+    """Lock the run folder against other commands. Raises `ResultError` if one is writing there."""
     try:
         with locked(folder):
             yield
@@ -152,93 +109,28 @@ def alone_in(folder: Path) -> Iterator[None]:
         raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
 
 
-def read_manifest(folder: Path) -> RunManifest:
-    """The run's manifest.
-
-    Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
-
-    Raises `ResultError` where the folder holds none, or it cannot be read.
-    """
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = RunManifest.model_validate_json(read_regular(path, follow=False))
-    except FileNotFoundError:
+def load_manifest(folder: Path) -> RunManifest:
+    """The run's manifest as it is written. Raises `ResultError` if there is none, or it cannot be read."""
+    hint = "it was written by another program, or is damaged."
+    manifest = read_model(folder / MANIFEST_NAME, RunManifest, hint)
+    if manifest is None:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
             "`perfharness launch -o`, or a trace (.sqlite or .nsys-rep)."
-        ) from None
-    except (OSError, ValidationError) as error:
-        raise ResultError(
-            f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
-        ) from error
-    manifest = _with_imported_logs(folder, manifest)
-    return manifest if manifest.complete else _cut_off(folder, manifest)
+        )
+    return manifest
 
 
-def _why(error: OSError | ValidationError) -> str:
-    """In a line: of a field its name and what is wrong with it."""
-    if isinstance(error, OSError):
-        return reason_of(error)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
-
-
-def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
-    """The manifest with the traces of range logs that the launch could not turn into traces: it was killed, or the disk
-    was full.
-    """
-    if manifest.tracer.kind not in LOGGING_TRACERS:
+def read_manifest(folder: Path) -> RunManifest:
+    """The run's manifest; a finding says so if the launcher was killed. Raises `ResultError`, as `load_manifest`."""
+    manifest = load_manifest(folder)
+    if manifest.complete:
         return manifest
-    from perfharness.tracer.output import complete_traces, log_paths  # here, for other runs need no tracer
-
-    imported = set()
-    for record in manifest.processes:
-        process = folder / record.folder
-        if not is_plain_folder(process):
-            continue
-        if log_paths(process):
-            with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
-                complete_traces(process, record.pid, of_running=False)
-                imported.add(record.folder)
-        if record.trace is None and is_plain(process / TRACE_NAME):
-            imported.add(record.folder)
-    if not imported:
-        return manifest
-    records = [
-        _with_traces(folder, record, manifest) if record.folder in imported else record for record in manifest.processes
-    ]
-    findings = [
-        finding
-        for finding in manifest.findings
-        if not (finding.process in imported and finding.code in ("trace-missing", "trace-import-failed"))
-    ]
-    return manifest.model_copy(update={"processes": records, "findings": findings})
-
-
-def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
-    """The manifest of a run whose launcher was killed, with the traces that exist."""
-    records = [_with_traces(folder, record, manifest) for record in manifest.processes]
-    found = Finding(
-        code="run-cut-off",
-        severity=Severity.ERROR,
-        message="The launcher was killed, so how the processes ended is not known and traces may lack their end.",
-    )
-    return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
-
-
-def _with_traces(folder: Path, record: ProcessRecord, manifest: RunManifest) -> ProcessRecord:
-    """The record of a launched process with the traces that its processes left, each in its folder."""
-    trace = TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None
-    record = record.model_copy(update={"trace": trace})
-    if record.pid is None or not is_plain_folder(folder / record.folder):
-        return record
-    with contextlib.suppress(OSError):  # a folder that cannot be written to is read as it is
-        return with_measured(folder, record, share_trace=manifest.tracer.kind == "nsys")
-    return record
-
-
-Visit = Callable[[str, Analysis], None]
-"""Sees the analysis of a process, by its folder, before it is released."""
+    message = "The launcher was killed, so how the processes ended is not known and traces may lack their end."
+    is_read = any(process.left_traces for process in manifest.processes)
+    hint = "" if is_read else f"Run `perfharness analyze {folder}`, which makes traces of what is left."
+    found = Finding("run-cut-off", Severity.ERROR, message, hint)
+    return manifest.model_copy(update={"findings": [*manifest.findings, found]})
 
 
 def analyze_run(
@@ -247,100 +139,156 @@ def analyze_run(
     read_as: ReadAs = AS_LAUNCHED,
     *,
     write: bool = True,
-    visit: Visit | None = None,
+    visit: OnAnalysis | None = None,
 ) -> RunSummary:
-    """Recompute both kinds of JSON files of a run.
-
-    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. Where nothing can be
-    read, results that are there stay.
+    """Compute the results of a run and write them. If no trace can be read, results that are there stay.
 
     Args:
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
-        visit: sees each process of the measured pass.
+        visit: gets the analysis of each process, of the measured pass, before it is released.
     """
-    findings = manifest.findings + explaining_pass_missing(run_dir, manifest)
-    explaining: dict[str, PassEvidence] = {}
-    if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
-        findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
-        explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as, write=write)
-        findings += problems
-    all_analysed: dict[str, Analysed] = {}
-    analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit, explaining)
+    options = read_as.options(manifest)
+    profiling, findings = _analyze_profiling_pass(run_dir, manifest, read_as, write=write)
+    ranks = _rank_comparison(manifest, options)
+    analyzer = ProcessAnalyzer(run_dir, manifest, options, profiling, ranks, visit)
+    analysed: dict[str, TraceResult] = {}
     for process in manifest.measured_processes:
-        analysed, problems = analyzer.analyze(process)
-        findings.extend(problems)
-        if analysed is not None:
-            all_analysed[process.folder] = analysed
-    results = {folder: analysed.result for folder, analysed in all_analysed.items()}
-    helpers = analyzer.helpers_of(results)
-    ranks, sharing = analyzer.compare_ranks(), ALL_SEPARATE
-    if ranks is not None:
+        one, found = analyzer.analyze(process)
+        findings += found
+        if one is not None:
+            analysed[process.folder] = one
+    results = {folder: one.result for folder, one in analysed.items()}
+    helpers = _helpers(manifest, results)
+    findings = [one for one in findings if one.code != "no-batches" or one.process not in helpers]
+    compared, sharing = None if ranks is None else ranks.compare(), ALL_SEPARATE
+    if compared is not None:
         from perfharness.runs.ranks import sharing_of, with_ranks
 
-        results, found = with_ranks(results, ranks)
-        findings.extend(found)
-        sharing = sharing_of(ranks)
-    options = analyzer.options
-    nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
+        results, found = with_ranks(results, compared)
+        findings += found
+        sharing = sharing_of(compared)
+    nsys_bytes = {folder: one.trace_bytes for folder, one in analysed.items() if one.trace_meta.tracer == "nsys"}
     machine = analyzer.telemetry.summarize(results, nsys_bytes)
-    findings.extend(machine.findings)
-    files = ResultFiles(run_dir) if write and (results or not has_numbers(run_dir)) else None
-    for process in manifest.measured_processes:
-        if (analysed := all_analysed.get(process.folder)) is None:
-            if files is not None:
-                files.remove(f"{process.folder}/{BENCHMARK_NAME}")
-            continue
-        own = [finding for finding in findings if finding.process == process.folder]
-        meta = process_meta(
-            manifest, process, analysed.result, analysed.trace_meta, analysed.journals.main, options.warmup_batches, own
-        )
-        meta["sources"]["trace_bytes"] = analysed.trace_bytes
-        results[process.folder] = replace(results[process.folder], meta=meta)
-        if files is not None:
-            body = {
-                **benchmark_tree(results[process.folder]),
-                **machine.process_tree(process.folder),
-                **({} if manifest.capture_batches else _startup(process, analysed)),  # its first CUDA call is not known
-            }
-            files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
-    launched_of = {
-        one.folder: one.launched_folder
-        for one in manifest.measured_processes
-        if one.measured_self is None or one.measured_self.rank is None
-    }
-    results = with_children_apart(results, launched_of)
-    included, partial = _included(manifest, results)
-    findings.extend(partial)
-    failed = {**_without_trace(manifest, all_analysed), **_failed(manifest)}
+    findings += machine.findings
+    results = _with_meta(manifest, results, analysed, options.warmup_batches, findings)
+    pooled = with_children_apart(
+        results, {one.folder: one.launched_folder for one in manifest.measured_processes if one.rank is None}
+    )
+    included, found = _included(manifest, pooled)
+    findings += found
+    failed = _failed(manifest, results)
     mean = {
         **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
         **_pooled_diagnosis(included),
-        **({} if ranks is None else {"ranks": ranks.to_json()}),
-        **machine.mean_tree(),
+        **({} if compared is None else {"ranks": compared.to_json()}),
+        **machine.mean,
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
-    evidence = {name: one.evidence for name, one in all_analysed.items() if one.evidence is not None}
-    summary = RunSummary(
-        run_dir, mean, results, findings, failed=failed, sharing=sharing, helpers=helpers, evidence=evidence
-    )
-    if files is None:
-        return summary
-    files.write(BENCHMARK_MEAN_NAME, mean)
-    return replace(summary, not_written=files.problem)
+    not_written = None
+    if write and (results or not has_numbers(run_dir)):
+        of_processes = _process_files(manifest, results, analysed, machine)
+        not_written = _write(run_dir, chain(of_processes, [(BENCHMARK_MEAN_NAME, mean)]))
+    evidence = {folder: one.evidence for folder, one in analysed.items() if one.evidence is not None}
+    return RunSummary(run_dir, mean, pooled, findings, not_written, failed, sharing, helpers, evidence)
 
 
-def _analyze_explaining(
-    folder: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
+def _analyze_profiling_pass(
+    run_dir: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
 ) -> tuple[dict[str, PassEvidence], list[Finding]]:
-    """Analyse the profiling pass of a run: what it adds to each process, and what of it is missing."""
+    """What the profiling pass adds to each process; and the findings of the launcher with those about the pass."""
+    folder = explaining_folder(run_dir, measured)
+    if folder is None:
+        return {}, [*measured.findings, *explaining_pass_missing(run_dir, measured)]
+    findings = [one for one in measured.findings if one.code != FAILED]  # it is judged again
     try:
         manifest = read_manifest(folder)
         with alone_in(folder) if write else contextlib.nullcontext():
-            found = analyze_run(folder, manifest, read_as, write=write).evidence
+            evidence = analyze_run(folder, manifest, read_as, write=write).evidence
     except ResultError as error:
-        return {}, [explaining_pass_failed(str(error))]
-    passes = {name: found[name] for name in usable_processes(measured, manifest) if name in found}
-    return passes, explaining_findings(measured, manifest, passes)
+        return {}, [*findings, explaining_pass_failed(str(error))]
+    usable = {name: evidence[name] for name in usable_processes(measured, manifest) if name in evidence}
+    return usable, [*findings, *explaining_findings(measured, manifest, usable)]
+
+
+def _rank_comparison(manifest: RunManifest, options: AnalysisOptions) -> RankComparison | None:
+    """None if there are no ranks. The profiling pass slows them down unevenly, so the measured one is compared."""
+    if manifest.explaining or all(one.rank is None for one in manifest.measured_processes):
+        return None
+    from perfharness.runs.ranks import RankComparison  # most runs have no ranks
+
+    return RankComparison(manifest, None if options.parallel == "auto" else options.parallel)
+
+
+def _helpers(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> frozenset[str]:
+    """Processes without batches in a tree of which others run some, e.g. DataLoader workers.
+
+    No rank is one: it should do the same as the others.
+    """
+    processes = [one for one in manifest.measured_processes if one.folder in results]
+    busy = {one.launched_folder for one in processes if results[one.folder].loops}
+    return frozenset(
+        one.folder
+        for one in processes
+        if one.launched_folder in busy and one.rank is None and not results[one.folder].loops
+    )
+
+
+def _with_meta(
+    manifest: RunManifest,
+    results: Mapping[str, ProcessResult],
+    analysed: Mapping[str, TraceResult],
+    warmup_batches: int,
+    findings: list[Finding],
+) -> dict[str, ProcessResult]:
+    found = {}
+    for process in manifest.measured_processes:
+        if (result := results.get(process.folder)) is not None:
+            own = [finding for finding in findings if finding.process == process.folder]
+            meta = process_meta(manifest, process, result, analysed[process.folder], warmup_batches, own)
+            found[process.folder] = replace(result, meta=meta)
+    return found
+
+
+def _included(
+    manifest: RunManifest, results: dict[str, ProcessResult]
+) -> tuple[dict[str, ProcessResult], list[Finding]]:
+    """Results in the mean: those of the successful processes, or all if none succeeded."""
+    well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
+    included = {folder: result for folder, result in results.items() if folder in well}
+    excluded = sorted(set(results) - set(included))
+    if not excluded:
+        return included, []
+    if included:
+        message = (
+            f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
+        )
+        return included, [Finding("mean-without-failed", Severity.WARNING, message)]
+    message = "No process ended well; the mean is made of what their traces hold up to the end."
+    return results, [Finding("mean-of-failed", Severity.ERROR, message)]
+
+
+def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict[str, str]:
+    """Why parts of the run are not known, by process: it left no trace, failed, or did not end by itself."""
+    failed = {
+        process.folder: "it left no trace that can be read"
+        for process in manifest.measured_processes
+        if process.folder not in results
+    }
+    some_ended_well = any(process.ended == "ok" for process in manifest.processes)
+    for process in manifest.processes:
+        if process.ended == "failed":
+            failed[process.folder] = f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
+        elif some_ended_well and process.ended != "ok":
+            failed[process.folder] = f"the process did not end by itself ({process.ended.replace('_', ' ')})"
+    return failed
+
+
+def _pooled_diagnosis(results: Mapping[str, ProcessResult]) -> Tree:
+    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
+    if not diagnoses:
+        return {}
+    found = RunDiagnosis(agreement(diagnoses))
+    return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:
@@ -356,152 +304,46 @@ def benchmark_tree(result: ProcessResult) -> Tree:
     }
 
 
-def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
+def _process_files(
+    manifest: RunManifest,
+    results: Mapping[str, ProcessResult],
+    analysed: Mapping[str, TraceResult],
+    machine: MachineSide,
+) -> Iterator[tuple[str, Tree | None]]:
+    """Name and content of each benchmark.json; None for a process whose trace is gone."""
+    for process in manifest.measured_processes:
+        body = None
+        if (result := results.get(process.folder)) is not None:
+            body = {**benchmark_tree(result), **machine.processes.get(process.folder, {})}
+            if not manifest.capture_batches:  # else its first CUDA call is not known
+                body |= _startup(process, result, analysed[process.folder].journal)
+        yield f"{process.folder}/{BENCHMARK_NAME}", body
+
+
+def _startup(process: ProcessRecord, result: ProcessResult, journal: RecorderJournal | None) -> Tree:
     if process.start_unix_ns is None or process.folder != process.launched_folder:
         return {}
-    result = analysed.result
-    found = startup(
-        process.start_unix_ns, analysed.journals.main, result.loops, result.first_cuda, clock_is_utc=result.clock_is_utc
-    )
+    started, is_utc = process.start_unix_ns, result.clock_is_utc
+    found = startup(started, journal, result.loops, result.first_cuda, clock_is_utc=is_utc)
     return {"startup": found.to_json()}
 
 
-def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
-    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
-    if not diagnoses:
-        return {}
-    found = RunDiagnosis(agreement(diagnoses))
-    return {"diagnosis": {"unit": "milliseconds", **rounded(asdict(found))}}
-
-
-NOT_EXPLAINED: Mapping[str, PassEvidence] = MappingProxyType({})
-
-
-class ProcessAnalyzer:
-    """Analyses the processes of a run, one at a time; what they share is read once. Raises `UsageError`.
-
-    Attributes:
-        options: how their traces are read.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        manifest: RunManifest,
-        read_as: ReadAs,
-        visit: Visit | None = None,
-        explaining: Mapping[str, PassEvidence] = NOT_EXPLAINED,
-    ) -> None:
-        self.options = read_as.options(manifest)
-        self._explaining = explaining
-        self._visit = visit
-        self._ranks = self._rank_comparison(manifest)
-        self.telemetry = RunTelemetry(run_dir, manifest)
-        self._manifest = manifest
-        self._traces = ProcessTraces(run_dir)
-        self._helpers = Helpers(self._traces, manifest, self.options)
-        self._sharing = GpuSharing(self._traces, manifest)
-
-    def _rank_comparison(self, manifest: RunManifest) -> RankComparison | None:
-        if all(one.measured_self is None or one.measured_self.rank is None for one in manifest.measured_processes):
-            return None
-        from perfharness.runs.ranks import RankComparison  # here, for most runs have no ranks
-
-        return RankComparison(manifest, None if self.options.parallel == "auto" else self.options.parallel)
-
-    def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
-        """What a process left, and what was found; None where it left no trace that can be read."""
-        traces, telemetry = self._traces, self.telemetry
-        path = process.trace_path(traces.run_dir)
-        if path is None:
-            return None, _no_trace(self._manifest, process)
-        journals, host_probe = traces.journals(process), traces.host_probe(process)
-        try:
-            others = self._sharing.others_of(process)
-            opened = analyze_opened(
-                traces.open(process),
-                self.options,
-                journals,
-                evidence_of=partial(self._evidence, process, others),
-                profiling=self._explaining.get(process.folder),
-                host_probe=host_probe,
-                machine=machine_clock(self._manifest),
-                throttling=telemetry.throttling(process),
-                gpu_work_on=None if telemetry.log is None else process.used_gpus,
-                visit=partial(self._see, process),
-            )
-        except TraceError as error:
-            unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
-            return None, [unreadable]
-        result = opened.result
-        self._helpers.note(process, runs_batches=bool(result.loops))
-        own = without_consequences(result.findings, ended_well=process.ended == "ok")
-        own = [*self._helpers.expected(process, own), *not_sampled(host_probe)]
-        if result.diagnosis is not None and process.folder in self._explaining:
-            own += diagnosis_findings(result.diagnosis)
-        findings = [replace(finding, process=process.folder) for finding in own]
-        return Analysed(result, opened.trace_meta, journals, opened.evidence, size_of(path)), findings
-
-    def helpers_of(self, results: Collection[str]) -> frozenset[str]:
-        """Of the processes that were analysed, by their folders, those that work for others."""
-        processes = (one for one in self._manifest.measured_processes if one.folder in results)
-        return frozenset(one.folder for one in processes if self._helpers.is_helper(one))
-
-    def _evidence(
-        self, process: ProcessRecord, others: Callable[[Trace], OtherProcesses], analysis: Analysis
-    ) -> PassEvidence:
-        quota, meta = self.telemetry.cpu_quota(process), analysis.trace.meta
-        if quota is not None:
-            start = meta.session_start_unix_ns
-            quota = None if start is None else quota.moved(-start)
-        return find_evidence(Pass(analysis, others(analysis.trace), self._supply(process), quota))
-
-    def _supply(self, process: ProcessRecord) -> CpuSupply:
-        """The CPUs of a process, and the launched processes that were given the same ones."""
-        every = {one.folder: one for one in self._manifest.processes}
-        launched = every.get(process.launched_folder)
-        if launched is None:
-            return CpuSupply()
-        mine = [one for one in every.values() if _cpus(one) == _cpus(launched)]
-        threads = [one.runnable_threads for one in mine if one.runnable_threads is not None]
-        return CpuSupply(launched.cpus_allowed, len(mine), sum(threads) if len(threads) == len(mine) else None)
-
-    def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
-        if self._ranks is not None:
-            self._ranks.visit(process, analysis)
-        if self._visit is not None:
-            self._visit(process.folder, analysis)
-
-    def compare_ranks(self) -> RunRanks | None:
-        """The ranks of the run side by side, those too that were not analysed; None where there are not two."""
-        if self._ranks is None or self._manifest.explaining:
-            return None  # what the measured pass shows counts: this one slows ranks down unevenly
-        for process in self._ranks.unseen():
-            with contextlib.suppress(TraceError):
-                trace = on_utc(self._traces.open(process), machine_clock(self._manifest))
-                self._ranks.visit(process, Analysis(trace, self.options))
-        return self._ranks.compare()
-
-
-def not_sampled(recorded: RecordedProbe | None) -> list[Finding]:
-    """Why a process has no samples; none where it has some, or was not to have any."""
-    if recorded is None or len(recorded.probe.samples) or not recorded.probe.missing:
-        return []
-    message = f"No Python stacks were sampled, so functions and lines are not named: {recorded.probe.missing[0]}"
-    return [Finding("not-sampled", Severity.NOTE, message)]
-
-
-def _cpus(process: ProcessRecord) -> str | None:
-    return None if process.placement is None else process.placement.cpus
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The result of a trace; `evidence`: what its diagnosis rests on, None where it was not asked for."""
-
-    result: ProcessResult
-    trace_meta: TraceMeta
-    evidence: PassEvidence | None
+def _write(run_dir: Path, files: Iterable[tuple[str, Tree | None]]) -> str | None:
+    """Write result files by name, or remove them (None). Returns why that failed; the results are still shown."""
+    try:
+        for name, body in files:
+            path, written = run_dir / name, []
+            if body is None:
+                path.unlink(missing_ok=True)
+            else:
+                written = write_json(path, body)
+            if path.with_name(RANGES_NAME) not in written:
+                path.with_name(RANGES_NAME).unlink(missing_ok=True)
+    except (OSError, ResultError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        reason = reason_of(cause) if isinstance(cause, OSError) else str(error)
+        return f"the results could not be written into {run_dir} ({reason})"
+    return None
 
 
 def analyze_trace(
@@ -510,123 +352,17 @@ def analyze_trace(
     *,
     with_diagnosis: bool = True,
     visit: Callable[[Analysis], None] | None = None,
-) -> Opened:
-    """The result of one trace file, all of its processes together.
+) -> TraceResult:
+    """The result of one trace file, all of its processes together. Raises `TraceError`.
 
     Args:
-        with_diagnosis: diagnose it, which takes time of its own.
-        visit: sees the analysis before it is released.
+        with_diagnosis: diagnose it, which takes as long as all the rest.
+        visit: gets the analysis before it is released.
     """
-    journals = journals_of(path)
-    trace = open_trace(path, parents=journals.parents, with_details=with_diagnosis)
-    return analyze_opened(
-        trace,
-        options,
-        journals,
-        evidence_of=(lambda analysis: find_evidence(Pass(analysis))) if with_diagnosis else None,
-        host_probe=host_probe_of(path) if with_diagnosis else None,
-        visit=visit,
-    )
-
-
-def analyze_opened(
-    trace: Trace,
-    options: AnalysisOptions,
-    journals: Journals,
-    *,
-    evidence_of: Callable[[Analysis], PassEvidence] | None,
-    profiling: PassEvidence | None = None,
-    host_probe: RecordedProbe | None = None,
-    machine: ClockTieRecord | None = None,
-    throttling: Throttling | None = None,
-    gpu_work_on: Sequence[str] | None = None,
-    visit: Callable[[Analysis], None] | None = None,
-) -> Opened:
-    """The result of one trace, checked against the recorders' counts where these exist.
-
-    Args:
-        trace, options: the trace and how to read it.
-        journals: what the recorders counted.
-        evidence_of: what the diagnosis rests on; None: leave it out, which takes time of its own.
-        profiling: what the profiling pass of the process shows; None: there is none.
-        host_probe: what was sampled of the process.
-        machine: UTC against the monotonic clock, as sampled during the run.
-        throttling: when the clocks of the process's GPU were throttled; None: not known.
-        gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
-        visit: sees the analysis before it is released.
-    """
-    trace = on_utc(trace, machine)
-    analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
-    evidence = None if evidence_of is None else evidence_of(analysis)  # first: it takes the most memory
-    result = tabulate(analysis, throttling)
-    checked = with_checks(result.findings, journals.findings(trace))
-    result = replace(
-        result,
-        findings=[*checked, *drift_findings(analysis), *clock_findings(trace.meta.clock)],
-        first_cuda=first_cuda(trace),
-        diagnosis=None if evidence is None else diagnose(evidence, profiling),
-        gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
-    )
+    source = bare_trace(path)
+    analysis = analysis_on_utc(source, options, None, with_details=with_diagnosis)
+    evidence = find_evidence(Pass(analysis)) if with_diagnosis else None
+    result = result_of(analysis, source.journals, evidence)
     if visit is not None:
         visit(analysis)
-    return Opened(result, trace.meta, evidence)
-
-
-def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
-    is_explained = any(
-        finding.process in (process.folder, process.launched_folder) and finding.severity == Severity.ERROR
-        for finding in manifest.findings
-    )
-    if process.ended == "cut_off":
-        message = "The process left no trace, or one that was not exported before the launcher was killed."
-        return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
-    if is_explained or process.ended != "ok":
-        return []
-    if manifest.tracer.kind == "none":
-        why = "the run was not traced (--tracer none)"
-        return [Finding("not-traced", Severity.WARNING, f"There are no times: {why}.", process=process.folder)]
-    return [
-        Finding(
-            "trace-missing",
-            Severity.ERROR,
-            "The process ended well and left no trace.",
-            "See its stderr.log, and `perfharness doctor`.",
-            process.folder,
-        )
-    ]
-
-
-def _without_trace(manifest: RunManifest, analysed: Container[str]) -> dict[str, str]:
-    """Processes whose part of the run is not known."""
-    lost = [process.folder for process in manifest.measured_processes if process.folder not in analysed]
-    return dict.fromkeys(lost, "it left no trace that can be read")
-
-
-def _failed(manifest: RunManifest) -> dict[str, str]:
-    """How processes failed; those too that did not end by themselves, where others did."""
-    some_ended_well = any(process.ended == "ok" for process in manifest.processes)
-    return {
-        process.folder: f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
-        if process.ended == "failed"
-        else f"the process did not end by itself ({process.ended.replace('_', ' ')})"
-        for process in manifest.processes
-        if process.ended == "failed" or (some_ended_well and process.ended != "ok")
-    }
-
-
-def _included(
-    manifest: RunManifest, results: dict[str, ProcessResult]
-) -> tuple[dict[str, ProcessResult], list[Finding]]:
-    """Results that the mean is made of: those of processes that ended well, or, where none did, all there are."""
-    well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
-    included = {folder: result for folder, result in results.items() if folder in well}
-    excluded = sorted(set(results) - set(included))
-    if not excluded:
-        return included, []
-    if included:
-        message = (
-            f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
-        )
-        return included, [Finding("mean-without-failed", Severity.WARNING, message)]
-    message = "No process ended well; the mean is made of what their traces hold up to the end."
-    return results, [Finding("mean-of-failed", Severity.ERROR, message)]
+    return TraceResult(result, analysis.trace.meta, evidence, source.journals.own, path.stat().st_size)

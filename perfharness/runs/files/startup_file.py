@@ -7,10 +7,10 @@ from typing import Any
 
 from perfharness.analysis.stages.startup import startup
 from perfharness.errors import ResultError
-from perfharness.files import read_regular
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import BENCHMARK_NAME, ProcessRecord
 from perfharness.runs.files.json_files import read_results
+from perfharness.runs.files.process_traces import read_journal
 
 
 def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
@@ -22,8 +22,5 @@ def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
         analysed = None
     if analysed is not None or process.start_unix_ns is None:
         return analysed
-    try:
-        journal = RecorderJournal.model_validate_json(read_regular(folder / JOURNAL_NAME, follow=False))
-    except (OSError, ValueError):
-        return None
-    return startup(process.start_unix_ns, journal).to_json()
+    journal = read_journal(folder / JOURNAL_NAME)
+    return startup(process.start_unix_ns, journal).to_json() if isinstance(journal, RecorderJournal) else None

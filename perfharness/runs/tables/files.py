@@ -51,11 +51,12 @@ def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], li
     Of several processes, one whose trace cannot be read is left out, with a finding. Raises `ResultError` where no
     trace can be read, `TraceError` where the only trace cannot be read.
     """
-    if all(process.trace_path is None for process in run.processes):
-        raise ResultError(f"{run.path} holds no trace, so no tables; see its manifest and stderr.log files.")
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
-    for process in run.processes:
+    traced = [process for process in run.processes if process.trace_path is not None]
+    if not traced:
+        raise ResultError(f"{run.path} holds no trace, so no tables; see its manifest and stderr.log files.")
+    for process in traced:
         if len(run.processes) > 1 and (problem := process.problem()) is not None:
             findings.append(problem)
             continue

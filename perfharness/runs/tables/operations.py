@@ -20,7 +20,7 @@ from perfharness.model.trace import (
     pid_of,
     tid_of,
 )
-from perfharness.runs.tables.batches import StagePaths
+from perfharness.runs.tables.batches import path_texts
 from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, unknown_is_null
 
 Columns = dict[str, pa.Array]
@@ -112,7 +112,6 @@ def _call_columns(analysis: Analysis, at: Int64) -> Columns:
     stage[has_call] = stage_of_calls(stages, trace.api, call[has_call])
     has_stage = stage >= 0
     batch = np.where(has_stage, _append(analysis.stage_times.batch)[stage], NO_PARENT)
-    paths = StagePaths.of(stages)
     call_start, call_end = _append(trace.api.start_ns)[call], _append(trace.api.end_ns)[call]
     return {
         "call": names_of(_append(trace.api.name)[call], trace.names),
@@ -121,7 +120,7 @@ def _call_columns(analysis: Analysis, at: Int64) -> Columns:
         "call_duration_ns": nullable(call_end - call_start, ~has_call),
         "launch_latency_ns": nullable(trace.operations.start_ns[at] - call_start, ~has_call),
         "recorder": names_of(_append(stages.owner)[stage], stages.owners),
-        "path": names_of(_append(paths.code)[stage], paths.texts),
+        "path": names_of(_append(stages.paths.code)[stage], path_texts(stages)),
         "range_id": nullable(_append(analysis.table.ranges.row[stages.index])[stage], ~has_stage),
         "batch_index": nullable(_append(stages.batch_index)[batch], batch < 0),
         "warmup": nullable(np.append(analysis.stage_times.warmup, False)[stage], ~has_stage),

@@ -87,6 +87,8 @@ def test_what_was_planted_is_found_with_its_length(name: str, tmp_path: Path) ->
     assert (part.reason, part.stage, part.name) == (reason, "infer", what)
     assert part.ms == pytest.approx(extra, abs=0.6)
     assert request.rest_ms == pytest.approx(0.0, abs=0.1)
+    (took,) = ((one.slow_ms, one.typical_ms) for one in request.stages if one.stage == "infer")
+    assert took == pytest.approx((7 + extra, 7), abs=0.1)
     if part.samples is not None:
         assert (part.samples, part.where and part.where.file) == (20, "/app/main.py")
     if text == EXTRA_COPY:

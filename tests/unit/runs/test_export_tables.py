@@ -74,10 +74,12 @@ def test_an_arrow_file_can_be_mapped(tmp_path: Path) -> None:
 
 
 def test_tables_of_plain_nvtx(tmp_path: Path) -> None:
-    command = ["export", str(GOLDEN / "threads.sqlite"), "--table", "batches"]
-    options = ["--domain", "nvtx", "--batch-pattern", "worker_(\\d)"]
-    assert run([*command, *options, "-o", str(tmp_path / "b.parquet")]) == 0
+    """A trace alone goes into a Parquet file of its ranges by the ending."""
+    trace, options = str(GOLDEN / "threads.sqlite"), ["--domain", "nvtx", "--batch-pattern", "worker_(\\d)"]
+    assert run(["export", trace, "--table", "batches", *options, "-o", str(tmp_path / "b.parquet")]) == 0
     assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["batch_index"].to_pylist() == [0, 1, 2]
+    assert run(["export", trace, "-o", str(tmp_path / "r.parquet")]) == 0
+    assert "parent_id" in pyarrow.parquet.read_table(tmp_path / "r.parquet").column_names
 
 
 def test_a_process_whose_trace_is_damaged_does_not_take_the_others_with_it(

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 import perfharness
 from perfharness.boot.ranks import ancestors, outer_rank, rank_facts
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
-from perfharness.model.manifest import ProcessRecord
-from perfharness.runs.files.run_folder import analyze_run, read_manifest
-from perfharness.trace.processes import find_processes
-from perfharness_launcher.children import unfollowed, with_measured
+from perfharness.model.manifest import MeasuredProcess, RunManifest, TracerRecord
+from perfharness_launcher.children import unfollowed
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -53,17 +50,22 @@ def shared_trace(folder: Path, ranges: dict[int, list[tuple[int, int | None]]]) 
     builder.write(folder / "trace.sqlite")
 
 
-def listed(record: ProcessRecord) -> list[tuple[str, int, int | None]]:
-    assert record.measured is not None
-    return [(one.folder.removeprefix(FOLDER), one.pid, one.rank) for one in record.measured]
+def arranged(run_dir: Path) -> list[MeasuredProcess]:
+    """The measured processes of a run whose launcher was killed before it looked for them."""
+    record = process(0, pid=LAUNCHED, ended="cut_off", trace=None)
+    manifest = manifest_of(record, complete=False, warmup_batches=0, tracer=TracerRecord(kind="nsys"))
+    (run_dir / "manifest.json").write_text(manifest.model_dump_json())
+    perfharness.analyze(run_dir)
+    return RunManifest.model_validate_json((run_dir / "manifest.json").read_text()).processes[0].measured
 
 
-def launched(**changes: Any) -> ProcessRecord:
-    return process(0, pid=LAUNCHED, **changes)
+def listed(run_dir: Path) -> list[tuple[str, int, int | None]]:
+    return [(one.folder.removeprefix(FOLDER), one.pid, one.rank) for one in arranged(run_dir)]
 
 
-def arranged(run_dir: Path, **changes: Any) -> ProcessRecord:
-    return with_measured(run_dir, launched(**changes), share_trace=True)
+def result(run_dir: Path, name: str) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads((run_dir / FOLDER / name / "benchmark.json").read_text())
+    return tree
 
 
 # ---- which, and under what name ----
@@ -79,28 +81,24 @@ def test_ranks_and_their_workers(tmp_path: Path) -> None:
     journal(folder, "recorder_31.json", 31, 1, [30, 20, LAUNCHED, 1], rank=rank(0), started_unix_ns=UTC + 9)
     journal(folder, "recorder_41.json", 41, 1, [21, LAUNCHED, 1], rank=rank(1), started_unix_ns=UTC + 8)
     journal(folder, "recorder_51.json", 51, 0, [21, LAUNCHED, 1], rank=rank(1), started_unix_ns=UTC + 7)
-    spans = {20: [(0, 1), (2, 3)], 21: [(0, 1), (2, 3)], 31: [(1, 2)], 41: [(1, 2)]}
-    shared_trace(folder, {pid: list(found) for pid, found in spans.items()})
-    record = arranged(tmp_path)
-    assert listed(record) == [("/rank_0", 20, 0), ("/rank_1", 21, 1), ("/child_0", 41, None), ("/child_1", 31, None)]
-    assert record.measured is not None
-    first = record.measured[0]
+    shared_trace(folder, {20: [(0, 1), (2, 3)], 21: [(0, 1), (2, 3)], 31: [(1, 2)], 41: [(1, 2)]})
+    expected = [("/rank_0", 20, 0), ("/rank_1", 21, 1), ("/child_0", 41, None), ("/child_1", 31, None)]
+    assert listed(tmp_path) == expected
+    measured = arranged(tmp_path)  # again, of what is arranged
+    assert [one.pid for one in measured] == [pid for _, pid, _ in expected]
+    first = measured[0]
     assert (first.world_size, first.local_rank, first.rank_source, first.parent_pid) == (2, 0, "RANK", LAUNCHED)
-    assert {one.trace for one in record.measured} == {"trace.sqlite"}
-    for one in record.measured:
+    assert {one.trace for one in measured} == {"trace.sqlite"}
+    for one in measured:
         assert json.loads((tmp_path / one.folder / "recorder.json").read_text())["pid"] == one.pid
-    assert arranged(tmp_path) == record  # again, of what is arranged
-    assert ProcessRecord.model_validate_json(record.model_dump_json()) == record
 
 
 def test_itself_comes_first_and_nothing_measured_is_itself(tmp_path: Path) -> None:
     shared_trace(tmp_path / FOLDER, {22: [(0, 1)], LAUNCHED: [(5, 6)], 21: [(1, 2)]})
-    record = arranged(tmp_path)
-    assert listed(record) == [("", LAUNCHED, None), ("/child_0", 22, None), ("/child_1", 21, None)]
-    assert record.measured is not None
-    assert [one.started_ns for one in record.measured] == [UTC + 5 * MS, UTC, UTC + MS]
+    assert listed(tmp_path) == [("", LAUNCHED, None), ("/child_0", 22, None), ("/child_1", 21, None)]
+    assert [one.started_ns for one in arranged(tmp_path)] == [UTC + 5 * MS, UTC, UTC + MS]
     shared_trace(tmp_path / "other" / FOLDER, {})
-    assert listed(arranged(tmp_path / "other")) == [("", LAUNCHED, None)]
+    assert listed(tmp_path / "other") == [("", LAUNCHED, None)]
 
 
 def test_workers_of_a_rank_that_measured_nothing_are_no_ranks(tmp_path: Path) -> None:
@@ -108,41 +106,49 @@ def test_workers_of_a_rank_that_measured_nothing_are_no_ranks(tmp_path: Path) ->
     for pid in (31, 32):
         journal(folder, f"recorder_{pid}.json", pid, 1, [20, LAUNCHED], rank=rank(0))
     journal(folder, "recorder_33.json", 33, 1, [21, LAUNCHED], rank=rank(1))
-    record = arranged(tmp_path, trace=None)
-    assert listed(record) == [("/rank_1", 33, 1), ("/child_0", 31, None), ("/child_1", 32, None)]
+    assert listed(tmp_path) == [("/rank_1", 33, 1), ("/child_0", 31, None), ("/child_1", 32, None)]
 
 
 def test_children_in_the_order_of_their_start(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
     for pid, stamp in {21: 9, 22: 3, 23: 1, 24: 3}.items():
-        journal(folder, f"recorder_{pid}.json", pid, 1, [LAUNCHED], started_unix_ns=UTC + stamp)
-    record = arranged(tmp_path, trace=None)
-    assert [pid for _, pid, _ in listed(record)] == [23, 22, 24, 21]
-    assert arranged(tmp_path, trace=None) == record
+        journal(tmp_path / FOLDER, f"recorder_{pid}.json", pid, 1, [LAUNCHED], started_unix_ns=UTC + stamp)
+    for _ in range(2):
+        assert [pid for _, pid, _ in listed(tmp_path)] == [23, 22, 24, 21]
 
 
 def test_one_process_with_another_pid_in_its_container(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
-    journal(folder, "recorder.json", 7, 1, [1])
-    shared_trace(folder, {4711: [(0, 1)]})
-    record = arranged(tmp_path)
-    assert listed(record) == [("/child_0", 7, None)]
-    manifest = manifest_of(record)
-    result = analyze_run(tmp_path, manifest).results[f"{FOLDER}/child_0"]
-    assert result.mean_data["toy"]["batch"]["batches"] == 1
-    assert not [one for one in result.findings if one.code.startswith("trace-missing")]
+    journal(tmp_path / FOLDER, "recorder.json", 7, 1, [1])
+    shared_trace(tmp_path / FOLDER, {4711: [(0, 1)]})
+    assert listed(tmp_path) == [("/child_0", 7, None)]
+    found = result(tmp_path, "child_0")
+    assert found["mean_data"]["toy"]["batch"]["batches"] == 1
+    assert not [one for one in found["meta"]["findings"] if one["code"].startswith("trace-missing")]
 
 
 def test_ranges_that_were_counted_and_are_nowhere(tmp_path: Path) -> None:
     """The process is listed all the same, and what it lacks is an error of its own."""
-    folder = tmp_path / FOLDER
-    journal(folder, "recorder_21.json", 21, 5, [LAUNCHED])
-    shared_trace(folder, {LAUNCHED: [(0, 1)]})
-    manifest = manifest_of(arranged(tmp_path), warmup_batches=0)
-    assert [one.folder for one in manifest.measured_processes] == [FOLDER, f"{FOLDER}/child_0"]
-    findings = analyze_run(tmp_path, manifest).findings
-    assert "trace-missing-ranges" in {one.code for one in findings if one.process == f"{FOLDER}/child_0"}
-    assert "trace-missing-ranges" not in {one.code for one in findings if one.process == FOLDER}
+    journal(tmp_path / FOLDER, "recorder_21.json", 21, 5, [LAUNCHED])
+    shared_trace(tmp_path / FOLDER, {LAUNCHED: [(0, 1)]})
+    assert listed(tmp_path) == [("", LAUNCHED, None), ("/child_0", 21, None)]
+    codes = {name: {one["code"] for one in result(tmp_path, name)["meta"]["findings"]} for name in ("", "child_0")}
+    assert "trace-missing-ranges" in codes["child_0"]
+    assert "trace-missing-ranges" not in codes[""]
+
+
+def test_what_makes_a_process_a_measured_one(tmp_path: Path) -> None:
+    """GPU work without a range does; the start-up's ranges, marks and the interpreter lock do not."""
+    builder = TraceBuilder()
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC)
+    builder.kernel((40, 50), (60, 90), pid=20)
+    builder.range("load", 0, 10, pid=21, tid=21, domain="perfharness.startup")
+    builder.mark("x", 5, pid=22, tid=22)
+    builder.range("Holding GIL", 0, 10, pid=23, tid=23, domain="GIL Trace")
+    builder.range("stage", 30, 40, pid=24, tid=24)
+    builder.range("stage", 20, 40, pid=24, tid=24, domain="mine")
+    builder.range("load", 0, 10, pid=24, tid=24, domain="perfharness.startup")
+    (tmp_path / FOLDER).mkdir()
+    builder.write(tmp_path / FOLDER / "trace.sqlite")
+    assert [(one.pid, one.started_ns) for one in arranged(tmp_path)] == [(24, UTC + 20), (20, UTC + 60)]
 
 
 @pytest.mark.parametrize("tracer", ["embedded", "nsys"])
@@ -160,30 +166,22 @@ def test_interpreters_that_could_not_be_followed(tmp_path: Path, tracer: str) ->
 
 def test_each_process_has_its_rows_and_its_own_end(tmp_path: Path) -> None:
     """Pid 21 was killed in its second batch, long before the others were done."""
-    folder = tmp_path / FOLDER
-    shared_trace(folder, {20: [(0, 10), (10, 90)], 21: [(0, 4), (5, None)]})
-    manifest = manifest_of(arranged(tmp_path), warmup_batches=0)
-    (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
-    summary = analyze_run(tmp_path, read_manifest(tmp_path))
-    assert list(summary.results) == [f"{FOLDER}/child_0", f"{FOLDER}/child_1"]
-    times = {name: one.mean_data["toy"]["batch"]["cpu_time"] for name, one in summary.results.items()}
-    assert times == {f"{FOLDER}/child_0": 45.0, f"{FOLDER}/child_1": 4.0}
-    assert summary.mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == 3
+    shared_trace(tmp_path / FOLDER, {20: [(0, 10), (10, 90)], 21: [(0, 4), (5, None)]})
+    assert listed(tmp_path) == [("/child_0", 20, None), ("/child_1", 21, None)]
+    times = [result(tmp_path, name)["mean_data"]["toy"]["batch"]["cpu_time"] for name in ("child_0", "child_1")]
+    assert times == [45.0, 4.0]
+    mean = json.loads((tmp_path / "benchmark_mean.json").read_text())
+    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == 3
     run = perfharness.open_run(tmp_path)
     assert [(one.name, one.measured and one.measured.pid) for one in run.processes] == [
         (f"{FOLDER}/child_0", 20), (f"{FOLDER}/child_1", 21),
     ]  # fmt: skip
     assert run.ranges()["pid"].to_pylist() == [20, 20, 21, 21]
-    child = perfharness.open_run(tmp_path / FOLDER / "child_1")
-    assert child.ranges()["pid"].to_pylist() == [21, 21]
+    assert perfharness.open_run(tmp_path / FOLDER / "child_1").ranges()["pid"].to_pylist() == [21, 21]
     assert perfharness.open_run(tmp_path / FOLDER).ranges().num_rows == 4
-    written = json.loads((tmp_path / FOLDER / "child_1" / "benchmark.json").read_text())["meta"]
+    written = result(tmp_path, "child_1")["meta"]
     assert (written["process"]["pid"], written["process"]["rank"]) == (21, None)
     assert written["sources"]["trace"] == "../trace.sqlite"
-    assert run_cli(["compare", str(tmp_path / FOLDER / "child_0"), str(tmp_path / FOLDER / "child_1")]) == 0
-
-
-# ---- the manifest ----
 
 
 @pytest.mark.parametrize(
@@ -197,30 +195,29 @@ def test_each_process_has_its_rows_and_its_own_end(tmp_path: Path) -> None:
         {"trace": "child_0/.hidden"},
     ],
 )
-def test_a_manifest_leads_nowhere_else(changes: dict[str, str]) -> None:
+def test_a_manifest_leads_nowhere_else(tmp_path: Path, changes: dict[str, str]) -> None:
     one = {"folder": f"{FOLDER}/child_0", "launched_index": 0, "pid": 1, "trace": "child_0/trace.sqlite"}
-    with pytest.raises(ValidationError):
-        manifest_of(ProcessRecord.model_validate({**launched().model_dump(), "measured": [{**one, **changes}]}))
-
-
-def test_a_manifest_of_an_earlier_version_has_all_in_one(tmp_path: Path) -> None:
-    shared_trace(tmp_path / FOLDER, {20: [(0, 10)], LAUNCHED: [(0, 4)]})
-    manifest = manifest_of(launched())
-    assert manifest.measured_processes == manifest.processes
-    assert analyze_run(tmp_path, manifest).results[FOLDER].mean_data["toy"]["batch"]["batches"] == 2
+    tree = json.loads(manifest_of(process(0)).model_dump_json())
+    tree["processes"][0]["measured"] = [{**one, **changes}]
+    (tmp_path / "manifest.json").write_text(json.dumps(tree))
+    assert run_cli(["analyze", str(tmp_path)]) == 1
 
 
 # ---- what a process says of itself ----
 
 
-def test_the_rank_of_a_process() -> None:
-    assert rank_facts({}) is None
-    torch = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
-    assert rank_facts(torch) == {"rank": 3, "local_rank": 1, "world_size": 8, "source": "RANK"}
-    mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    of_mpi = {"rank": 0, "local_rank": None, "world_size": 2, "source": "OMPI_COMM_WORLD_RANK"}
-    assert rank_facts(mpi) == of_mpi
-    assert rank_facts({"RANK": "first"}) is None
+@pytest.mark.parametrize(
+    ("environment", "facts"),
+    [
+        ({}, None),
+        ({"RANK": "first"}, None),
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, (3, 1, 8, "RANK")),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, None, 2, "OMPI_COMM_WORLD_RANK")),
+    ],
+)
+def test_the_rank_of_a_process(environment: dict[str, str], facts: tuple[Any, ...] | None) -> None:
+    keys = ("rank", "local_rank", "world_size", "source")
+    assert rank_facts(environment) == (None if facts is None else dict(zip(keys, facts, strict=True)))
 
 
 def test_the_rank_of_the_launch_itself_is_none_of_its_processes() -> None:
@@ -238,19 +235,3 @@ def test_the_processes_above_begin_with_the_parent() -> None:
     above = ancestors()
     assert above[0] == os.getppid()
     assert above[-1] in (0, 1) or len(above) == 1
-
-
-def test_what_makes_a_process_a_measured_one(tmp_path: Path) -> None:
-    """GPU work without a range does; the start-up's ranges, marks and the interpreter lock do not."""
-    builder = TraceBuilder()
-    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC)
-    builder.kernel((40, 50), (60, 90), pid=20)
-    builder.range("load", 0, 10, pid=21, tid=21, domain="perfharness.startup")
-    builder.mark("x", 5, pid=22, tid=22)
-    builder.range("Holding GIL", 0, 10, pid=23, tid=23, domain="GIL Trace")
-    builder.range("stage", 30, 40, pid=24, tid=24)
-    builder.range("stage", 20, 40, pid=24, tid=24, domain="mine")
-    builder.range("load", 0, 10, pid=24, tid=24, domain="perfharness.startup")
-    builder.write(tmp_path / "trace.sqlite")
-    found = find_processes(tmp_path / "trace.sqlite")
-    assert [(one.pid, one.first_unix_ns) for one in found] == [(24, UTC + 20), (20, UTC + 60)]

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 import perfharness
-from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
-from perfharness.runs.files.run_folder import analyze_trace
+from perfharness.runs.analyze import AnalyzedTraces
 from perfharness.runs.run import TABLES
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
@@ -58,7 +57,9 @@ def test_one_row_for_each_stage_of_a_batch(tmp_path: Path) -> None:
 def test_stages_and_batches_agree_with_benchmark_json(name: str) -> None:
     """The means over the rows of a path are the numbers of `mean_data`."""
     path = GOLDEN / f"{name}.sqlite"
-    result = analyze_trace(path, AnalysisOptions()).result
+    analyzed = perfharness.analyze(path)
+    assert isinstance(analyzed, AnalyzedTraces)
+    (result,) = analyzed.results.values()
     run = perfharness.open_run(path)
     keys = {"cpu_time": "duration_ns", "gpu_time": "gpu_duration_ns", "gpu_busy_time": "gpu_busy_ns"}
     compared = 0
@@ -211,15 +212,15 @@ def test_benchmark_and_findings_of_a_run(tmp_path: Path) -> None:
     assert [finding.to_json() for finding in run.findings] == run.benchmark["meta"]["findings"]
 
 
-def test_a_process_without_a_trace_has_no_rows(tmp_path: Path) -> None:
+def test_a_process_without_a_trace_has_no_tables(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite")
     run_folder(folder, process_record(0), process_record(1, trace=None, ended="failed"))
     run = perfharness.open_run(folder)
-    assert [process.table("batches").num_rows for process in run.processes] == [3, 0]
     for name in TABLES:
-        assert run.processes[1].table(name).schema == run.processes[0].table(name).schema
-        assert run.table(name).num_rows == run.processes[0].table(name).num_rows
+        assert run.table(name).equals(run.processes[0].table(name))
+    with pytest.raises(ResultError, match="proc_1_gpu_0"):
+        run.processes[1].table("batches")
     assert run.processes[1].session_start_unix_ns is None
 
 

@@ -10,9 +10,10 @@ from perfharness.host_probe import sample_file
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.manifest import MeasuredProcess, ProcessRecord
 from perfharness.model.trace import PID_SHIFT
-from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import traces_of
 from perfharness.trace.host_samples import read_host_probe
 from tests.support.sample_files import MS, new_file, recorded_in
+from tests.unit.run_records import manifest_of
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,11 @@ def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Pa
     write_file(tmp_path / folder / "host_samples.log", 100, "serve")
     record = ProcessRecord(
         index=0, gpu_index=0, folder=folder, command=["p"], pid=100, ended="ok", trace="trace.sqlite",
-        measured=[MeasuredProcess(folder=folder, launched_index=0, pid=100)],
+        measured=[MeasuredProcess(folder=folder, launched_index=0, pid=100, trace="trace.sqlite")],
     )  # fmt: skip
-    alone = ProcessTraces(tmp_path).host_probe(record)
+    alone = traces_of(tmp_path, manifest_of(record))[folder].host_probe
     write_file(tmp_path / folder / "host_samples_200.log", 200, "decode")
-    both = ProcessTraces(tmp_path).host_probe(record)
+    both = traces_of(tmp_path, manifest_of(record))[folder].host_probe
     assert alone is not None
     assert both is not None
     assert alone.probe.together is None

@@ -1,1 +1,0 @@
-"""Result models as text on a terminal."""

@@ -1,0 +1,172 @@
+"""The result of one trace: of a measured process of a run, or of a bare trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.diagnosis import CpuSupply, Pass, PassEvidence, diagnose, find_evidence
+from perfharness.analysis.diagnosis.cpu_supply import CpuQuota
+from perfharness.analysis.energy.work import gpu_work
+from perfharness.analysis.metrics.clocks import Throttling
+from perfharness.analysis.stages.checks import with_checks
+from perfharness.analysis.stages.startup import first_cuda
+from perfharness.analysis.stages.tree import tabulate
+from perfharness.analysis.stages.warmup import drift_findings
+from perfharness.analysis.timeline.clock import clock_findings
+from perfharness.errors import TraceError
+from perfharness.model.findings import Finding, Severity, without_consequences
+from perfharness.model.host_samples import HostProbe
+from perfharness.model.journal import RecorderJournal
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import ProcessResult
+from perfharness.model.trace import TraceMeta
+from perfharness.runs.clocks import machine_clock
+from perfharness.runs.explain import diagnosis_findings
+from perfharness.runs.files.process_traces import Journals, analysis_on_utc, traces_of
+from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.telemetry import RunTelemetry
+
+if TYPE_CHECKING:
+    from perfharness.runs.ranks import RankComparison
+
+OnAnalysis = Callable[[str, Analysis], None]
+"""Gets the analysis of a process by its folder. It is called while the trace is loaded: only one is at a time."""
+
+
+@dataclass(frozen=True)
+class TraceResult:
+    """The result of a trace; `evidence`: what its diagnosis rests on, None if it was not asked for."""
+
+    result: ProcessResult
+    trace_meta: TraceMeta
+    evidence: PassEvidence | None
+    journal: RecorderJournal | None
+    trace_bytes: int
+
+
+def result_of(
+    analysis: Analysis,
+    journals: Journals,
+    evidence: PassEvidence | None,
+    *,
+    profiling: PassEvidence | None = None,
+    throttling: Throttling | None = None,
+    gpu_uuids: Sequence[str] | None = None,
+) -> ProcessResult:
+    """The result of a trace, checked against its journals.
+
+    Args:
+        evidence: of this pass; None: no diagnosis.
+        profiling: of the profiling pass; None: there is none.
+        throttling: when the clocks of its GPUs were throttled; None: not known.
+        gpu_uuids: GPUs whose busy times telemetry needs; None: there is no telemetry.
+    """
+    result = tabulate(analysis, throttling)
+    checked = with_checks(result.findings, journals.findings(analysis.trace))
+    return replace(
+        result,
+        findings=[*checked, *drift_findings(analysis), *clock_findings(analysis.trace.meta.clock)],
+        first_cuda=first_cuda(analysis.trace),
+        diagnosis=None if evidence is None else diagnose(evidence, profiling),
+        gpu_work=() if gpu_uuids is None else gpu_work(analysis, gpu_uuids),
+    )
+
+
+class ProcessAnalyzer:
+    """Analyses the processes of a run one at a time; what they share is read once."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        manifest: RunManifest,
+        options: AnalysisOptions,
+        profiling: Mapping[str, PassEvidence],
+        ranks: RankComparison | None,
+        visit: OnAnalysis | None,
+    ) -> None:
+        self.telemetry = RunTelemetry(run_dir, manifest)
+        self._manifest = manifest
+        self._options = options
+        self._profiling = profiling
+        self._ranks = ranks
+        self._visit = visit
+        self._traces = traces_of(run_dir, manifest)
+        self._sharing = GpuSharing(self._traces, manifest)
+
+    def analyze(self, process: ProcessRecord) -> tuple[TraceResult | None, list[Finding]]:
+        """The result of a process, None if it left no trace that can be read; and findings."""
+        source = self._traces[process.folder]
+        if source.path is None:
+            return None, _no_trace(self._manifest, process)
+        try:
+            work_of_others = self._sharing.work_of_others(process)
+            analysis = analysis_on_utc(source, self._options, machine_clock(self._manifest))
+        except TraceError as error:
+            return None, [Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)]
+        others = self._sharing.others(process, analysis.trace, work_of_others)
+        supply, quota = self._cpu_supply(process), self._cpu_quota(process, analysis)
+        evidence = find_evidence(Pass(analysis, others, supply, quota))  # first: it takes the most memory
+        result = result_of(
+            analysis,
+            source.journals,
+            evidence,
+            profiling=self._profiling.get(process.folder),
+            throttling=self.telemetry.throttling(process),
+            gpu_uuids=None if self.telemetry.log is None else process.used_gpus,
+        )
+        if self._ranks is not None:
+            self._ranks.visit(process, analysis)
+        if self._visit is not None:
+            self._visit(process.folder, analysis)
+        findings = without_consequences(result.findings, ended_well=process.ended == "ok")
+        findings += _not_sampled(analysis.host_probe)
+        if result.diagnosis is not None and process.folder in self._profiling:
+            findings += diagnosis_findings(result.diagnosis)
+        one = TraceResult(result, analysis.trace.meta, evidence, source.journals.own, source.path.stat().st_size)
+        return one, [replace(finding, process=process.folder) for finding in findings]
+
+    def _cpu_supply(self, process: ProcessRecord) -> CpuSupply:
+        """The CPUs of a process, and the launched processes that were given the same ones."""
+        launched = next(one for one in self._manifest.processes if one.folder == process.launched_folder)
+        same = [one for one in self._manifest.processes if _cpus(one) == _cpus(launched)]
+        threads = [one.runnable_threads for one in same if one.runnable_threads is not None]
+        return CpuSupply(launched.cpus_allowed, len(same), sum(threads) if len(threads) == len(same) else None)
+
+    def _cpu_quota(self, process: ProcessRecord, analysis: Analysis) -> CpuQuota | None:
+        """The quota of its CPU time, on the clock of its trace."""
+        quota, start = self.telemetry.cpu_quota(process), analysis.trace.meta.session_start_unix_ns
+        return None if quota is None or start is None else quota.moved(-start)
+
+
+def _cpus(process: ProcessRecord) -> str | None:
+    return None if process.placement is None else process.placement.cpus
+
+
+def _not_sampled(probe: HostProbe | None) -> list[Finding]:
+    """Why a process has no samples, if it was to have some."""
+    if probe is None or len(probe.samples) or not probe.missing:
+        return []
+    message = f"No Python stacks were sampled, so functions and lines are not named: {probe.missing[0]}"
+    return [Finding("not-sampled", Severity.NOTE, message)]
+
+
+def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
+    """Why a process has no trace, unless the launcher has given the reason."""
+    if process.ended == "cut_off":
+        message = "The process left no trace, or one that was not exported before the launcher was killed."
+        return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
+    is_explained = any(
+        finding.process in (process.folder, process.launched_folder) and finding.severity == Severity.ERROR
+        for finding in manifest.findings
+    )
+    if is_explained or process.ended != "ok":
+        return []
+    if manifest.tracer.kind == "none":
+        message = "There are no times: the run was not traced (--tracer none)."
+        return [Finding("not-traced", Severity.WARNING, message, process=process.folder)]
+    message, hint = "The process ended well and left no trace.", "See its stderr.log, and `perfharness doctor`."
+    return [Finding("trace-missing", Severity.ERROR, message, hint, process.folder)]
