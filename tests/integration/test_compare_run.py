@@ -94,7 +94,18 @@ def test_a_commit_is_measured_in_turns_with_the_working_tree(
 
 
 def test_an_interrupt_removes_the_worktree(tmp_path: Path, repository: Path) -> None:
-    command = [sys.executable, "-m", "perfharness", "compare", "-o", str(tmp_path / "out"), "--rev", "slow", *FAST.split(), "app.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "perfharness",
+        "compare",
+        "-o",
+        str(tmp_path / "out"),
+        "--rev",
+        "slow",
+        *FAST.split(),
+        "app.py",
+    ]
     python_path = os.pathsep.join(filter(None, (str(repository / "library"), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [*command, str(tmp_path / "seen")],

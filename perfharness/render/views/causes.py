@@ -9,7 +9,7 @@ from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis
 from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Span, Style
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.text import safe_line
-from perfharness.render.views.names import line_of, stage_names
+from perfharness.render.views.names import line_of, shortened, stage_names
 
 MOST_VALUABLE = 3
 """Pieces of advice after a launch; `analyze -v` has them all."""
@@ -38,7 +38,8 @@ def advice_view(diagnoses: Mapping[str, Diagnosis], most: int | None = MOST_VALU
     """
     every = advise(diagnoses)
     shown = every[:most]
-    names = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
+    whole = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)
+    names = {path: shortened(name) for path, name in whole.items()}
     blocks: list[Block] = []
     if shown:
         left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""

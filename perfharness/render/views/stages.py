@@ -9,6 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from perfharness.analysis.diagnosis import StageAgreement
+from perfharness.analysis.stages.checks import MANY_RARE
 from perfharness.analysis.statistics import summarise
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import Path, Statistics, Tree
@@ -22,9 +23,6 @@ MAX_ROWS = 200
 """Stages on a terminal; all are in the JSON files."""
 
 MAX_RANGES = 100
-
-MANY_RARE = 40
-"""More stages that occur in one batch each are one row: their names contain ids."""
 
 LEAST_SHARE_OF_OTHERS = 0.05
 """Of the batch: a shorter stage that another recorder or a library made is in the JSON files only."""
@@ -162,8 +160,7 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
         gpu_busy_per_item=None,
         cpu_share=sum(line.cpu_share or 0.0 for line in rare) if first.cpu_share is not None else None,
         gpu_busy_share=None,
-        reason=f"The names of {len(rare)} stages contain ids, such as {first.path[-1]!r}: give a stage one name, "
-        "or its times cannot be averaged.",
+        reason=None,
     )
     left_out = {line.path for line in rare[1:]}
     return [one if line is first else line for line in lines if line.path not in left_out]
