@@ -71,7 +71,7 @@ class StressPlan:
         return [self.launch.options.script, *self.launch.options.script_arguments] if self.serves else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StressResult:
     """A load test: what was measured, and the run that it was measured in."""
 
@@ -84,6 +84,9 @@ class StressResult:
         ignored = of_no_concern(self.load)
         of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
         return [*self.load.findings, *of_run]
+
+    def __repr__(self) -> str:
+        return f"<StressResult {self.load.target.name}: {self.load.status}>"
 
     def _repr_html_(self) -> str | None:
         return notebook_html(self)

@@ -94,6 +94,9 @@ class BenchSuiteResult(Record):
     complete: bool = True  # every case was tried
     remarks: list[str] = Field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"<BenchSuiteResult {self.name}: {len(self.cases)} cases>"
+
     def _repr_html_(self) -> str | None:
         return notebook_html(self)
 

@@ -43,7 +43,7 @@ def unobserved(plan: LaunchPlan) -> AbstractContextManager[Observer]:
     return nullcontext(Observer())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LaunchResult:
     """A run that was launched and analysed.
 
@@ -62,6 +62,9 @@ class LaunchResult:
     """Why the run is not in the history."""
 
     explaining_interrupted: bool = False
+
+    def __repr__(self) -> str:
+        return f"<LaunchResult {self.folder}: {len(self.manifest.measured_processes)} measured processes>"
 
     @property
     def all_processes_well(self) -> bool:

@@ -50,7 +50,7 @@ DEFAULTS: Mapping[str, Any] = {"warmup_batches": 0}
 """Where they are not those of `launch`: the system is warm before the test, whose batches all count."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MlperfRun:
     """A test that was run.
 
@@ -61,6 +61,9 @@ class MlperfRun:
 
     launch: LaunchResult
     result: MlperfResult
+
+    def __repr__(self) -> str:
+        return f"<MlperfRun {self.launch.folder}: {self.result.status}>"
 
     @property
     def findings(self) -> list[Finding]:

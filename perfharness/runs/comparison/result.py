@@ -221,6 +221,9 @@ class Comparison(_Model):
 
     limits: list[LimitResult] = Field(default_factory=list)
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {self.base.name} with {len(self.versions)} versions>"
+
     @property
     def has_nothing(self) -> bool:
         """Whether no row of any version could be compared."""

@@ -253,6 +253,9 @@ class Report(_Model):
     comparison_reason: PrintableText | None = None
     """Why several runs could not be compared."""
 
+    def __repr__(self) -> str:
+        return f"<Report {self.title}: {len(self.runs)} runs, {len(self.suites)} suites>"
+
     @property
     def findings(self) -> list[Finding]:
         """Of all runs."""

@@ -64,7 +64,7 @@ class SeriesLaunch:
     interrupted: bool = False
 
 
-@dataclass
+@dataclass(repr=False)
 class SeriesRun:
     """A series that is measured.
 
@@ -83,6 +83,9 @@ class SeriesRun:
     rows: list[SeriesRow] = field(default_factory=list)
     facts: dict[str, LaunchFacts] = field(default_factory=dict)
     folder: Path = Path()
+
+    def __repr__(self) -> str:
+        return f"<SeriesRun {self.folder}: {self.kind}, {len(self.rows)} of {len(self.launches)} launches>"
 
     @property
     def series(self) -> Series:
