@@ -61,7 +61,7 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
     if seen > WIDE - 1:
         why = f"Cannot tell: the launches of each side differ too much in {lead_name}."
         return f"{why} {_more_launches(lead) if is_in_turns else _measure_in_turns(matched)}"
-    found = f"No difference found in {lead_name}; a difference above {100 * seen:.2g} % would have been seen."
+    found = f"No difference found in {lead_name}; a difference above {_digits(100 * seen)} % would have been seen."
     return found if is_in_turns or seen < MUCH else f"{found} {_measure_in_turns(matched)}"
 
 
@@ -108,7 +108,12 @@ def _change(ratio: float, up: str, down: str) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * abs(ratio - 1):.2g} %" if abs(ratio - 1) < 1 else f"{100 * abs(ratio - 1):.0f} %"
+    return f"{_digits(100 * abs(ratio - 1))} %"
+
+
+def _digits(value: float) -> str:
+    """Two digits, or all of a whole number."""
+    return f"{value:.2g}" if value < FACTOR else f"{value:.0f}"
 
 
 def _interval(row: ComparedRow) -> str:
@@ -124,7 +129,7 @@ def _interval(row: ComparedRow) -> str:
     if far > FACTOR:
         return f" ({confidence}: x{near:.3g} to x{far:.3g})"
     low, high = (100 * abs(end - 1) for end in ends)
-    return f" ({confidence}: {low:.2g} to {high:.2g} %)"
+    return f" ({confidence}: {_digits(low)} to {_digits(high)} %)"
 
 
 def _least_seen(row: ComparedRow) -> float | None:
