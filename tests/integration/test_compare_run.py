@@ -31,6 +31,7 @@ for index in range(5):
             time.sleep(helper.SECONDS)
 perf.finalize()
 Path(sys.argv[1]).open("a").write(f"{helper.SECONDS} {Path.cwd()} {Path('here').exists()}\\n")
+time.sleep(float(os.environ.get("PAUSE_S", 0)))
 """
 
 
@@ -95,6 +96,8 @@ def test_a_commit_is_measured_in_turns_with_the_working_tree(
 
 def test_an_interrupt_removes_the_worktree(tmp_path: Path, repository: Path) -> None:
     command = [
+        "env",
+        "--default-signal=INT",  # the tests may run where it is ignored
         sys.executable,
         "-m",
         "perfharness",
@@ -110,7 +113,7 @@ def test_an_interrupt_removes_the_worktree(tmp_path: Path, repository: Path) -> 
     process = subprocess.Popen(
         [*command, str(tmp_path / "seen")],
         cwd=repository / "tools",
-        env=environment(PYTHONPATH=python_path),
+        env=environment(PYTHONPATH=python_path, PAUSE_S="60"),
         text=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
