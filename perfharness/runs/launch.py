@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from perfharness.errors import LaunchInterruptedError, PerfHarnessError
+from perfharness.errors import PerfHarnessError
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
@@ -51,7 +51,7 @@ class LaunchResult:
         folder: of the run: the output folder, or a folder in that, next to an earlier run that has numbers.
         summary: the mean tree, each process's result, and what the analysis found.
         is_aside: whether an earlier run kept its place.
-        explaining_interrupted: whether the user ended its profiling pass.
+        was_interrupted: whether Ctrl-C or a signal came in while it was measured.
     """
 
     manifest: RunManifest
@@ -61,7 +61,7 @@ class LaunchResult:
     history_findings: Sequence[Finding] = ()
     """Why the run is not in the history."""
 
-    explaining_interrupted: bool = False
+    was_interrupted: bool = False
 
     def __repr__(self) -> str:
         return f"<LaunchResult {self.folder}: {len(self.manifest.measured_processes)} measured processes>"
@@ -155,11 +155,9 @@ def run_plan(
             measured lies.
     """
     all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
-    explaining_interrupted = False
     with measure(plan, command, observer, conditions=all_conditions) as run:
         if plan.options.explain:
-            findings, explaining_interrupted = _explain(plan, run, command, observer)
-            run.note_explained(findings)
+            run.note_explained(_explain(plan, run, command, observer))
         observer.stage("reading the traces")
         from perfharness.runs.files.run_folder import analyze_run
 
@@ -167,7 +165,7 @@ def run_plan(
         complete(run)
         place = run.put_in_place()
     is_aside = place != plan.options.output_dir.absolute()
-    result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
+    result = LaunchResult(run.manifest, place, summary, is_aside, was_interrupted=run.was_interrupted)
     if not plan.options.history or os.environ.get(HISTORY) == HISTORY_OFF:
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
@@ -194,13 +192,10 @@ def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
 EXPLAINING = "profiling pass: running the script again"
 
 
-def _explain(
-    plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer
-) -> tuple[list[Finding], bool]:
-    """Run the profiling pass of a measured run, into its folder. The measured run stays as it was.
+def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
+    """Run the profiling pass of a measured run, into its folder, and return why there is none.
 
-    Returns:
-        Why there is none, and whether the user ended it.
+    The measured run stays as it was.
     """
     from perfharness.runs.explain import explaining_pass_failed, longest_s
 
@@ -208,7 +203,7 @@ def _explain(
     if bad or run.was_interrupted:
         why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"
         message = f"Profiling pass skipped: {why}."
-        return [Finding("explaining-pass-skipped", Severity.WARNING, message)], False
+        return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
     observer.stage(EXPLAINING)
     second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
     try:
@@ -220,5 +215,5 @@ def _explain(
         with suppress(OSError):
             folder.rmdir()  # where nothing was measured
         reason = str(error).replace(str(folder), str(second.options.output_dir.absolute()))
-        return [explaining_pass_failed(reason)], isinstance(error, LaunchInterruptedError)
-    return [], explaining.was_interrupted
+        return [explaining_pass_failed(reason)]
+    return []

@@ -160,8 +160,7 @@ class SeriesRun:
         except PerfHarnessError as error:
             failed = _failed(row, str(error).splitlines()[0])
             return SeriesLaunch(failed, error=error, interrupted=isinstance(error, LaunchInterruptedError))
-        ended = any(process.ended == "interrupted" for process in result.manifest.processes)
-        return SeriesLaunch(self._measured(row, result), result, interrupted=ended)
+        return SeriesLaunch(self._measured(row, result), result, interrupted=result.was_interrupted)
 
     def _measured(self, row: SeriesRow, result: LaunchResult) -> SeriesRow:
         manifest, summary = result.manifest, replace(result.summary, folder=result.folder)
