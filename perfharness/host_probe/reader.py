@@ -43,8 +43,8 @@ FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
 """Function, file and line; and 1 if it may be suspended (`SUSPENDS`)."""
 
 
-ThreadState = tuple[int, int, int, int]
-"""A thread that runs Python: address of its state, ident, the system's id, and what `InterpreterReader.stack` takes."""
+ThreadState = tuple[int, int, int]
+"""A thread that runs Python: address of its state, ident, and the system's id."""
 
 
 class Code:
@@ -88,10 +88,9 @@ class InterpreterReader:
         self._frame = struct.Struct(form)
         self._page_mask = -1 if layout["frames_are_objects"] else -PAGE
         self._codes: dict[int, Code] = {}
-        at, ident = layout["current"] if layout["cframe"] < 0 else layout["cframe"], layout["ident"]
-        self._frame_at = at
-        self._thread = struct.Struct(f"<Q{at - 8}xQ{ident - at - 8}xQQ")
-        """The newer thread, the frame, and both idents (in 3.10 the second one is elsewhere)."""
+        self._frame_at = layout["current"] if layout["cframe"] < 0 else layout["cframe"]
+        self._thread = struct.Struct(f"<Q{layout['ident'] - 8}xQQ")
+        """The newer thread, and both idents (in 3.10 the second one is elsewhere)."""
 
     def threads(self) -> Iterator[ThreadState]:
         """Each thread that runs Python, the oldest first; ends where one cannot be read."""
@@ -99,20 +98,16 @@ class InterpreterReader:
         address, size, unpack = self._layout["thread"], self._thread.size, self._thread.unpack
         for _ in range(MAX_THREADS):
             try:
-                newer, frame, ident, tid = unpack(os.pread(memory, size, address))
+                newer, ident, tid = unpack(os.pread(memory, size, address))
                 if in_pthread >= 0:
                     tid = int.from_bytes(os.pread(memory, 4, ident + in_pthread), "little")
             except UNREADABLE:
                 return
             if tid:
-                yield address, ident, tid, frame
+                yield address, ident, tid
             if not newer:
                 return
             address = newer
-
-    def frame(self, thread: int) -> int:
-        """What `stack` takes, of the thread whose state is at this address."""
-        return self._pointer(thread + self._frame_at)
 
     def gil_holder(self) -> int:
         """Address of the state of the thread that holds the interpreter lock; 0: none, or not known."""
@@ -121,9 +116,10 @@ class InterpreterReader:
         holder, is_held = struct.unpack("<Qi", os.pread(self.memory, 12, self._layout["gil"] + 8))
         return int(holder) if is_held == 1 else 0
 
-    def stack(self, frame: int) -> list[Any]:
-        """The numbers of the frames of a thread, the innermost first."""
+    def stack(self, thread: int) -> list[Any]:
+        """The numbers of the frames of the thread whose state is at this address, the innermost first."""
         memory, unpack, size = self.memory, self._frame.unpack_from, self._frame.size
+        frame = self._pointer(thread + self._frame_at)
         if frame and self._layout["cframe"] >= 0:
             frame = self._pointer(frame + self._layout["current"])
         now_s = time.monotonic()
@@ -228,14 +224,6 @@ class RangeReader:
             return None
         return found[0][1] if found else None
 
-    def innermost(self, ident: int) -> list[int]:
-        """Addresses of the innermost open ranges' names: they change with the stage."""
-        found, memory, slots = [], self._interpreter.memory, self._slots
-        for address in self._stacks.get(ident, {}).values():
-            node = _word(os.pread(memory, slots["node"] + 8, address), slots["node"])
-            found.append(_word(os.pread(memory, slots["message"] + 8, node), slots["message"]))
-        return found
-
     def _open(self, stack: int) -> list[str]:
         slots, memory = self._slots, self._interpreter.memory
         words = os.pread(memory, slots["stack_bytes"], stack)
@@ -285,7 +273,7 @@ def _stacks_agree(reader: InterpreterReader, thread: threading.Thread) -> bool:
         expected.append((getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno))
         frame = frame.f_back
     try:
-        [(tid, first)] = [(tid, first) for _, ident, tid, first in reader.threads() if ident == thread.ident]
-        return tid == thread.native_id and [frame[:3] for frame in reader.stack(first)] == expected
+        [(address, tid)] = [(address, tid) for address, ident, tid in reader.threads() if ident == thread.ident]
+        return tid == thread.native_id and [frame[:3] for frame in reader.stack(address)] == expected
     except UNREADABLE:
         return False

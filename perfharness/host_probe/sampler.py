@@ -150,7 +150,7 @@ class SampledProcess:
         self._cpu_time, self._cpu_time_read_ns = used_ns, now_ns
 
     def _sample_thread(self, state: ThreadState) -> None:
-        address, ident, tid, _ = state
+        address, ident, tid = state
         now_ns, thread = time.monotonic_ns(), self._threads.get(tid)
         if thread is None:
             row_ns = now_ns - self._interval_ns
@@ -170,10 +170,10 @@ class SampledProcess:
             self._write(thread, thread.seen_ns, 0)
         thread.schedule = schedule
         try:  # stack, stage and state as close to each other as can be
-            before = self._ranges.innermost(ident) if self._ranges is not None else None
-            frames = tuple(self._reader.stack(self._reader.frame(address)))
-            path = self._ranges.path(ident) if self._ranges is not None else None
-            if self._ranges is not None and self._ranges.innermost(ident) != before:
+            before = self._path(ident)
+            frames = tuple(self._reader.stack(address))
+            path = self._path(ident)
+            if path != before:
                 frames = ()  # a stage began or ended meanwhile: the stack may be of either
         except UNREADABLE:
             path, frames = None, ()
@@ -186,6 +186,10 @@ class SampledProcess:
         thread.blocked_since_ns = now_ns if is_blocked and schedule else 0
         thread.seen_ns = now_ns
         self._write(thread, now_ns, self._holder() if is_blocked else 0)
+
+    def _path(self, ident: int) -> tuple[str, ...] | None:
+        """The open ranges of a thread; None: nothing is open, or recorders are not followed."""
+        return None if self._ranges is None else self._ranges.path(ident)
 
     def _write(self, thread: SampledThread, now_ns: int, holder: int) -> None:
         row = now_ns, thread.tid, now_ns - thread.row_ns, *thread.used_ns(thread.schedule)
