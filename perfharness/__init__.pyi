@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -15,7 +15,7 @@ from perfharness.recorder import parse_validate_default_args as parse_validate_d
 from perfharness.recorder import startup_range as startup_range
 from perfharness.render.report.files import report as report
 from perfharness.runs.analyze import analyze as analyze
-from perfharness.runs.comparison.compare import compare_runs as compare
+from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.launch import LaunchResult
 from perfharness.runs.run import open_run as open_run
 from perfharness.runs.series.launching import SeriesRun
@@ -137,6 +137,20 @@ class MlperfOptions(LaunchSettings, total=False):
     samples: int | None
     performance_samples: int | None
 
+class CompareRule(TypedDict, total=False):
+    alpha: float
+    min_effect: float
+    spread: float | None
+
+def compare(
+    base: _Path,
+    *others: _Path,
+    renamed: Mapping[str, str] | None = None,
+    allowed: Iterable[str] = (),
+    stages: Iterable[str] = (),
+    limits: Iterable[str] = (),
+    **rule: Unpack[CompareRule],
+) -> Comparison: ...
 def launch(
     script: _Path,
     *script_arguments: str,

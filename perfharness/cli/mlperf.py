@@ -65,7 +65,7 @@ def mlperf_verb(
     Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own verdict, queries failed, nothing
     could be measured, or a condition of --fail-if is met.
     """
-    from perfharness.load.mlperf.run import plan_mlperf, run_mlperf
+    from perfharness.load.mlperf.run import plan_mlperf, run_test
     from perfharness.render.views.mlperf import mlperf_view
     from perfharness.render.views.result import result_view
 
@@ -75,7 +75,7 @@ def mlperf_verb(
         print_blocks(output.results, plan_view(plan.launch))
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
-    run = run_mlperf(plan, command_line(), partial(watching, output=output))
+    run = run_test(plan, command_line(), partial(watching, output=output))
     if output.is_json:
         output.json_document(run.result.model_dump(mode="json"))
     else:

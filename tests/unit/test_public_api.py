@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 import perfharness
+from perfharness.analysis.comparison.compare import Rule
 from perfharness.distribution import VERSION
 from perfharness.load.mlperf.settings import MlperfSettings
 from perfharness.model.settings import options_of
@@ -21,6 +22,7 @@ import perfharness
 perfharness.launch("app.py", num_proceses=2)
 perfharness.stress("app.py:answer", duration_s="long")
 perfharness.run_mlperf("net.onnx", scenario="Online")
+perfharness.compare("old", "new", min_efect=0.1)
 """
 
 
@@ -30,9 +32,16 @@ def fields_of(name: str) -> set[str]:
     return {one.target.id for one in found.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
 
 
-@pytest.mark.parametrize(("name", "model"), [("LaunchSettings", LaunchOptions), ("MlperfOptions", MlperfSettings)])
-def test_the_types_have_every_setting(name: str, model: type[BaseModel]) -> None:
-    assert fields_of(name) == set(options_of(model))
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("LaunchSettings", options_of(LaunchOptions)),
+        ("MlperfOptions", options_of(MlperfSettings)),
+        ("CompareRule", Rule.model_fields),
+    ],
+)
+def test_the_types_have_every_setting(name: str, settings: Collection[str]) -> None:
+    assert fields_of(name) == set(settings)
 
 
 def test_every_name_is_there_and_typed() -> None:
@@ -52,4 +61,4 @@ def test_a_type_checker_finds_wrong_settings(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(MISSPELT)
     out, _, status = mypy.run([str(tmp_path / "app.py"), "--follow-imports=silent", f"--cache-dir={tmp_path}"])
     assert status == 1
-    assert [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line] == [4, 5, 6]
+    assert [int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line] == [4, 5, 6, 7]

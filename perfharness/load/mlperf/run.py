@@ -79,7 +79,7 @@ class MlperfPlan:
     launch: LaunchPlan
 
 
-def mlperf(
+def run_mlperf(
     model: str, *, command: Sequence[str] | None = None, observe: Observe = unobserved, **settings: Any
 ) -> MlperfRun:
     """Run a test of MLPerf LoadGen on a model; what `perfharness mlperf` does.
@@ -96,7 +96,7 @@ def mlperf(
         ToolNotFoundError: LoadGen is not installed.
         LaunchError: the process could not be started.
     """
-    return run_mlperf(plan_mlperf(model, settings), command, observe)
+    return run_test(plan_mlperf(model, settings), command, observe)
 
 
 def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
@@ -120,7 +120,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
     return MlperfPlan(settings, plan)
 
 
-def run_mlperf(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
+def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
     """Run a planned test, and read its logs. Raises as `mlperf`."""
     words = ["perfharness", "mlperf", plan.settings.model] if command is None else command
     found: list[MlperfResult] = []
