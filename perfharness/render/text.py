@@ -18,9 +18,6 @@ LONGEST_FUNCTION = 60
 
 BEYOND_ASCII = re.compile("[^\x00-\x7e]+")
 
-NOT_MEASURED = "-"
-"""What tables have instead of a number."""
-
 
 def safe(text: str) -> str:
     r"""The text with every character that could steer a terminal as an escape sequence of Python (`\x1b`)."""

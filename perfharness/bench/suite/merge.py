@@ -136,7 +136,3 @@ def _difference(what: str, values: Mapping[str, object]) -> Iterator[str]:
 
 def _versions(backend: str, table: Table) -> dict[str, str]:
     return next((one.versions for (cell, *_), one in table.items() if cell[1] == backend and one.versions), {})
-
-
-def _cell_of(row: MergedRow) -> tuple[str, ...]:
-    return row.backend, row.mode, row.precision, row.variant, row.device

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
-
-from pydantic import TypeAdapter
 
 from perfharness.analysis.diagnosis import StageAgreement, agreement
 from perfharness.analysis.energy.results import RunEnergy
@@ -21,9 +18,8 @@ from perfharness.render.views.evidence import profiling
 from perfharness.render.views.machine import gpu_names, machine_view
 from perfharness.render.views.ranks import ranks_view
 from perfharness.render.views.stages import limited_by, outside_view, stages_view, sums_view, throughput_view
+from perfharness.runs.files.json_files import part_of
 from perfharness.runs.stage_lines import range_sums, stage_lines
-
-Part = TypeVar("Part")
 
 
 def result_view(
@@ -62,17 +58,13 @@ def result_view(
     ]
 
 
-def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
-    """What stands under a key; None where it is left out."""
-    return TypeAdapter(kind).validate_python(tree[key]) if key in tree else None
-
-
 def _ranks(tree: Tree) -> list[Block]:
     if "ranks" not in tree:
         return []
     from perfharness.analysis.ranks import RunRanks  # few runs have ranks
 
-    return ranks_view(TypeAdapter(RunRanks).validate_python(tree["ranks"]))
+    ranks = part_of(tree, "ranks", RunRanks)
+    return [] if ranks is None else ranks_view(ranks)
 
 
 def _agreements(tree: Tree) -> Iterator[StageAgreement]:

@@ -108,7 +108,6 @@ def stages_view(
         full: with the columns of a page.
     """
     shown = _in_one_row(list(_without_short_ones(lines, hidden)))
-    rare = next((one.reason for one in shown if one.reason and not one.is_rest), None)
     rest = len(shown) - MAX_ROWS if not full else 0
     shown = shown if full else shown[:MAX_ROWS]
     columns = [one for one in STAGES if full or one[0].heading not in ON_PAGE]
@@ -120,8 +119,6 @@ def stages_view(
     blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
         blocks.append(Paragraph(f"{rest} more stages are in the JSON files."))
-    if rare is not None:
-        blocks.append(Paragraph(rare, "warning"))
     return blocks
 
 
@@ -160,7 +157,6 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
         gpu_busy_per_item=None,
         cpu_share=sum(line.cpu_share or 0.0 for line in rare) if first.cpu_share is not None else None,
         gpu_busy_share=None,
-        reason=None,
     )
     left_out = {line.path for line in rare[1:]}
     return [one if line is first else line for line in lines if line.path not in left_out]

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.errors import ResultError
@@ -24,6 +24,7 @@ RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs
 WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+Part = TypeVar("Part")
 
 
 def read_results(path: Path) -> Tree | None:
@@ -55,6 +56,11 @@ def read_model(path: Path, model: type[ModelT], hint: str = "it is damaged") -> 
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         reason = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
     raise ResultError(f"{path} cannot be read ({reason}); {hint}")
+
+
+def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
+    """What stands under a key of a result; None where it is left out, or null."""
+    return None if tree.get(key) is None else TypeAdapter(kind).validate_python(tree[key])
 
 
 def loads(content: bytes) -> Tree:

@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
@@ -42,6 +40,7 @@ from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.json_files import part_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
     LoadReport,
@@ -211,7 +210,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     if process is not None:
         mean = summary.mean_of(process)
         findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
-    energy = _energy(mean)
+    energy = part_of(mean, "energy", RunEnergy)
     made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
         created=manifest.created,
@@ -238,7 +237,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         **_common(name, str(run_dir), mean, results, seen),
         measured=measured,
         energy=energy,
-        metrics=TypeAdapter(RunMetrics).validate_python(mean["gpu_metrics"]) if "gpu_metrics" in mean else None,
+        metrics=part_of(mean, "gpu_metrics", RunMetrics),
         cost=None if prices is None else _cost(prices, made, energy),
         findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
@@ -295,7 +294,7 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "distributions": list(_distributions(stages, of_processes)),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
         **_slowest(seen),
-        "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
+        "ranks": part_of(mean, "ranks", RunRanks),
     }
 
 
@@ -320,11 +319,6 @@ def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:
     loops = [(of, loop) for of, result in results.items() for loop in result.loops if loop.count]
     points = min(MAX_POINTS, max(LEAST_POINTS, ALL_POINTS // max(len(loops), 1)))
     return [LoopSeries(process=of, loop=loop.path, series=batch_series(loop, points)) for of, loop in loops]
-
-
-def _energy(mean: Tree) -> RunEnergy | None:
-    energy = mean.get("energy")
-    return None if energy is None else TypeAdapter(RunEnergy).validate_python(energy)
 
 
 def _devices(metas: Mapping[str, TraceMeta]) -> list[str]:
