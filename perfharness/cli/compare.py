@@ -179,7 +179,7 @@ def compare_verb(
     proven), not-comparable.
 
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
-    met, or nothing could be compared.
+    met or cannot be told, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
     from perfharness.runs.comparison.compare import compare_sides
@@ -308,15 +308,18 @@ def _show(comparison: Comparison, output: Output) -> None:
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:
     met = sorted(comparison.verdicts().intersection(verdicts))
     failed = [result for result in comparison.limits if result.failed]
+    withheld = [one for one in comparison.versions if one.withheld in verdicts]
     if met:
         output.message(f"--fail-on: {', '.join(met)}")
     if failed:
         output.message(f"--fail-if: {'; '.join(result.limit for result in failed)}")
+    for one in withheld:
+        output.message(f"--fail-on: {one.withheld} cannot be told: the machine changed with {one.side.name}; repeat")
     if comparison.has_nothing:
         names = sorted({one.name for version in comparison.versions for one in version.deciding})
         hint = f"{', '.join(names)} differ (--allow NAME where that is what is compared)" if names else "see the notes"
         output.message(f"nothing could be compared: {hint}")
-    return EXIT_CHECK_FAILED if met or failed or comparison.has_nothing else EXIT_OK
+    return EXIT_CHECK_FAILED if met or failed or withheld or comparison.has_nothing else EXIT_OK
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:

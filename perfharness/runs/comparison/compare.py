@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from math import log
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ from perfharness.runs.comparison.remarks import (
     machine_remarks,
 )
 from perfharness.runs.comparison.result import (
+    THE_MACHINE,
     ComparedLaunch,
     ComparedRow,
     ComparedSide,
@@ -132,10 +134,11 @@ def _side_record(side: SideInput) -> ComparedSide:
 
 
 def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule: Rule) -> ComparedVersion:
-    rows = [_row(one, found, matched) for one, found in zip(matched.pairs, judgements, strict=True)]
-    allows_drift = any(found is not None and found.allows_drift for found in judgements)
     machine = judged_machine(matched)
     machine_ratio = machine.ratio if machine is not None and machine.direction in ("up", "down") else None
+    pairs = zip(matched.pairs, judgements, strict=True)
+    rows = [_row(one, found, matched, machine_ratio) for one, found in pairs]
+    allows_drift = any(found is not None and found.allows_drift for found in judgements)
     return ComparedVersion(
         side=_side_record(matched.new),
         conclusion=conclude(matched, rows, machine_ratio, rule),
@@ -169,6 +172,9 @@ def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInpu
 
 # ---- rows ----
 
+OF_THE_MACHINE = ("ms", "items/s", "requests/s", "J")
+"""Units of figures that a slower machine makes worse."""
+
 REASONS = {
     Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side several times, or state the spread",
     Reason.TOO_WIDE: "the launches differ too much for the difference",
@@ -178,7 +184,9 @@ REASONS = {
 }
 
 
-def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -> ComparedRow:
+def _row(
+    one: MatchedPair, judgement: Judgement | None, matched: MatchedSides, machine_ratio: float | None
+) -> ComparedRow:
     metric = one.figure.of
     base, new = _side_figures(one.base), _side_figures(one.new)
     row: dict[str, Any] = {
@@ -196,6 +204,8 @@ def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -
     if judgement.reason is Reason.TOO_WIDE and judgement.allows_drift:
         reason = f"{reason}, and one side was measured after the other"
     verdict = _verdict(judgement, more_is_better=metric.more_is_better)
+    if metric.unit in OF_THE_MACHINE and _may_be_the_machine(verdict, judgement.ratio, machine_ratio):
+        verdict, reason = "undecided", THE_MACHINE
     return ComparedRow(**row, **vars(judgement) | {"verdict": verdict, "reason": reason})
 
 
@@ -210,6 +220,13 @@ def _verdict(judgement: Judgement, *, more_is_better: bool) -> Verdict:
     if judgement.direction == "down":
         return "slower" if more_is_better else "faster"
     return judgement.direction
+
+
+def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: float | None) -> bool:
+    """Whether the machine changed in the same direction, by half as much or more."""
+    if verdict not in ("slower", "faster") or ratio is None or machine_ratio is None:
+        return False
+    return (verdict == "slower") == (machine_ratio > 1) and abs(log(ratio)) < 2 * abs(log(machine_ratio))
 
 
 def _why_not_comparable(matched: MatchedSides) -> str:
