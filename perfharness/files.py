@@ -92,14 +92,20 @@ def write_model(path: Path, model: BaseModel) -> None:
     write_text(path, lambda file: print(model.model_dump_json(indent=2), file=file))
 
 
-def read_model(path: Path, model: type[Model]) -> Model | None:
-    """Read what `write_model` wrote; None where there is no file. Raises `ResultError` where it is damaged."""
+def read_model(path: Path, model: type[Model], hint: str = "it is damaged.") -> Model | None:
+    """Read what `write_model` wrote; None where there is no file. Raises `ResultError`, which ends in `hint`."""
+    from pydantic import ValidationError
+
     try:
         return model.model_validate_json(read_regular(path, follow=False))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged.") from error
+    except OSError as error:
+        reason = reason_of(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+    raise ResultError(f"{path} cannot be read ({reason}); {hint}")
 
 
 @contextmanager

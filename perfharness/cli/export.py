@@ -27,7 +27,6 @@ from perfharness.render.views.ranges import ranges_view
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.run import TABLES, open_located
-from perfharness.runs.stacks import stacks_of_stages
 from perfharness.runs.tables.files import WRITERS, read_tables, write_tables
 
 TIMELINE, STACKS, RANGES = "timeline", "stacks", "ranges"
@@ -134,7 +133,7 @@ def _format_of(output: Path | None, tables: Sequence[str]) -> str:
 
 
 def _export_stacks(located: Located, read_as: ReadAs, output: Path) -> list[Finding]:
-    stacks = stacks_of_stages(located, read_as)
+    stacks = open_located(located, read_as).stacks()
     if not stacks:
         message = f"{output} was not written: no stage of {located.path} has a sampled stack."
         return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` samples them")]

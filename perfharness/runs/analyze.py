@@ -25,6 +25,7 @@ from perfharness.runs.files.run_folder import (
     benchmark_tree,
     read_manifest,
 )
+from perfharness.runs.stage_lines import names_findings
 
 if TYPE_CHECKING:
     from perfharness.runs.series.model import Series
@@ -86,7 +87,8 @@ class AnalyzedTraces:
     @property
     def findings(self) -> list[Finding]:
         """What was found."""
-        return [finding for result in self.results.values() for finding in result.findings]
+        of_traces = [finding for result in self.results.values() for finding in result.findings]
+        return [*of_traces, *names_findings(self.mean)]
 
     @property
     def has_numbers(self) -> bool:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.host_samples.stacks import Stack, stage_stacks
 from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.checks import with_checks
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree, path_text
 from perfharness.model.telemetry import ClockTieRecord, SampleLog
 from perfharness.notebook import notebook_html
 from perfharness.runs.clocks import machine_clock
@@ -161,12 +162,14 @@ class Run:
         manifest: RunManifest | None,
         processes: tuple[Process, ...],
         launch_findings: list[Finding] | None = None,
+        located: Located | None = None,
         read_as: ReadAs = AS_LAUNCHED,
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.processes = processes
         self._launch_findings = launch_findings or []
+        self._located = located
         self._read_as = read_as
 
     def __repr__(self) -> str:
@@ -207,6 +210,18 @@ class Run:
         """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
 
+    def stacks(self) -> dict[str, list[Stack]]:
+        """The sampled stacks of the outermost stages of each process, by both names; of the profiling pass, if any.
+
+        Raises `TraceError` where a trace cannot be read.
+        """
+        found: dict[str, list[Stack]] = {}
+        for process in (self.explaining or self).processes:
+            if process.analysis is not None:
+                found |= named_stacks(process.name, process.analysis)
+                process.release()
+        return found
+
     def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
         """The slowest batches (requests) of each loop, over all processes, each beside the typical one.
 
@@ -245,9 +260,13 @@ class Run:
     @cached_property
     def explaining(self) -> Run | None:
         """The profiling pass (`--explain`), read as this run is; None where there is none."""
-        if self.manifest is None or (folder := explaining_folder(self.path, self.manifest)) is None:
+        if self._located is None or len(self._located.runs) != 1:
             return None
-        return open_located(locate(folder), self._read_as)
+        (run_dir,) = self._located.runs
+        folder = explaining_folder(run_dir, read_manifest(run_dir))
+        if folder is None:
+            return None
+        return open_located(replace(self._located, path=folder, runs=(folder,)), self._read_as)
 
     @property
     def launch_findings(self) -> list[Finding]:
@@ -308,7 +327,7 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
             found = manifest.findings
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
-    return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)
+    return Run(located.path, manifest if is_run else None, tuple(processes), findings, located, read_as)
 
 
 def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_as: ReadAs) -> Iterator[Process]:
@@ -322,6 +341,13 @@ def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_a
     for process in chain.from_iterable(trees.values()):
         if process.record is not None and located.names_process(process.record.folder):
             yield process
+
+
+def named_stacks(process: str, analysis: Analysis) -> dict[str, list[Stack]]:
+    """The sampled stacks of each outermost stage, by the names of both."""
+    if analysis.host_probe is None:
+        return {}
+    return {f"{process}: {path_text(path)}": stacks for path, stacks in stage_stacks(analysis).items()}
 
 
 def join(tables: list[pa.Table]) -> pa.Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis import advise, agreement
+from perfharness.analysis.diagnosis import agreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
@@ -39,7 +39,7 @@ from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import part_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
@@ -54,11 +54,10 @@ from perfharness.runs.report.model import (
     StageDistribution,
     SuiteReport,
 )
-from perfharness.runs.run import SampledRun
+from perfharness.runs.run import SampledRun, named_stacks
 from perfharness.runs.series.model import Series, read_series
 from perfharness.runs.slowest import SlowestOfRun
-from perfharness.runs.stacks import stacks_of_stages
-from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
+from perfharness.runs.stage_lines import StageLine, names_findings, range_sums, stage_lines, stage_values
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
@@ -173,6 +172,7 @@ class _Seen:
     rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
     metas: dict[str, TraceMeta] = field(default_factory=dict)
+    stacks: dict[str, list[Stack]] = field(default_factory=dict)
     slowest: SlowestOfRun = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,11 +197,18 @@ class _Seen:
             if activity is not None:
                 self.activities[process] = activity
 
+    def visit_profiling(self, process: str, analysis: Analysis) -> None:
+        """See one process of the profiling pass."""
+        if is_part_of(self.only, process):
+            self.stacks |= named_stacks(process, analysis)
+
 
 def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None) -> RunReport:
     manifest, test = read_manifest(run_dir), read_load_test(run_dir)
     seen = _Seen(run_dir, manifest, process, has_requests=test is not None)
-    summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
+    summary = analyze_run(
+        run_dir, manifest, read_as, write=False, visit=seen.visit, visit_profiling=seen.visit_profiling
+    )
     mean, findings = summary.mean, summary.findings
     included = mean["meta"]["processes"]  # those that the statistics are made of
     if process is not None:
@@ -241,7 +248,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         cost=None if prices is None else _cost(prices, made, energy),
         findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
-        stacks=_stacks(run_dir if process is None else run_dir / process, read_as) if manifest.explained else None,
+        stacks=max(seen.stacks.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None),
         sampled=sampled,
     )
 
@@ -272,7 +279,7 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
         energy=None,
         metrics=None,
         cost=None if prices is None else _cost(prices, made, None),
-        findings=[replace(finding, process=one.name) for finding in result.findings],
+        findings=[*(replace(finding, process=one.name) for finding in result.findings), *names_findings(mean)],
     )
 
 
@@ -288,7 +295,6 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "stages": stages,
         "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
         "ranges": [] if stages else range_sums(of_processes),
-        "advice": advise(diagnoses),
         "diagnoses": diagnoses,
         "series": _series(results),
         "distributions": list(_distributions(stages, of_processes)),
@@ -296,12 +302,6 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         **_slowest(seen),
         "ranks": part_of(mean, "ranks", RunRanks),
     }
-
-
-def _stacks(path: Path, read_as: ReadAs) -> tuple[str, list[Stack]] | None:
-    """The stacks of the batches that take most time, and what they are of."""
-    found = stacks_of_stages(locate(path), read_as)
-    return max(found.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None)
 
 
 def _slowest(seen: _Seen) -> dict[str, Any]:

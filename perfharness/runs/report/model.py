@@ -5,11 +5,8 @@ Times are milliseconds, unless a name states otherwise. None was not measured; a
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import Field
 
-from pydantic import Field, field_serializer
-
-from perfharness.analysis.diagnosis import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.results import RunMetrics
@@ -30,8 +27,6 @@ from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
 from perfharness.runs.series.model import Series
 from perfharness.runs.stage_lines import RangeSum, StageLine
-
-REPORT_VERSION = 1
 
 
 class _Model(Settings, arbitrary_types_allowed=True):
@@ -165,9 +160,6 @@ class RunReport(_Model):
     ranges: list[RangeSum]
     """Only of a run without batches."""
 
-    advice: list[Advice]
-    """The most valuable first."""
-
     diagnoses: dict[str, Diagnosis]
     """By process."""
 
@@ -193,10 +185,10 @@ class RunReport(_Model):
     """None: it was no test of LoadGen."""
 
     findings: list[Finding]
-    stacks: tuple[str, list[Stack]] | None = Field(default=None, exclude=True)
+    stacks: tuple[str, list[Stack]] | None = None
     """Sampled stacks of the batches that take most time, and what they are of; None: nothing was sampled."""
 
-    sampled: SampledRun | None = Field(default=None, exclude=True)
+    sampled: SampledRun | None = None
     """Telemetry for charts; its figures are in `metrics`."""
 
     @property
@@ -204,11 +196,6 @@ class RunReport(_Model):
         """Whether there is a time of anything."""
         has_answers = self.load is not None and any(phase.completed for phase in self.load.result.phases)
         return bool(self.stages or self.ranges or has_answers)
-
-    @field_serializer("throughput")
-    def _as_written(self, throughput: Throughput) -> dict[str, Any]:
-        """What the files leave out is left out here too."""
-        return throughput.model_dump(mode="json", exclude_unset=True)
 
 
 class SeriesReport(_Model):
@@ -237,7 +224,6 @@ class MergedReport(_Model):
 class Report(_Model):
     """What was asked for, in its order."""
 
-    schema_version: int = REPORT_VERSION
     made_by: str
     created: str
     """UTC, ISO 8601."""
