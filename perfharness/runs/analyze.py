@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnalyzedRuns:
-    """A run, or the runs of a series, analysed again.
-
-    Attributes:
-        series: computed again; None of a single run.
-    """
+    """A run, or the runs of a series, analysed again; `series` is None of a single run."""
 
     located: Located
     summaries: Sequence[RunSummary]
@@ -73,12 +69,7 @@ class AnalyzedRuns:
 
 @dataclass(frozen=True)
 class AnalyzedTraces:
-    """Bare traces, analysed together.
-
-    Attributes:
-        mean: as in `benchmark_mean.json`.
-        results: by the path of the trace without its ending.
-    """
+    """Bare traces, analysed together; `results` are by the path of the trace without its ending."""
 
     mean: Tree
     results: Mapping[str, ProcessResult]

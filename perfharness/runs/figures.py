@@ -181,13 +181,3 @@ def _times_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
                 yield key, found.get("mean")
         if isinstance(found := entry.get(time), dict):
             yield from ((f"{time}_{name}", found.get(name)) for name in QUANTILES)
-
-
-def run_figures(mean: Tree) -> Figures:
-    """Of the launch as a whole: its throughput."""
-    return {"items_per_second": value_at(mean, METRICS["throughput"])}
-
-
-def loop_paths(mean: Tree) -> list[str]:
-    """Paths of the batches: the entries that count items, if only to say that there was no count."""
-    return [path_text(path) for path, entry in stage_entries(mean.get("mean_data") or {}) if "total_items" in entry]

@@ -13,7 +13,6 @@ from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
-from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.files.process_traces import TraceSource
 
 
@@ -32,7 +31,6 @@ class GpuSharing:
     def __init__(self, traces: Mapping[str, TraceSource], manifest: RunManifest) -> None:
         self._traces = traces
         self._processes = manifest.measured_processes
-        self._machine = machine_clock(manifest)
         self._work: dict[tuple[str, str], GpuWork | str] = {}
 
     def work_of_others(self, process: ProcessRecord) -> list[GpuWork | str]:
@@ -85,7 +83,7 @@ class GpuSharing:
         if source.path is None:
             return f"{_unknown(process)}: it left no trace"
         try:
-            trace = on_utc(source.open(with_details=False), self._machine)
+            trace = source.open(with_details=False)
         except TraceError:
             return f"{_unknown(process)}: its trace cannot be read"
         return _work_on(process, uuid, trace)

@@ -19,14 +19,12 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from perfharness.distribution import install_command
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
-from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, path_text
-from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, read_launch
+from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, promises_of, read_launch
 from perfharness.runs.comparison.load_tests import LoadTest, LoadValue, read_load_test
-from perfharness.runs.comparison.promises import promises_of
 from perfharness.runs.figures import Figure, stage_entries
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.json_files import read_results
@@ -101,12 +99,8 @@ def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int])
     return [launch_entry(run_dir) for run_dir in located.runs]
 
 
-def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None) -> Entry:
-    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`.
-
-    Args:
-        diagnoses: by process; None: from its files.
-    """
+def launch_entry(folder: Path) -> Entry:
+    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`."""
     launch, test = read_launch(folder), read_load_test(folder)
     tree = read_results(folder / BENCHMARK_MEAN_NAME) or {}
     counts = {
@@ -129,7 +123,7 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
     }
     promises = [
         {"stage": path_text(one.path), "cause": one.cause.code.value, "saves_ms": one.cause.saves_ms}
-        for one in promises_of(folder, diagnoses)
+        for one in promises_of(folder)
     ]
     return _entry(launch, facts, details, promises)
 
@@ -352,8 +346,8 @@ class Series:
 
     Attributes:
         points: rows of both tables.
-        failed: runs left out because they ended with an error.
-        others: runs left out because their script, machine or settings are not those of the newest.
+        failed: how many runs are left out because they ended with an error.
+        others: because their script, machine or settings are not those of the newest.
     """
 
     stage: str

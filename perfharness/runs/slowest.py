@@ -35,7 +35,6 @@ class SlowestOfRun:
     """Takes from each process its slowest requests, before its trace is released.
 
     Args:
-        run_dir: of the run, or the folder of a bare trace.
         manifest: None: a bare trace.
         most: so many of each loop path.
         timelines: make those of the requests and of typical batches.

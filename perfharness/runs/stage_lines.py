@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.stages.charts import Rest
@@ -55,7 +57,7 @@ class StageLine:
     limited_by: str | None = None
     agreement: str | None = None  # how many of the processes say so (`3/4`); None: all
     reason: str | None = None
-    has_id: bool = False  # one of `names_with_ids`
+    has_id: Annotated[bool, Field(exclude=True)] = False  # one of `names_with_ids`
 
 
 @dataclass(frozen=True)

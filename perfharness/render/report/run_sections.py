@@ -153,11 +153,11 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
 
 def _batch_figures(run: RunReport) -> Iterator[Figure]:
     throughput = run.throughput
-    if throughput.items_per_second is not None:
-        rate = f"{significant(throughput.items_per_second)} items/s"
+    if throughput["items_per_second"] is not None:
+        rate = f"{significant(throughput['items_per_second'])} items/s"
         yield Figure("throughput", rate, "all processes in steady state")
     else:
-        yield Figure("throughput", "not measured", throughput.reason or "")
+        yield Figure("throughput", "not measured", throughput["reason"] or "")
     batch = _main_batch(run)
     if batch is None or batch.cpu.p50 is None:
         return
@@ -183,8 +183,8 @@ def _stages(run: RunReport, number: int) -> Section | None:
     )
     blocks += [Chart(picture)] if picture else []
     blocks += latency_table(run.stages)
-    blocks += throughput_view(run.throughput.model_dump())
-    return Section("Stages", [*blocks, *outside_view([one.model_dump() for one in run.outside_batches])])
+    blocks += throughput_view(run.throughput)
+    return Section("Stages", [*blocks, *outside_view(run.outside_batches)])
 
 
 def _over_time(run: RunReport, number: int) -> Section | None:
@@ -277,7 +277,7 @@ def _measured(run: RunReport) -> Section:
     blocks: list[Block] = [Table("how it was measured", columns, list(_how(run)))]
     of = PROCESSES if has_gpu(run) else [one for one in PROCESSES if one[0].heading != "GPU"]
     if run.measured.processes:
-        rates = {name: rate.items_per_second for name, rate in run.throughput.processes.items()}
+        rates = {name: rate["items_per_second"] for name, rate in run.throughput["processes"].items()}
         of = [*of, (Column("items/s", "number"), lambda one: rates.get(one.folder))]
         blocks.append(table_of("processes", of, run.measured.processes))
     environment = list(_environment(run))

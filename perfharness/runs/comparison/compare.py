@@ -152,7 +152,7 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
             *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
         ],
         machine_ratio=machine_ratio,
-        advice=[] if matched.deciding else graded_advice(matched, rows),
+        advice=[] if matched.deciding else list(graded_advice(matched, rows)),
         remarks=[
             *accuracy_remarks(matched),
             *items_remarks(matched),

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
+from perfharness.analysis.diagnosis import Advice, advise
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.conditions import CLOCKS
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Severity
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.load_tests import read_load_test
 from perfharness.runs.figures import LATENCY, METRICS, Figure, figures_of_stages, stage_entries, value_at
 from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import json_bytes, read_results
+from perfharness.runs.files.process_traces import startup_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
-from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.series.machine import LaunchConditions, conditions_of
 
 
@@ -31,14 +35,11 @@ class LaunchFigures:
 
     Attributes:
         folder: of the run, or the file.
-        created: UTC, ISO 8601; None: not known.
         problem: why it cannot stand for its side; None: it can.
         figures: None where it could not be measured; `reasons` may have why.
-        environment: what it ran on and how, by name, as text; None: not recorded.
-        start_unix_ns: of its first process; None: not known.
+        environment: what it ran on and how, by name; None: not recorded.
         errors: codes of the findings that put numbers in doubt.
-        conditions: what is known about the machine meanwhile.
-        invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
+        invalid: why no figure of it is to be compared, by the verdict of the test itself.
         batches: mean number of items by the path of each batch, whose latency is judged; None: not counted.
         command: the command line that made it.
     """
@@ -76,13 +77,7 @@ def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
     """The launches that a path names: a run, a process of one, all launches of a repeat, or a trace.
 
-    Args:
-        read_as: how a trace is read; a run has been.
-
-    Raises:
-        ResultError: it is none of these, or cannot be read.
-        TraceError: a trace cannot be read.
-        UsageError: a run is to be read in another way.
+    Raises `ResultError` or `TraceError` where it cannot be read, `UsageError` where a run is to be read in another way.
     """
     if located.trace is not None:
         return [read_trace(located.trace, read_as)]
@@ -174,6 +169,16 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
         errors=tuple(sorted(errors)),
         batches=batches_of(stages),
     )
+
+
+def promises_of(folder: Path) -> list[Advice]:
+    """The advice of a run that names a saving, the largest first."""
+    adapter, diagnoses = TypeAdapter(Diagnosis), {}
+    for process in read_manifest(folder).measured_processes if (folder / MANIFEST_NAME).is_file() else ():
+        found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
+        with suppress(ValidationError):  # none, or that of another version
+            diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
+    return [one for one in advise(diagnoses) if one.cause.saves_ms is not None]
 
 
 # ---- figures ----

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from perfharness.runs.figures import (
     METRICS,
     PHASES,
     Figure,
-    Metric,
     Unit,
     find_stage,
 )
@@ -117,22 +116,14 @@ def parse_limit(text: str) -> Limit:
         raise _wrong(text, f"there is no figure '{name}'; there are {', '.join(sorted({*SHORT_NAMES, *METRICS}))}")
     if names and (metric.scope == "run" or (metric.scope == "phase" and names[0] != PHASES)):
         raise _wrong(text, f"{name} is a figure of the whole run; drop the stage")
-    limit = Limit(text, ".".join(names), metrics, found["operator"], float(found["value"]), found["unit"] == PERCENT)
-    return _in_unit_of(limit, metric, found["unit"], name)
-
-
-def _in_unit_of(limit: Limit, metric: Metric, unit: str, name: str) -> Limit:
-    """Raises `UsageError` where the figure has another unit."""
-    if limit.is_change and metric.unit == "share":
-        share = f"{name} {limit.operator} {limit.value / 100:g}"
-        raise _wrong(limit.text, f"% would be the change of a share against BASE; give the share, as {share}")
-    if unit in ("", PERCENT):
-        return limit
-    fitting = UNITS.get(metric.unit, {})
-    if unit not in fitting:
+    value, unit, fitting = float(found["value"]), found["unit"], UNITS.get(metric.unit, {})
+    if unit == PERCENT and metric.unit == "share":
+        share = f"{name} {found['operator']} {value / 100:g}"
+        raise _wrong(text, f"% would be the change of a share against BASE; give the share, as {share}")
+    if unit not in ("", PERCENT, *fitting):
         known = f"one of the units {', '.join(fitting)}, or %" if fitting else "no unit"
-        raise _wrong(limit.text, f"{name} has {known}")
-    return replace(limit, value=limit.value * fitting[unit])
+        raise _wrong(text, f"{name} has {known}")
+    return Limit(text, ".".join(names), metrics, found["operator"], value * fitting.get(unit, 1.0), unit == PERCENT)
 
 
 def _wrong(text: str, what: str) -> UsageError:

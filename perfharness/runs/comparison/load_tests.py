@@ -66,7 +66,6 @@ class LoadValue:
 
 
 Values = Mapping[str, LoadValue]
-"""By metric."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,15 @@ class LoadTest:
     """A load test.
 
     Attributes:
-        kind: the verb.
-        target: what was under load, by the name that was given; secrets masked.
-        arguments: settings of the target: not those of the load.
+        target: what was under load; secrets masked.
         load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
         verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
         values: of the longest phase that counts.
+        arguments: settings of the target, not of the load.
         errors: shares of the requests, by kind of error.
         phases: of each phase that counts, by its name.
-        findings: about the load.
         of_no_concern: codes of findings of the run that say nothing about the target.
-        exit_code: of what became of the load alone: 0, 1, or 3.
+        exit_code: of what became of the load alone.
         problem: why it cannot stand for a side of a comparison.
         invalid: why its figures are not to be compared, by its own verdict.
     """

@@ -30,7 +30,6 @@ class CompareOptions:
         renamed: stages of the base and what the new version calls them: last names or paths.
         allowed: names of differences that may be, though they make most comparisons meaningless.
         stages: only these, by last name or path; empty: all, and the run.
-        limits: that the other versions are to keep to.
     """
 
     rule: Rule = field(default_factory=Rule)

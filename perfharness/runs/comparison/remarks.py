@@ -10,13 +10,11 @@ from statistics import fmean
 import numpy as np
 
 from perfharness.analysis.comparison.compare import Judgement, Pair, Rule, compare
-from perfharness.analysis.diagnosis import Advice
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import in_turns
-from perfharness.runs.comparison.launches import LaunchFigures, values_of
+from perfharness.runs.comparison.launches import LaunchFigures, promises_of, values_of
 from perfharness.runs.comparison.match import MatchedSides
-from perfharness.runs.comparison.promises import promises_of
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
 from perfharness.runs.figures import Figure
 from perfharness.runs.series.machine import machine_changes, unsteady_findings
@@ -136,16 +134,14 @@ def base_findings(matched: MatchedSides) -> Iterator[Finding]:
             yield Finding(f"other-{name}", Severity.WARNING, message, hint)
 
 
-def graded_advice(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list[GradedAdvice]:
+def graded_advice(matched: MatchedSides, rows: Sequence[ComparedRow]) -> Iterator[GradedAdvice]:
     """The first advice for each stage by the base, and how much less time the stage takes in the new version."""
     promises = next(filter(None, (promises_of(launch.folder) for launch in matched.base.used)), [])
     first = {promise.path: promise for promise in reversed(promises)}
     proven = {row.stage for row in rows if row.metric in STAGE_TIMES and row.is_proven}
-    return list(_graded(matched, [one for one in promises if first[one.path] is one], proven))
-
-
-def _graded(matched: MatchedSides, promises: Sequence[Advice], proven: set[str]) -> Iterator[GradedAdvice]:
     for one in promises:
+        if first[one.path] is not one:
+            continue
         figure = Figure(one.path, "cpu_time")
         before = values_of(matched.base.used, figure)
         after = values_of(matched.new.used, matched.new_figure(figure))

@@ -24,9 +24,8 @@ from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult
 from perfharness.model.trace import TraceMeta
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import diagnosis_findings
-from perfharness.runs.files.process_traces import Journals, analysis_on_utc, traces_of
+from perfharness.runs.files.process_traces import Journals, traces_of
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -61,9 +60,9 @@ def result_of(
 
     Args:
         evidence: of this pass; None: no diagnosis.
-        profiling: of the profiling pass; None: there is none.
+        profiling: evidence of the profiling pass.
         throttling: when the clocks of its GPUs were throttled; None: not known.
-        gpu_uuids: GPUs whose busy times telemetry needs; None: there is no telemetry.
+        gpu_uuids: GPUs whose busy times telemetry needs.
     """
     result = tabulate(analysis, throttling)
     checked = with_checks(result.findings, journals.findings(analysis.trace))
@@ -104,7 +103,7 @@ class ProcessAnalyzer:
             return None, _no_trace(self._manifest, process)
         try:
             work_of_others = self._sharing.work_of_others(process)
-            analysis = analysis_on_utc(source, self._options, machine_clock(self._manifest))
+            analysis = source.analysis(self._options)
         except TraceError as error:
             return None, [Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)]
         others = self._sharing.others(process, analysis.trace, work_of_others)

@@ -37,7 +37,7 @@ from perfharness.runs.explain import (
 from perfharness.runs.files.json_files import RANGES_NAME, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
-from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
+from perfharness.runs.files.process_traces import bare_trace
 from perfharness.runs.stage_lines import names_findings
 from perfharness.runs.telemetry import MachineSide
 from perfharness_launcher.staging import has_numbers
@@ -76,16 +76,11 @@ class RunSummary:
     mean: Tree
     results: dict[str, ProcessResult]
     findings: list[Finding]
-    not_written: str | None = None
-    """Why the files could not be written, in a sentence; None if they were."""
-
-    failed: Mapping[str, str] = field(default_factory=dict)
+    not_written: str | None = None  # why the files could not be written
+    failed: Mapping[str, str] = field(default_factory=dict)  # these three: arguments of `combine` for the mean
     sharing: Sharing = ALL_SEPARATE
     helpers: frozenset[str] = frozenset()
-    """Arguments of `combine` for the mean."""
-
-    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)
-    """What the diagnosis of each process rests on."""
+    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)  # what each process's diagnosis rests on
 
     def mean_of(self, process: str) -> Tree:
         """The mean of one process, or of a launched one with all that it started; empty if nothing was measured."""
@@ -362,10 +357,9 @@ def analyze_trace(
 
     Args:
         with_diagnosis: diagnose it, which takes as long as all the rest.
-        visit: gets the analysis before it is released.
     """
     source = bare_trace(path)
-    analysis = analysis_on_utc(source, options, None, with_details=with_diagnosis)
+    analysis = source.analysis(options, with_details=with_diagnosis)
     evidence = find_evidence(Pass(analysis)) if with_diagnosis else None
     result = result_of(analysis, source.journals, evidence)
     if visit is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis import agreement
+from perfharness.analysis.diagnosis import advise, agreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.analysis.metrics.activity import ProcessActivity, process_activity
@@ -26,7 +26,6 @@ from perfharness.analysis.stages.charts import (
 )
 from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
@@ -34,11 +33,9 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
-from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import part_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
@@ -81,11 +78,7 @@ def gather(
     """The content of a report of runs, series of runs, and traces.
 
     Args:
-        located: what was asked for.
-        read_as: warm-up, domain, pattern.
-        prices: for the costs; None: none were given.
-        suites: results of `perfharness bench`, which were read already.
-        merged: suites next to each other.
+        suites, merged: suites of `perfharness bench`, which were read already.
         loads: of the run folders that were under load.
 
     Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
@@ -190,12 +183,11 @@ class _Seen:
         else:
             record = next(one for one in self.manifest.measured_processes if one.folder == process)
             self.slowest.visit(process, self.path / process, record, analysis)
-        clock = None if self.manifest is None else machine_clock(self.manifest)
-        tied = None if self.manifest is None else tie_trace_clock(analysis.trace, clock)
-        if tied is not None:
-            activity = process_activity(analysis.stages, analysis.stage_times, tied)
-            if activity is not None:
-                self.activities[process] = activity
+        clock = analysis.trace.meta.clock
+        if clock is not None and (
+            (activity := process_activity(analysis.stages, analysis.stage_times, clock)) is not None
+        ):
+            self.activities[process] = activity
 
     def visit_profiling(self, process: str, analysis: Analysis) -> None:
         """See one process of the profiling pass."""
@@ -218,7 +210,6 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         mean = summary.mean_of(process)
         findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
     energy = part_of(mean, "energy", RunEnergy)
-    made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
         created=manifest.created,
         script=manifest.script if test is None else test.target,
@@ -245,7 +236,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         measured=measured,
         energy=energy,
         metrics=part_of(mean, "gpu_metrics", RunMetrics),
-        cost=None if prices is None else _cost(prices, made, energy),
+        cost=None if prices is None else _cost(prices, mean["throughput"], energy),
         findings=[*(() if mlperf is None else mlperf.findings), *findings],
         mlperf=mlperf,
         stacks=max(seen.stacks.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None),
@@ -260,25 +251,16 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
     result, meta = opened.result, opened.trace_meta
     results = {one.name: result}
     mean = combine(results, with_data=False)
-    made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
-        created=None,
-        script=None,
-        command=[],
         warmup_batches=options.warmup_batches,
         tracer=TracerRecord(kind=meta.tracer, version=meta.tracer_version),
-        environment=None,
         devices=_devices(seen.metas),
-        processes=[],
-        explained=False,
         clock_error_ns=_clock_error(seen.metas),
     )
     return RunReport(
         **_common(one.name, str(one.path), mean, results, seen),
         measured=measured,
-        energy=None,
-        metrics=None,
-        cost=None if prices is None else _cost(prices, made, None),
+        cost=None if prices is None else _cost(prices, mean["throughput"], None),
         findings=[*(replace(finding, process=one.name) for finding in result.findings), *names_findings(mean)],
     )
 
@@ -291,10 +273,11 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
     return {
         "name": name,
         "path": path,
-        "throughput": Throughput.model_validate(mean["throughput"]),
+        "throughput": mean["throughput"],
         "stages": stages,
-        "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
+        "outside_batches": mean["outside_batches"],
         "ranges": [] if stages else range_sums(of_processes),
+        "advice": advise(diagnoses),
         "diagnoses": diagnoses,
         "series": _series(results),
         "distributions": list(_distributions(stages, of_processes)),
@@ -331,13 +314,13 @@ def _clock_error(metas: Mapping[str, TraceMeta]) -> int | None:
     return max(errors) if errors and len(errors) == len(clocks) else None
 
 
-def _cost(prices: Prices, throughput: Throughput, energy: RunEnergy | None) -> Cost:
+def _cost(prices: Prices, throughput: Tree, energy: RunEnergy | None) -> Cost:
     per_item = relative = None
     if energy is not None and energy.energy_per_item_j is not None:
         per_item = energy.energy_per_item_j
         if energy.energy_j and energy.error_j is not None:
             relative = energy.error_j / energy.energy_j
-    return cost(prices, throughput.items_per_second, per_item, relative)
+    return cost(prices, throughput["items_per_second"], per_item, relative)
 
 
 def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]) -> Iterator[StageDistribution]:

@@ -50,13 +50,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class SeriesLaunch:
-    """One launch of a series.
-
-    Attributes:
-        result: None: it was not run, or failed as a whole.
-        error: why it failed as a whole.
-        interrupted: whether the user ended it, and with it the series.
-    """
+    """One launch of a series; `interrupted`: the user ended it, and with it the series."""
 
     row: SeriesRow
     result: LaunchResult | None = None
@@ -69,9 +63,7 @@ class SeriesRun:
     """A series that is measured.
 
     Attributes:
-        launches: in their order.
-        plans: of each launch.
-        seed: of their order.
+        seed: of the order of the launches.
         folder: of `series.json`; next to an earlier run if only that has numbers.
     """
 
@@ -112,13 +104,11 @@ class SeriesRun:
 
         A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
 
-        Args:
-            observe: opens an observer of each launch.
-            say: called with a line where an earlier run is moved.
+        Raises `LaunchError` where another command writes to the folder, `ResultError` where `series.json` cannot be
+        written.
 
-        Raises:
-            LaunchError: another command writes to the folder.
-            ResultError: `series.json` cannot be written.
+        Args:
+            say: called with a line where an earlier run is moved.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]
@@ -352,14 +342,9 @@ def launch_in_turns(
     seed: int | None = None,
     observe: Observe = unobserved,
 ) -> SeriesRun:
-    """Launch several cases again and again, in shuffled rounds, into `base`, `new` (or `new_1`, …) in one folder.
+    """Launch the base and what is compared with it, `count` times each, in shuffled rounds; else as `launch_series`.
 
-    Args:
-        cases: the base, and what is compared with it; their own output folders do not matter.
-        count: launches of each.
-        seed, observe: as in `launch_series`.
-
-    Raises as `launch_series`.
+    They go into `base` and `new` (or `new_1`, …) of one folder; output folders of the cases do not matter.
     """
     return _run_to_the_end(series_in_turns(cases, Path(output_dir), count, seed), observe)
 

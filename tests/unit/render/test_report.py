@@ -59,7 +59,7 @@ def test_two_processes_are_pooled(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [(one.which, one.batch_index, one.cpu_ms) for one in found.timelines] == [("typical", 1, 9.0)]
     assert found.cost is not None
-    assert (found.cost.machine is None) == (found.throughput.items_per_second is None)
+    assert (found.cost.machine is None) == (found.throughput["items_per_second"] is None)
 
 
 def test_a_process_that_failed_is_left_out_as_in_the_mean(tmp_path: Path) -> None:
