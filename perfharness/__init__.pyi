@@ -137,11 +137,6 @@ class MlperfOptions(LaunchSettings, total=False):
     samples: int | None
     performance_samples: int | None
 
-class CompareRule(TypedDict, total=False):
-    alpha: float
-    min_effect: float
-    spread: float | None
-
 def compare(
     base: _Path,
     *others: _Path,
@@ -149,7 +144,9 @@ def compare(
     allowed: Iterable[str] = (),
     stages: Iterable[str] = (),
     limits: Iterable[str] = (),
-    **rule: Unpack[CompareRule],
+    alpha: float = ...,
+    min_effect: float = ...,
+    spread: float | None = None,
 ) -> Comparison: ...
 def launch(
     script: _Path,

@@ -97,7 +97,7 @@ def read_model(path: Path, model: type[Model], hint: str = "it is damaged.") -> 
     from pydantic import ValidationError
 
     try:
-        return model.model_validate_json(read_regular(path, follow=False))
+        return model.model_validate_json(read_regular(path))
     except FileNotFoundError:
         return None
     except OSError as error:

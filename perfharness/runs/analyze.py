@@ -154,9 +154,7 @@ def analyze_traces(
         with_data: have every range in `mean`.
         with_diagnosis: diagnose each, which takes as long as all the rest; done where they are written, too.
 
-    Raises:
-        TraceError: one cannot be read.
-        UsageError: one is named twice, or they have no telemetry that is asked for.
+    Raises `TraceError` where one cannot be read, `UsageError` where one is named twice.
     """
     paths = {str(one.trace.parent / one.name): one.trace for one in traces if one.trace is not None}
     if len(paths) < len(traces):

@@ -74,19 +74,15 @@ class GpuSharing:
         return [uuid for uuid in process.used_gpus if uuid in used]
 
     def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
-        if (process.folder, uuid) not in self._work:
-            self._work[process.folder, uuid] = self._read(process, uuid)
-        return self._work[process.folder, uuid]
-
-    def _read(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
-        source = self._traces[process.folder]
-        if source.path is None:
-            return f"{_unknown(process)}: it left no trace"
-        try:
-            trace = source.open(with_details=False)
-        except TraceError:
-            return f"{_unknown(process)}: its trace cannot be read"
-        return _work_on(process, uuid, trace)
+        key, source = (process.folder, uuid), self._traces[process.folder]
+        if key not in self._work and source.path is None:
+            self._work[key] = f"{_unknown(process)}: it left no trace"
+        if key not in self._work:
+            try:
+                self._work[key] = _work_on(process, uuid, source.open(with_details=False))
+            except TraceError:
+                self._work[key] = f"{_unknown(process)}: its trace cannot be read"
+        return self._work[key]
 
 
 def _work_on(process: ProcessRecord, uuid: str, trace: Trace) -> GpuWork | str:

@@ -118,9 +118,7 @@ def launch(
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
     """The plan of each launch of a series, all on what the machine offers now.
 
-    Raises:
-        UsageError: the options contradict each other or the machine.
-        LaunchError: what is needed is not there.
+    Raises `UsageError` where options contradict each other or the machine, `LaunchError` where something is missing.
     """
     if len(options) > 1:  # the first launch of a series is measured as the others are
         import_module(ANALYSIS)
@@ -142,9 +140,7 @@ def run_plan(
         conditions: in addition to those that the options ask for.
         complete: called with the run, analysed and not in place yet; may write further results into its folder.
 
-    Raises:
-        LaunchError: no process could be started, or results could not be written; the message says where what was
-            measured lies.
+    Raises `LaunchError` where no process could be started, or results could not be written.
     """
     all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
     with measure(plan, command, observer, conditions=all_conditions) as run:

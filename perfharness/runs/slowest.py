@@ -32,12 +32,9 @@ NO_GPU = "GPU work was not traced: {}"
 
 
 class SlowestOfRun:
-    """Takes from each process its slowest requests, before its trace is released.
+    """Takes from each process its `most` slowest requests of each loop path, before its trace is released.
 
-    Args:
-        manifest: None: a bare trace.
-        most: so many of each loop path.
-        timelines: make those of the requests and of typical batches.
+    `timelines`: make those of the requests and of typical batches.
     """
 
     def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:

@@ -77,10 +77,9 @@ def stage_lines(
     rests: Sequence[Mapping[Path, Rest]] = (),
     limits: Sequence[StageAgreement] = (),
 ) -> list[StageLine]:
-    """Every batch and stage, a parent before its children; what is outside of the stages of a batch behind them.
+    """Every batch and stage of a mean, a parent before its children; what is outside of a batch's stages behind them.
 
     Args:
-        mean: the tree of all processes.
         results: of each process, for shares and intervals.
         rests: of each process, what is outside of stages.
         limits: what limits each stage.

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from perfharness.analysis.comparison.compare import (
+    MIN_EFFECT,
     Judgement,
     Reason,
     Rule,
@@ -19,6 +20,7 @@ from perfharness.analysis.comparison.compare import (
     geometric_mean,
     relative_spread,
 )
+from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
@@ -57,7 +59,9 @@ def compare_runs(
     allowed: Iterable[str] = (),
     stages: Iterable[str] = (),
     limits: Iterable[str] = (),
-    **rule: Any,
+    alpha: float = ALPHA,
+    min_effect: float = MIN_EFFECT,
+    spread: float | None = None,
 ) -> Comparison:
     """Compare versions with a base; what `perfharness compare` does.
 
@@ -68,19 +72,15 @@ def compare_runs(
         allowed: differences that would make the comparison meaningless, and may be.
         stages: only these, by last name or path.
         limits: as `inference.p95 > 20ms`; see `limits` of the result.
-        rule: fields of `Rule`, as `min_effect=0.03`.
+        alpha, min_effect, spread: see `Rule`.
 
-    Raises:
-        UsageError: an option is wrong.
-        ResultError: a side cannot be read, or has no launch that can be used.
+    Raises `UsageError` where an option is wrong, `ResultError` where a side cannot be read or has no usable launch.
     """
     try:
-        checked = Rule.model_validate(rule)
+        rule = Rule(alpha=alpha, min_effect=min_effect, spread=spread)
     except ValidationError as error:
-        raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    if unknown := sorted(set(rule) - set(Rule.model_fields)):
-        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(Rule.model_fields)}")
-    options = CompareOptions(checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
+        raise UsageError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from error
+    options = CompareOptions(rule, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
     return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
 
@@ -89,9 +89,7 @@ def compare_sides(
 ) -> Comparison:
     """Compare each of the others with the base; the verdicts are corrected for the rows of all of them.
 
-    Raises:
-        UsageError: an option names a stage or a difference that does not exist.
-        ResultError: a side has no launch that can be used.
+    Raises `UsageError` where an option names what does not exist, `ResultError` where a side has no usable launch.
     """
     for side in (base, *others):
         if not side.used:

@@ -19,7 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.launches import LaunchFigures, paths_of, read_launch, values_of
+from perfharness.runs.comparison.launches import LaunchFigures, figures_of, paths_of, read_launch, reason_of, values_of
 from perfharness.runs.figures import (
     ACCURACY,
     ACCURACY_METRIC,
@@ -66,20 +66,13 @@ LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """A condition that makes a gate fail where it is met.
-
-    Args:
-        text: as it was written.
-        stage: last name or path; empty: the run, or the batch where the figure is one of a stage.
-        metrics: the first of them that was measured.
-        value: in the unit of the figure, or in percent.
-    """
+    """A condition that makes a gate fail where it is met."""
 
     text: str
-    stage: str
-    metrics: Sequence[str]
+    stage: str  # last name or path; empty: the run, or the batch where the figure is one of a stage
+    metrics: Sequence[str]  # the first of them that was measured
     operator: str
-    value: float
+    value: float  # in the unit of the figure, or in percent
     is_change: bool
 
 
@@ -150,8 +143,7 @@ def judge_limit(
 
     Args:
         base_path: what the base calls a stage of the new version.
-        not_comparable: why the sides have no change that could be judged; None: they are comparable. Accuracy is, on
-            whatever machine.
+        not_comparable: why the sides have no change that could be judged; accuracy always has one.
 
     Raises `UsageError`.
     """
@@ -175,8 +167,7 @@ def judge_limit(
     if (invalid := next((launch.invalid for launch in new if launch.invalid), None)) is not None:
         return result(None, None, invalid)
     if value is None:
-        reasons = (launch.reasons[figure] for launch in new if figure in launch.reasons)
-        return result(None, None, next(reasons, "it was not measured"))
+        return result(None, None, reason_of(new, figure) or "it was not measured")
     if not limit.is_change:
         return result(value, figure.of.unit)
     if not_comparable and figure.of is not ACCURACY_METRIC:
@@ -205,8 +196,8 @@ def _figure_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) ->
             raise _wrong(limit.text, f"{version} has {len(batches)} kinds of batches; name the stage")
         path = batches[0]
     figures = [Figure(path, name) for name in limit.metrics]
-    known = {figure for launch in launches for figure in launch.figures}
-    if path and not known.intersection(figures):
-        there = ", ".join(figure.metric for launch in launches[:1] for figure in launch.figures if figure.path == path)
+    known = figures_of(launches)
+    if path and not set(known).intersection(figures):
+        there = ", ".join(figure.metric for figure in known if figure.path == path)
         raise _wrong(limit.text, f"{version} has no such figure of '{limit.stage}'; there are: {there or 'none'}")
     return next((figure for figure in figures if values_of(launches, figure)), figures[0])

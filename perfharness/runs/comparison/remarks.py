@@ -13,10 +13,10 @@ from perfharness.analysis.comparison.compare import Judgement, Pair, Rule, compa
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import in_turns
-from perfharness.runs.comparison.launches import LaunchFigures, promises_of, values_of
+from perfharness.runs.comparison.launches import LaunchFigures, figures_of, promises_of, values_of
 from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
-from perfharness.runs.figures import Figure
+from perfharness.runs.figures import ACCURACY, Figure
 from perfharness.runs.series.machine import machine_changes, unsteady_findings
 
 LISTED = 8
@@ -65,8 +65,11 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
 def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
     """Metrics of accuracy whose means differ: of the same samples they are no matter of chance."""
     changed = []
-    for figure, there in matched.accuracies:
-        values, new_values = values_of(matched.base.used, figure), values_of(matched.new.used, there)
+    for figure in figures_of(matched.base.used):
+        if figure.path[-1:] != (ACCURACY,):
+            continue
+        values = values_of(matched.base.used, figure)
+        new_values = values_of(matched.new.used, matched.new_figure(figure))
         if values and new_values and np.mean(values) != np.mean(new_values):
             changed.append(f"{figure.stage}/{figure.metric} {np.mean(values):.6g} → {np.mean(new_values):.6g}")
     if changed:

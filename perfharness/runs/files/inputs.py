@@ -57,9 +57,8 @@ class Located:
 def locate(path: Path) -> Located:
     """What the path names; an `.nsys-rep` is exported by nsys next to it.
 
-    Raises:
-        ResultError: that is no result or trace, or a manifest cannot be read.
-        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+    Raises `ResultError` where that is no result or trace, `ToolNotFoundError` or `TraceFormatError` where an
+    `.nsys-rep` cannot be exported.
     """
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")

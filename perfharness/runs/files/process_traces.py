@@ -68,22 +68,14 @@ class SharedTrace:
 
 @dataclass
 class TraceSource:
-    """A trace, and what lies beside it.
+    """A trace, and what lies beside it."""
 
-    Attributes:
-        path: None if the process left none.
-        folder: of the journal of its process.
-        launched: folder of the launched process that it belongs to.
-        process: of a run: only its part of the trace is read; None: a file that is in no run.
-        clock: UTC against the monotonic clock during the run; None: not sampled.
-    """
-
-    path: Path | None
-    folder: Path
-    launched: Path
-    process: ProcessRecord | None = None
+    path: Path | None  # None if the process left none
+    folder: Path  # of the journal of its process
+    launched: Path  # folder of the launched process that it belongs to
+    process: ProcessRecord | None = None  # only its part of the trace is read; None: a file that is in no run
     shared: SharedTrace = field(default_factory=SharedTrace)
-    clock: ClockTieRecord | None = None
+    clock: ClockTieRecord | None = None  # UTC against the monotonic clock during the run
 
     def analysis(self, options: AnalysisOptions, *, with_details: bool = True) -> Analysis:
         """The analysis of the trace with its samples. Raises `TraceError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -85,9 +86,8 @@ def gather(
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
-    names: list[str] = []
+    loads = loads or {}
     for one in located:
-        names.append(one.name)
         if one.trace is not None:
             runs.append(_trace_report(one, read_as, prices))
             continue
@@ -97,13 +97,12 @@ def gather(
         for run_dir in one.runs:
             if found is None or found.shown in (None, run_dir.name):
                 name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
-                found_run = _run_report(name, run_dir, one.process, read_as, prices)
-                runs.append(_under_load(found_run, None if loads is None else loads.get(run_dir)))
+                runs.append(_run_report(name, run_dir, one.process, read_as, prices, loads.get(run_dir)))
     comparison, reason = _comparison(located)
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        title=", ".join([*names, *(one.name for one in suites)]),
+        title=", ".join([*(one.name for one in located), *(one.name for one in suites)]),
         runs=runs,
         series=series,
         suites=list(suites),
@@ -111,14 +110,6 @@ def gather(
         comparison=comparison,
         comparison_reason=reason,
     )
-
-
-def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
-    if load is None:
-        return run
-    ignored = of_no_concern(load.result)
-    of_run = [finding for finding in run.findings if finding.code not in ignored]
-    return run.model_copy(update={"load": load, "findings": [*load.result.findings, *of_run]})
 
 
 def _series_report(one: Located) -> SeriesReport | None:
@@ -158,9 +149,7 @@ class _Seen:
     path: Path
     manifest: RunManifest | None = None
     only: str | None = None
-    has_requests: bool = False
-    """Whether batches are requests of a load test, of which the slowest get timelines."""
-
+    has_requests: bool = False  # of a load test: the slowest get timelines
     timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
     rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
@@ -184,9 +173,8 @@ class _Seen:
             record = next(one for one in self.manifest.measured_processes if one.folder == process)
             self.slowest.visit(process, self.path / process, record, analysis)
         clock = analysis.trace.meta.clock
-        if clock is not None and (
-            (activity := process_activity(analysis.stages, analysis.stage_times, clock)) is not None
-        ):
+        activity = None if clock is None else process_activity(analysis.stages, analysis.stage_times, clock)
+        if activity is not None:
             self.activities[process] = activity
 
     def visit_profiling(self, process: str, analysis: Analysis) -> None:
@@ -194,8 +182,19 @@ class _Seen:
         if is_part_of(self.only, process):
             self.stacks |= named_stacks(process, analysis)
 
+    def of_traces(self) -> dict[str, Any]:
+        """The GPUs that the traces name, and the largest error of their clocks."""
+        clocks = [meta.clock for meta in self.metas.values()]
+        errors = [clock.error_ns for clock in clocks if clock is not None]
+        return {
+            "devices": list(dict.fromkeys(name for meta in self.metas.values() for name in meta.device_names)),
+            "clock_error_ns": max(errors) if errors and len(errors) == len(clocks) else None,
+        }
 
-def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None) -> RunReport:
+
+def _run_report(
+    name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None, load: LoadReport | None
+) -> RunReport:
     manifest, test = read_manifest(run_dir), read_load_test(run_dir)
     seen = _Seen(run_dir, manifest, process, has_requests=test is not None)
     summary = analyze_run(
@@ -209,7 +208,6 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     if process is not None:
         mean = summary.mean_of(process)
         findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
-    energy = part_of(mean, "energy", RunEnergy)
     measured = Measured(
         created=manifest.created,
         script=manifest.script if test is None else test.target,
@@ -217,27 +215,24 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         warmup_batches=mean["meta"]["warmup_batches"],
         tracer=manifest.tracer,
         environment=manifest.environment,
-        devices=_devices(seen.metas),
         processes=[one for one in manifest.measured_processes if is_part_of(process, one.folder)],
         explained=manifest.explained,
-        clock_error_ns=_clock_error(seen.metas),
+        **seen.of_traces(),
     )
     mlperf = read_mlperf_file(run_dir) if process is None else None
-    of = Path(manifest.script).name if test is None else test.short_target
+    of_load = [*(mlperf.findings if mlperf else ()), *(load.result.findings if load else ())]
+    ignored = of_no_concern(load.result) if load else frozenset()
     sampled = None
     if (run_dir / TELEMETRY_NAME).is_file() and "gpu_metrics" in mean:
-        try:
+        of = Path(manifest.script).name if test is None else test.short_target
+        with suppress(ResultError):  # the analysis has reported it
             log = read_sample_log(run_dir / TELEMETRY_NAME)
             sampled = SampledRun(f"{of}  {manifest.created}", log, seen.activities)
-        except ResultError:  # the analysis has reported it
-            sampled = None
     return RunReport(
-        **_common(name, str(run_dir), mean, results, seen),
+        **_common(name, str(run_dir), mean, results, seen, prices),
         measured=measured,
-        energy=energy,
-        metrics=part_of(mean, "gpu_metrics", RunMetrics),
-        cost=None if prices is None else _cost(prices, mean["throughput"], energy),
-        findings=[*(() if mlperf is None else mlperf.findings), *findings],
+        findings=[*of_load, *(one for one in findings if one.code not in ignored)],
+        load=load,
         mlperf=mlperf,
         stacks=max(seen.stacks.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None),
         sampled=sampled,
@@ -254,21 +249,21 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
     measured = Measured(
         warmup_batches=options.warmup_batches,
         tracer=TracerRecord(kind=meta.tracer, version=meta.tracer_version),
-        devices=_devices(seen.metas),
-        clock_error_ns=_clock_error(seen.metas),
+        **seen.of_traces(),
     )
     return RunReport(
-        **_common(one.name, str(one.path), mean, results, seen),
+        **_common(one.name, str(one.path), mean, results, seen, prices),
         measured=measured,
-        cost=None if prices is None else _cost(prices, mean["throughput"], None),
         findings=[*(replace(finding, process=one.name) for finding in result.findings), *names_findings(mean)],
     )
 
 
-def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
+def _common(
+    name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen, prices: Prices | None
+) -> dict[str, Any]:
     """What runs and bare traces have alike."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
-    of_processes = list(results.values())
+    of_processes, energy = list(results.values()), part_of(mean, "energy", RunEnergy)
     stages = stage_lines(mean, of_processes, [seen.rests[of] for of in results], agreement(diagnoses))
     return {
         "name": name,
@@ -283,6 +278,9 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "distributions": list(_distributions(stages, of_processes)),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
         **_slowest(seen),
+        "energy": energy,
+        "metrics": part_of(mean, "gpu_metrics", RunMetrics),
+        "cost": None if prices is None else _cost(prices, mean["throughput"], energy),
         "ranks": part_of(mean, "ranks", RunRanks),
     }
 
@@ -302,16 +300,6 @@ def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:
     loops = [(of, loop) for of, result in results.items() for loop in result.loops if loop.count]
     points = min(MAX_POINTS, max(LEAST_POINTS, ALL_POINTS // max(len(loops), 1)))
     return [LoopSeries(process=of, loop=loop.path, series=batch_series(loop, points)) for of, loop in loops]
-
-
-def _devices(metas: Mapping[str, TraceMeta]) -> list[str]:
-    return list(dict.fromkeys(name for meta in metas.values() for name in meta.device_names))
-
-
-def _clock_error(metas: Mapping[str, TraceMeta]) -> int | None:
-    clocks = [meta.clock for meta in metas.values()]
-    errors = [clock.error_ns for clock in clocks if clock is not None]
-    return max(errors) if errors and len(errors) == len(clocks) else None
 
 
 def _cost(prices: Prices, throughput: Tree, energy: RunEnergy | None) -> Cost:

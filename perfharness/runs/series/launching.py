@@ -60,12 +60,7 @@ class SeriesLaunch:
 
 @dataclass(repr=False)
 class SeriesRun:
-    """A series that is measured.
-
-    Attributes:
-        seed: of the order of the launches.
-        folder: of `series.json`; next to an earlier run if only that has numbers.
-    """
+    """A series that is measured; `seed` is of the order of its launches."""
 
     kind: Kind
     options: LaunchOptions
@@ -74,7 +69,7 @@ class SeriesRun:
     plans: Sequence[LaunchPlan] = ()
     rows: list[SeriesRow] = field(default_factory=list)
     facts: dict[str, LaunchFacts] = field(default_factory=dict)
-    folder: Path = Path()
+    folder: Path = Path()  # of `series.json`; next to an earlier run if only that has numbers
 
     def __repr__(self) -> str:
         return f"<SeriesRun {self.folder}: {self.kind}, {len(self.rows)} of {len(self.launches)} launches>"
@@ -102,13 +97,9 @@ class SeriesRun:
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
         """Launch one after the other, each when it is requested; `series.json` is written after each.
 
-        A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
-
-        Raises `LaunchError` where another command writes to the folder, `ResultError` where `series.json` cannot be
-        written.
-
-        Args:
-            say: called with a line where an earlier run is moved.
+        A launch that fails is a row with the reason, and the others go on; an interrupt ends them. `say` gets a line
+        where an earlier run is moved. Raises `LaunchError` where another command writes to the folder, `ResultError`
+        where `series.json` cannot be written.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]
@@ -324,10 +315,8 @@ def launch_series(
         seed: of the order; None: drawn, and stored.
         observe: opens an observer of each launch.
 
-    Raises:
-        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
-        LaunchError: what is needed is not there.
-        ResultError: `series.json` cannot be written.
+    Raises what `perfharness.launch` raises, before the first launch; `ResultError` where `series.json` cannot be
+    written.
     """
     options = launch_options(script, script_arguments, settings, config)
     run = series_of(options, repeat, np_sweep, cold=cold, overhead=overhead, seed=seed)

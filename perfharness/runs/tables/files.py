@@ -68,14 +68,10 @@ def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], li
 
 
 def write_tables(tables: Mapping[str, pa.Table], table_format: str, output: Path) -> list[Path]:
-    """Write tables; returns the files.
+    """Write tables, by name, in one of the formats of `WRITERS`; returns the files.
 
-    Args:
-        tables: by name.
-        table_format: one of `WRITERS`.
-        output: a file, for one table; else a folder, made where it is missing, which gets `NAME.FORMAT` files.
-
-    Raises `ResultError` where a file cannot be written.
+    One table goes into a file, others as `NAME.FORMAT` into a folder, which is made. Raises `ResultError` where a file
+    cannot be written.
     """
     in_folder = len(tables) > 1 or output.is_dir()
     if in_folder:
