@@ -86,10 +86,10 @@ class Entry:
 
 def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int]) -> list[Entry]:
     """What lies in a folder: one run, each launch of a repeat, or a suite of `bench`. Raises `ResultError`."""
-    from perfharness.runs.comparison.suites import read_suite_file, suite_file
+    from perfharness.runs.comparison.suites import read_suite, suite_file
 
     if (file := suite_file(folder)) is not None:
-        suite = read_suite_file(file)
+        suite = read_suite(file)
         return [suite_entry(suite, file.parent, suite_exit_code(suite))]
     located = locate(folder)
     if located.process is not None or not located.runs:
@@ -365,12 +365,12 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
 
 def recorded_launch(name: str) -> LaunchFigures:
     """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
-    from perfharness.runs.comparison.suites import read_suite
+    from perfharness.runs.comparison.suites import figures_of_suite, read_suite
 
     found = History().entry(name).run
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"
     try:
-        launch = read_suite(folder / BENCH_NAME) if is_suite else read_launch(folder)
+        launch = figures_of_suite(read_suite(folder / BENCH_NAME), folder) if is_suite else read_launch(folder)
     except ResultError as error:
         raise HistoryError(f"the run {found['id']} is no longer in {folder}") from error
     if found["id"] != (_suite_id(launch) if is_suite else launch.run_id):

@@ -192,16 +192,27 @@ class Run:
         """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
 
-    def stacks(self) -> dict[str, list[Stack]]:
-        """The sampled stacks of the outermost stages of each process, by both names; of the profiling pass, if any.
+    def read_processes(self, findings: list[Finding]) -> Iterator[tuple[Process, Analysis]]:
+        """Each process whose trace can be read; what is found is appended.
 
-        Raises `TraceError` where a trace cannot be read.
+        The trace is released before the next is read: delete the analysis. Raises `TraceError` where the only trace
+        cannot be read.
         """
-        found: dict[str, list[Stack]] = {}
-        for process in (self.explaining or self).processes:
-            if process.analysis is not None:
-                found |= named_stacks(process.name, process.analysis)
+        traced = [process for process in self.processes if process.trace_path is not None]
+        for process in traced:
+            if len(traced) > 1 and (problem := process.problem()) is not None:
+                findings.append(problem)
+            elif process.analysis is not None:
+                yield process, process.analysis
+                findings += process.findings
                 process.release()
+
+    def stacks(self) -> dict[str, list[Stack]]:
+        """The sampled stacks of the outermost stages of each process, by both names; of the profiling pass, if any."""
+        found: dict[str, list[Stack]] = {}
+        for process, analysis in (self.explaining or self).read_processes([]):
+            found |= named_stacks(process.name, analysis)
+            del analysis
         return found
 
     def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
@@ -225,13 +236,9 @@ class Run:
         if run is None:
             raise UsageError(f"{self.path} has no profiling pass; `perfharness launch --explain` makes one.")
         seen, findings = SlowestOfRun(run.path, run.manifest, most), run.launch_findings
-        for process in run.processes:
-            if (problem := process.problem()) is not None:
-                findings.append(problem)
-            elif process.analysis is not None:
-                findings += process.findings
-                seen.visit(process.name, process.folder, process.record, process.analysis)
-                process.release()
+        for process, analysis in run.read_processes(findings):
+            seen.visit(process.name, process.folder, process.record, analysis)
+            del analysis
         if not seen.has_seen:
             reasons = "".join(f" {finding.message}" for finding in findings)
             raise ResultError(

@@ -60,12 +60,7 @@ class _Timeline:
         ids = Ids()
         ranks = None if self.run.manifest is None else RankComparison(self.run.manifest)
         offsets: dict[str, int] = {}
-        for place, process in enumerate(self.traced):
-            if len(self.traced) > 1 and (problem := process.problem()) is not None:
-                self.findings.append(problem)
-                continue
-            analysis = process.analysis
-            assert analysis is not None  # there is a trace
+        for place, (process, analysis) in enumerate(self.run.read_processes(self.findings)):
             start_ns = process.session_start_unix_ns
             has_clock = start_ns is not None and self.origin_ns is not None
             offset_ns = start_ns - self.origin_ns if start_ns is not None and self.origin_ns is not None else 0
@@ -82,9 +77,8 @@ class _Timeline:
                 "gpu": analysis.trace.meta.gpu_coverage,
                 "clock": "utc" if has_clock else "own",
             }
-            self.findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
+            self.findings += [_not_aligned(process)] if apart else []
             del analysis
-            process.release()
         for number, group in enumerate([] if ranks is None else ranks.calls()):
             yield from rank_events(group, offsets, ids, number - FIRST_PLACE)
 

@@ -94,13 +94,9 @@ def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged:
 
 def _change(ratio: float, up: str, down: str) -> str:
     """`12 % faster`, `x14 slower`."""
-    if ratio > FACTOR or ratio < 1 / FACTOR:
-        return f"x{max(ratio, 1 / ratio):.3g} {up if ratio > 1 else down}"
-    return f"{_percent(ratio)} {up if ratio > 1 else down}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{_digits(100 * abs(ratio - 1))} %"
+    is_large = ratio > FACTOR or ratio < 1 / FACTOR
+    size = f"x{max(ratio, 1 / ratio):.3g}" if is_large else f"{_digits(100 * abs(ratio - 1))} %"
+    return f"{size} {up if ratio > 1 else down}"
 
 
 def _digits(value: float) -> str:

@@ -28,17 +28,12 @@ def suite_file(path: Path) -> Path | None:
     return None
 
 
-def read_suite_file(path: Path) -> BenchSuiteResult:
+def read_suite(path: Path) -> BenchSuiteResult:
     """Read `bench.json`. Raises `ResultError` where it cannot be read."""
     suite = read_model(path, BenchSuiteResult)
     if suite is None:
         raise ResultError(f"there is no {path}")
     return suite
-
-
-def read_suite(path: Path) -> LaunchFigures:
-    """A suite as a launch. Raises `ResultError` where the file cannot be read."""
-    return figures_of_suite(read_suite_file(path), path.parent)
 
 
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:

@@ -206,7 +206,8 @@ def _analyze_profiling_pass(
             evidence = analyze_run(folder, manifest, read_as, write=write, visit=visit).evidence
     except ResultError as error:
         return {}, [*findings, explaining_pass_failed(str(error))]
-    usable = {name: evidence[name] for name in usable_processes(measured, manifest) if name in evidence}
+    usable_names = usable_processes(measured, manifest)
+    usable = {name: found for name, found in evidence.items() if name in usable_names}
     return usable, [*findings, *explaining_findings(measured, manifest, usable)]
 
 

@@ -53,17 +53,10 @@ def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], li
     """
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
-    traced = [process for process in run.processes if process.trace_path is not None]
-    if not traced:
-        raise ResultError(f"{run.path} holds no trace, so no tables; see its manifest and stderr.log files.")
-    for process in traced:
-        if len(run.processes) > 1 and (problem := process.problem()) is not None:
-            findings.append(problem)
-            continue
+    for process, analysis in run.read_processes(findings):
+        del analysis
         for name, found in parts.items():
             found.append(process.table(name))
-        findings += process.findings
-        process.release()
     return {name: join(found) for name, found in parts.items()}, findings
 
 
