@@ -39,20 +39,17 @@ from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
 
 
-class ChosenGpus(BaseModel):
+class Gpus(BaseModel):
+    """Whose clocks are restored: all, where none is named."""
+
+    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
+
+
+class ChosenGpus(Gpus):
     """Whose clocks are set."""
 
     num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
     gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
-
-
-class RestoreSettings(BaseModel):
-    """What is restored."""
-
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX; default: all.", metavar="GPU,…")] = (
-        None
-    )
 
 
 class StatusSettings(BaseModel):
@@ -122,16 +119,15 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 
 @with_settings()
-def restore_verb(*, asked: RestoreSettings) -> None:
-    """Set the clocks to the driver's defaults.
+def restore_verb(*, asked: Gpus) -> None:
+    """Set the clocks of all GPUs, or of those named, to the driver's defaults.
 
     Releases the locks of graphics and memory clocks, and sets the default power limit and application clocks, whoever
     changed them. Persistence mode stays as it is. Needs root.
 
     Exit codes: 0 done; 1 something could not be restored.
     """
-    names = split_commas(asked.gpus)
-    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if names else None
+    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if asked.gpus else None
     with noting_interrupts(), open_nvml() as nvml:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:
@@ -165,13 +161,8 @@ def _gpu_status(gpu: Device) -> dict[str, Any]:
         name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
         for name, kind in (("graphics_mhz", gpu.nvml.NVML_CLOCK_GRAPHICS), ("memory_mhz", gpu.nvml.NVML_CLOCK_MEM))
     }
-    return {
-        "uuid": gpu.uuid,
-        "index": gpu.index,
-        "clocks_now": clocks,
-        "settings": settings,
-        "left": settings_left(gpu),
-    }
+    names = {"uuid": gpu.uuid, "index": gpu.index}
+    return {**names, "clocks_now": clocks, "settings": settings, "left": settings_left(gpu)}
 
 
 def _print_gpu(gpu: dict[str, Any]) -> None:

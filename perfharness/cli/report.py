@@ -17,7 +17,6 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import STDOUT
 from perfharness.model.settings import Option
-from perfharness.render.console import say
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
 from perfharness.runs.report.anonymous import anonymous
 
@@ -75,7 +74,7 @@ def report(
     made = gather_all(runs, reading.read_as(), prices_of(asked.price_per_hour, asked.price_per_kwh))
     write_report(anonymous(made) if asked.anonymous else made, file)
     output = Output()
-    say(output.messages if file == STDOUT else output.results, str(file))
+    (output.message if file == STDOUT else output.line)(str(file))
     output.findings(made.findings)
     if asked.opened and not webbrowser.open(file.absolute().as_uri()):
         raise ResultError(f"No browser could be started here; open {file} with one.")
