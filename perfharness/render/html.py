@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.render.blocks import (
     Block,
@@ -61,11 +65,20 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them."""
+    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them; kept, for bundling takes longer than all the rest."""
     import vl_convert
 
+    caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
+    kept = Path(caches, "perfharness", f"vega-{version('vl-convert-python')}.js")
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8")
     bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-    return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    made = bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    with suppress(OSError, ResultError):  # a home that cannot be written to
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as temporary:
+            temporary.write_text(made, encoding="utf-8")
+    return made
 
 
 def _hash(script: str) -> str:
