@@ -120,10 +120,10 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 @with_settings()
 def restore_verb(*, asked: Gpus) -> None:
-    """Set the clocks of all GPUs, or of those named, to the driver's defaults.
+    """Set the clocks to the driver's defaults.
 
-    Releases the locks of graphics and memory clocks, and sets the default power limit and application clocks, whoever
-    changed them. Persistence mode stays as it is. Needs root.
+    All GPUs, unless --gpus names some. Releases the locks of graphics and memory clocks, and sets the default power
+    limit and application clocks, whoever changed them. Persistence mode stays as it is. Needs root.
 
     Exit codes: 0 done; 1 something could not be restored.
     """

@@ -15,10 +15,10 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
-from perfharness.runs.files.json_files import read_model
 from perfharness.runs.telemetry import RunTelemetry
 
 NEEDED = ("id", "intended_ns", "done_ns")

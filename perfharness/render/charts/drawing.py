@@ -143,7 +143,7 @@ def _write(path: Path, chart: Specification, rows: Mapping[str, Sequence[Row]]) 
             content = page.replace(LESS, "\\u003c").encode()
     except ValueError as error:
         raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
-    with replacing(path, follow=False) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
 

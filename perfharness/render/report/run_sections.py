@@ -292,7 +292,8 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     yield ["command", " ".join(of.command) or None]
     why = f" ({of.tracer.reason})" if of.tracer.reason else ""
     yield ["tracer", f"{of.tracer.kind} {of.tracer.version or ''}".strip() + why]
-    yield ["warm-up", f"{of.warmup_batches} batches at both ends of each loop are left out"]
+    batches = "batch" if of.warmup_batches == 1 else "batches"
+    yield ["warm-up", f"{of.warmup_batches} {batches} at both ends of each loop"]
     yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
     yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:

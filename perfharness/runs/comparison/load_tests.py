@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
+from perfharness.files import read_model
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure
-from perfharness.runs.files.json_files import read_model
 from perfharness.secrets import mask_text
 
 if TYPE_CHECKING:

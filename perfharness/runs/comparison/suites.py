@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.launches import LaunchFigures, Measured
 from perfharness.runs.figures import ACCURACY, Figure
-from perfharness.runs.files.json_files import read_model
 
 DECIDING_SETTINGS = ("latency.", "measure.")
 """Beginnings of the names of settings that change what a latency is."""

@@ -12,6 +12,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.stages.checks import check_journals
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -19,7 +20,6 @@ from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import ID_MASK, Trace
 from perfharness.runs.clocks import on_utc
-from perfharness.runs.files.json_files import read_model
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe, has_several_probes, read_host_probe
 from perfharness.trace.processes import part_of_process

@@ -20,7 +20,7 @@ from perfharness.analysis.stages.startup import startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
 from perfharness.analysis.stages.tree import combine, outside_tree
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import locked, reason_of
+from perfharness.files import locked, read_model, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
@@ -34,7 +34,7 @@ from perfharness.runs.explain import (
     explaining_pass_missing,
     usable_processes,
 )
-from perfharness.runs.files.json_files import RANGES_NAME, read_model, write_json
+from perfharness.runs.files.json_files import RANGES_NAME, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
 from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
