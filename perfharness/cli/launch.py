@@ -293,8 +293,8 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
 
 def draw_scaling(series: Series, folder: Path, output: Output) -> None:
     """Draw the curve of a series of numbers of processes into its folder."""
-    from perfharness.render.charts.drawing import draw
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
+    from perfharness.render.html import draw
 
     if series.measured():
         try:

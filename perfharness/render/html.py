@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import ResultError
 from perfharness.files import replacing
@@ -27,6 +27,9 @@ from perfharness.render.blocks import (
 )
 from perfharness.render.text import safe, safe_line
 
+if TYPE_CHECKING:
+    from perfharness.render.charts.drawing import Picture
+
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000
 """Of a table on the page; Markdown has all."""
@@ -38,6 +41,21 @@ def write_html(document: Document, path: Path) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return path
+
+
+def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
+    """Write every picture as a PNG, and all of them as one interactive page. Returns the files.
+
+    Args:
+        page: name of the page, without the ending.
+
+    Raises `ResultError` where nothing can be written.
+    """
+    if not pictures:
+        return []
+    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
+    document = Document(page.replace("_", " "), "", [Chart(picture) for picture in pictures])
+    return [*written, write_html(document, folder / f"{page}.html")]
 
 
 def html_page(document: Document) -> str:

@@ -44,8 +44,8 @@ def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
         root.ms += ms
         node = root
         for frame in frames[:MAX_DEPTH]:
-            name = f"{frame.function} ({line_of(frame)})" if frame.file else frame.function
-            node = node.below.setdefault(name, _Node(_kind(frame)))
+            called = f"{frame.function} ({line_of(frame)})" if frame.file else frame.function
+            node = node.below.setdefault(called, _Node(_kind(frame)))
             node.ms += ms
     rows = list(_bars(root, 0, 0.0, LEAST * root.ms))
     depth = max((row["depth"] for row in rows), default=0) + 1
