@@ -21,6 +21,7 @@ from perfharness.render.blocks import (
     Column,
     Document,
     cell_text,
+    kind_of,
     plain,
     spans,
     walk,
@@ -118,11 +119,10 @@ def _environment() -> Any:
     made.filters |= {
         "shown": cell_text,
         "line": safe_line,
-        "lines": lambda entry: entry if isinstance(entry, list) else [entry],
         "markup": _markup,
         "indent_of": _indent,
         "percent": _percent,
-        "kind": _kind,
+        "kind": kind_of,
     }
     return made
 
@@ -158,7 +158,3 @@ def _markup(line: Any) -> Any:
         for one in spans(line)
     ]
     return markupsafe.Markup("").join(parts)
-
-
-def _kind(block: Block) -> str:
-    return type(block).__name__.lower()
