@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,11 +17,11 @@ from perfharness.cli.support.options import (
     EXIT_OK,
     split_commas,
 )
+from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
 from perfharness.model.conditions import ClockStep
 from perfharness.model.settings import Option
-from perfharness.render.text import safe
 from perfharness.telemetry.clocks import (
     CLOCK_SETTINGS,
     RESTORE_COMMAND,
@@ -50,12 +49,6 @@ class ChosenGpus(Gpus):
 
     num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
     gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
-
-
-class StatusSettings(BaseModel):
-    """How it is printed."""
-
-    json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -87,13 +80,14 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
             raise
         if interrupts:
             restore(nvml, steps)
+    output = Output()
     for line in step_lines(steps):
-        _echo(line)
+        output.line(line)
     if interrupts:
-        _echo("interrupted", err=True)
+        output.message("interrupted")
         raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
-        _echo(f"until `{RESTORE_COMMAND}`")
+        output.line(f"until `{RESTORE_COMMAND}`")
     raise typer.Exit(_code(steps))
 
 
@@ -132,23 +126,24 @@ def restore_verb(*, asked: Gpus) -> None:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:
             raise ClockError(f"there is no GPU whose clocks could be restored ({nvml.opened.reason})")
+    output = Output()
     for line in step_lines(steps):
-        _echo(line)
+        output.line(line)
     raise typer.Exit(EXIT_FAILED if any(step.restored == "failed" for step in steps) else EXIT_OK)
 
 
 @with_settings()
-def status(*, asked: StatusSettings) -> None:
+def status(*, output: Output) -> None:
     """Show the clocks, and settings that a killed launch may have left. Changes nothing."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
-        if asked.json_format:
-            _echo(json.dumps({"gpus": gpus}, indent=2))
-            return
-        if not nvml.opened.ok:
-            _echo(f"no GPU: {nvml.opened.reason}")
+    if output.is_json:
+        output.json_document({"gpus": gpus})
+        return
+    if not nvml.opened.ok:
+        output.line(f"no GPU: {nvml.opened.reason}")
     for gpu in gpus:
-        _print_gpu(gpu)
+        _print_gpu(gpu, output)
 
 
 def _gpu_status(gpu: Device) -> dict[str, Any]:
@@ -165,16 +160,12 @@ def _gpu_status(gpu: Device) -> dict[str, Any]:
     return {**names, "clocks_now": clocks, "settings": settings, "left": settings_left(gpu)}
 
 
-def _print_gpu(gpu: dict[str, Any]) -> None:
+def _print_gpu(gpu: dict[str, Any], output: Output) -> None:
     now = gpu["clocks_now"]
-    _echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
+    output.line(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
     for setting in CLOCK_SETTINGS:
         found = gpu["settings"][setting.name]
         value = value_text(setting.name, found["now"]) + ("" if found["now"] else f" ({found['reason']})")
-        _echo(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
+        output.line(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
     if gpu["left"]:
-        _echo(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")
-
-
-def _echo(text: str, *, err: bool = False) -> None:
-    typer.echo(safe(text), err=err)
+        output.line(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")
