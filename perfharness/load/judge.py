@@ -23,7 +23,6 @@ from perfharness.analysis.metrics.clocks import (
 )
 from perfharness.analysis.metrics.findings import NSYS_HOLDS
 from perfharness.errors import ResultError
-from perfharness.files import is_plain
 from perfharness.load.findings import has_own_shape, keeps_up
 from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
@@ -76,19 +75,19 @@ class LoadFiles:
         """Of a run folder; what cannot be read is left out."""
         tables = [folder / process / REQUESTS_NAME for process, found in lines.items() if found]
         requests, log = None, None
-        if has_all and all(map(is_plain, tables)):
+        if has_all and all(map(Path.is_file, tables)):
             try:
                 requests = pa.concat_tables([pq.read_table(table) for table in tables])
             except (OSError, pa.ArrowException):
                 requests = None
-        if is_plain(folder / TELEMETRY_NAME):
+        if (folder / TELEMETRY_NAME).is_file():
             try:
                 log = read_sample_log(folder / TELEMETRY_NAME)
             except ResultError:  # the analysis of the run says so
                 log = None
         traces = [(process, folder / process / TRACE_NAME) for process in lines] if tracer == "nsys" else []
         return LoadFiles(
-            lines, requests, log, {process: path.stat().st_size for process, path in traces if is_plain(path)}
+            lines, requests, log, {process: path.stat().st_size for process, path in traces if path.is_file()}
         )
 
     def windows(self, phase: int) -> list[list[Line]]:

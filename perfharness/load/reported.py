@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.errors import ToolNotFoundError
-from perfharness.files import is_plain, read_model
+from perfharness.files import read_model
 from perfharness.load.findings import keeps_up
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.result import percentile_of, slower_in
@@ -47,7 +47,7 @@ def load_report(folder: Path) -> LoadReport | None:
     result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
-    processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if is_plain(file)]
+    processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}"))]
     starts = [line["start_ns"] for lines in processes for line in lines if line["kind"] == "run"]
     return report_of(result, processes, min(starts, default=None))
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.errors import ResultError
-from perfharness.files import read_regular
 
 MLLOG = ":::MLLOG "
 SATISFIED = re.compile(r"^\s+(?P<what>.+?)(?: satisfied)?\s*: NO$")
@@ -128,6 +127,6 @@ def read_trace(path: Path) -> Scheduled:
 
 def _text(path: Path) -> str:
     try:
-        return read_regular(path).decode("utf-8", "replace")
+        return path.read_bytes().decode("utf-8", "replace")
     except OSError as error:
         raise ResultError(f"{path} cannot be read: {error.strerror}; LoadGen did not write it") from error

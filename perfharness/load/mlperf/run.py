@@ -11,7 +11,6 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import read_regular
 from perfharness.load.mlperf.loadgen import check_rules, loadgen
 from perfharness.load.mlperf.logs import Detail, Summary, read_detail, read_summary
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
@@ -182,7 +181,7 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
 
 def _sut(path: Path) -> SutRecord | None:
     try:
-        return SutRecord.model_validate_json(read_regular(path))
+        return SutRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 

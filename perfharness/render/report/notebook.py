@@ -8,6 +8,7 @@ from perfharness.errors import PerfHarnessError
 from perfharness.load.reported import report_of
 from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.render.blocks import Block, Figures, Paragraph
 from perfharness.render.html import html_fragment
 from perfharness.render.views.bench import cases_table, suite_summary
@@ -15,6 +16,7 @@ from perfharness.render.views.compare import compare_view
 from perfharness.render.views.load import load_figures, load_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.comparison.result import Comparison
+from perfharness.runs.files.json_files import part_of
 from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run import Run
 
@@ -43,4 +45,7 @@ def _run(run: Run) -> Iterator[Block]:
         yield Paragraph(f"{run.path}: {len(run.processes)} processes, not analysed; run `perfharness analyze`.")
         return
     yield Paragraph(str(run.path), "note")
-    yield from result_view(tree, {})
+    trees = {process.name: process.benchmark or {} for process in run.processes}
+    found = {name: part_of(each, "diagnosis", Diagnosis) for name, each in trees.items()}
+    diagnoses = {name: diagnosis for name, diagnosis in found.items() if diagnosis is not None}
+    yield from result_view(tree, {}, diagnoses=diagnoses)

@@ -84,7 +84,7 @@ def test_doctor_says_what_can_measure(
 ) -> None:
     monkeypatch.setattr("perfharness_launcher.doctor.find_nsys", lambda *_: ())
     monkeypatch.setattr("perfharness_launcher.doctor.find_gpus", lambda: GpuFacts(problem="no driver"))
-    assert run(["doctor", "--json"]) == 0
+    assert run(["doctor", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["can_measure"] is True
     texts = {check["topic"]: check for check in report["checks"]}

@@ -337,6 +337,14 @@ def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
     assert "<i>" not in text
 
 
+def test_a_notebook_shows_the_advice(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(GOLDEN / "runs" / "explained", folder)
+    assert run(["analyze", str(folder), "-q"]) == 0
+    text = perfharness.open_run(folder)._repr_html_() or ""
+    assert ("<ol>" in text, "→" in text) == (True, True)
+
+
 def test_open_shows_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = str(recorded_trace(tmp_path / "t.sqlite"))
     shown: list[str] = []

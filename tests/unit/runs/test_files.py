@@ -23,8 +23,8 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def put(path: Path, text: str, *, follow: bool = True) -> None:
-    with replacing(path, follow=follow) as temporary:
+def put(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
         temporary.write_text(text)
 
 

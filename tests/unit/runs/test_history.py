@@ -335,5 +335,5 @@ def test_where_there_is_none(named: str, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv("PERFHARNESS_HISTORY", named)
     assert run(["history"]) in (1, 2)
     assert "hunter2" not in capsys.readouterr().err
-    assert run(["doctor", "--json"]) in (0, 3)
+    assert run(["doctor", "--format", "json"]) in (0, 3)
     assert "hunter2" not in capsys.readouterr().out
