@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import vl_convert
 
+from perfharness.cli.main import run
 from perfharness.render.blocks import Chart, Document, walk
 from perfharness.render.charts.drawing import Picture
+
+
+def report_charts(source: Path) -> dict[str, Any]:
+    """The charts of the page that `report` writes, by name."""
+    page = source.parent / f"{source.name}-charts.html"
+    assert run(["report", str(source), "-o", str(page)]) == 0
+    found = re.findall(r'data-name="(.*?)".*?<script type="application/json">(.*?)</script>', page.read_text(), re.S)
+    return {name: json.loads(text) for name, text in found}
 
 
 def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None]]]:
