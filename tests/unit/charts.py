@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
 from perfharness.cli.main import run
-from perfharness.render.blocks import Chart, Document, walk
 from perfharness.render.charts.drawing import Picture
 
 
@@ -33,23 +31,6 @@ def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None
         ]
         for row in picture.rows[f"{picture.name}_{of}"]
     }
-
-
-def marks(part: Any) -> Iterator[dict[str, Any]]:
-    """Every part of a specification that has a mark."""
-    if isinstance(part, dict):
-        if "mark" in part:
-            yield part
-        for inside in part.values():
-            yield from marks(inside)
-    elif isinstance(part, list):
-        for inside in part:
-            yield from marks(inside)
-
-
-def pictures_of(document: Document) -> list[Picture]:
-    """All charts of a report."""
-    return [block.picture for block in walk([*document.summary, *document.sections]) if isinstance(block, Chart)]
 
 
 def drawn(picture: Picture) -> str:

@@ -148,6 +148,8 @@ def test_a_launch_counts_once(tmp_path: Path, capsys: Captured) -> None:
     for again in (tmp_path / "a" / "launch_0", tmp_path / "copy", tmp_path / "a" / "launch_0" / "proc_0_gpu_0"):
         assert run(["compare", base, f"{base},{again}"]) == 2
     assert first(capsys, base, base)["remarks"]
+    process = str(tmp_path / "a" / "launch_0" / "proc_0_gpu_0")  # it stands for its launch
+    assert row(first(capsys, process, base), "toy/batch/decode")["ratio"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_bare_traces_are_sides(tmp_path: Path, capsys: Captured) -> None:

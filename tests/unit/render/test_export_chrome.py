@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -207,15 +206,6 @@ def test_what_overlaps_gets_rows_of_its_own(tmp_path: Path) -> None:
     ]  # fmt: skip
     tasks = [event["tid"] for event in of_phase(events, "X") if event["name"] == "task"]
     assert len(set(tasks)) == 2
-
-
-def test_rows_nest_whatever_overlaps(tmp_path: Path) -> None:
-    chance, builder = random.Random(0), TraceBuilder()
-    for number in range(200):
-        start = chance.randrange(1000)
-        builder.range(f"r{number}", start, start + chance.randrange(60), domain=f"d{number % 3}")
-    events = export(builder.write(tmp_path / "t.sqlite"), tmp_path / "t.json")["traceEvents"]
-    assert len(of_phase(events, "X")) == 200
 
 
 # ---- several processes ----

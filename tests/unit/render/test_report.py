@@ -110,8 +110,11 @@ def test_a_run_without_batches_has_its_ranges(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for place in range(3):
         builder.range("load", place * 1_000_000, place * 1_000_000 + 500_000)
-    found = only(builder.write(tmp_path / "t.sqlite"))
+    path = builder.write(tmp_path / "t.sqlite")
+    found = only(path)
     assert found.stages == []
+    assert found.throughput.reason
+    assert found.throughput.reason in written(path, "md")
     assert [(one.path[-1], one.count, one.cpu) for one in found.ranges] == [("load", 3.0, pytest.approx(1.5))]
 
 

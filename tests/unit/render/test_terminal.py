@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import unicodedata
@@ -12,6 +13,7 @@ import pytest
 
 from perfharness.cli.main import run
 from tests.support.trace_builder import Recorded
+from tests.unit.charts import report_charts
 from tests.unit.render.test_report import hostile_trace
 
 RUNS = Path(__file__).parents[2] / "golden" / "runs"
@@ -43,7 +45,10 @@ def test_a_long_name_loses_its_middle_and_a_small_time_keeps_its_digits(tmp_path
     for index in range(3):
         trace.batch(index, 20 * index, 20 * index + 10, 8_443_000)
         trace.stage(f"begin{'x' * 200}end", 20 * index, 20 * index + 5)
-    lines = printed(capsys, "analyze", trace.write(tmp_path / "t.sqlite")).splitlines()
+    path = trace.write(tmp_path / "t.sqlite")
+    rows = report_charts(path)["stages_0"]["datasets"]["stages_0_stages"]
+    assert re.search("x…x+end", json.dumps(rows, ensure_ascii=False))
+    lines = printed(capsys, "analyze", path).splitlines()
     (name,) = [line for line in lines if "…" in line]
     assert re.match(r" +beginx+…x+end ", name)
     assert len(name) < 120
