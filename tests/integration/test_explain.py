@@ -12,6 +12,7 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
+from perfharness.host_probe import sample_file
 from perfharness.trace import open_trace
 from tests.integration.launches import (
     NSYS,
@@ -140,6 +141,14 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     assert busy["samples"] >= 10
     assert busy["functions"][0]["function"] == "slow"
     assert busy["functions"][0]["line"] in (LINE, LINE + 1)
+    file = sample_file.SampleFile(str(out / "proc_0_gpu_0" / sample_file.FILE_NAME))  # where sampling is not possible
+    clocks = {"pid": manifest(out)["processes"][0]["pid"], "interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
+    file.write_json(sample_file.META, clocks)
+    file.write_json(sample_file.MISSING, ["the reason"])
+    file.close()
+    assert run(["analyze", str(out)]) == 0
+    (found,) = (one for one in mean(out)["meta"]["findings"] if one["code"] == "not-sampled")
+    assert (found["process"], "the reason" in found["message"]) == ("proc_0_gpu_0", True)
 
 
 def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:

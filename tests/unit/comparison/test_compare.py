@@ -339,6 +339,7 @@ def test_gates(sides: tuple[str, str], arguments: list[str], code: int) -> None:
         ("'decode'.cpu >= 0.1s", False, 2.5, "ms"),
         ("'model.0 > x'.p50 > 1ms", True, 19.8, "ms"),
         ("model.0 > 1", None, None, None),
+        ("p50 > 1ms", True, 29.7, "ms"),
         ("throughput < 140 items/s", True, 133.33, "items/s"),
         ("decode.cpu > -5%", True, 0.0, "%"),
         ("decode.gpu > 1ms", False, 0.0, "ms"),
@@ -429,6 +430,8 @@ def test_names_do_not_steer_what_shows_them(tmp_path: Path, capsys: Captured, fo
 def test_wide_intervals_and_large_changes(tmp_path: Path, capsys: Captured) -> None:
     base = write_side(tmp_path / "a", [1.0, 3.0, 9.0])
     new = write_side(tmp_path / "b", [3.0, 1.0, 9.0], infer_ms=800.0, turn=1)
+    alike = write_side(tmp_path / "c", [9.0, 1.0, 3.0], turn=1)
+    assert "differ too much" in first(capsys, base, alike, "--stage", "decode")["conclusion"]
     assert run(["compare", base, new]) == 0
     lines = capsys.readouterr().out.splitlines()
     (decode,) = [line for line in lines if "/decode " in line]

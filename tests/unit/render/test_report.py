@@ -376,9 +376,10 @@ def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
 
 def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
     trace = recorded_trace(tmp_path / "t.sqlite")
-    made = perfharness.report(trace, output=tmp_path / "report.md")
-    both = ((tmp_path / "report.md").read_text(), written(trace, "md"))
-    assert len({re.sub(r"\d+:\d+:\d+", "", text) for text in both}) == 1
+    made = perfharness.report(trace, output=tmp_path / "report.md", price_per_hour=3.6)
+    assert run(["report", str(trace), "--price-per-hour", "3.6", "-o", str(tmp_path / "same.md")]) == 0
+    both = [re.sub(r"\d+:\d+:\d+", "", (tmp_path / name).read_text()) for name in ("report.md", "same.md")]
+    assert (both[0] == both[1], "| machine, per hour | 3.6 |" in re.sub(r"3\.60*", "3.6", both[0])) == (True, True)
     assert perfharness.report(trace, anonymous=True).runs[0].stages == made.runs[0].stages
     for paths, options in (((), {}), ((trace,), {"output": tmp_path / "report.docx"})):
         with pytest.raises(UsageError):

@@ -107,6 +107,14 @@ def test_copies_have_bytes_and_rates(tmp_path: Path) -> None:
     ]
 
 
+def test_the_counts_of_golden_traces() -> None:
+    """Rows of the files' own tables: kernels, copies, memsets, graph replays."""
+    for name, expected in {"graphs": (60, 14, 8, 8), "graphs_node": (172, 14, 24, 0), "cpu": (0, 0, 0, 0)}.items():
+        run = perfharness.open_run(GOLDEN / f"{name}.sqlite")
+        counts = (table.num_rows for table in (run.kernels(), run.copies(), run.memsets(), run.graphs()))
+        assert tuple(counts) == expected
+
+
 def test_operations_are_attributed_as_they_are_projected() -> None:
     """Operations of a stage and of what it holds, counted by the tables, against the projection's own count."""
     for name in ("pipeline", "threads", "graphs_node"):

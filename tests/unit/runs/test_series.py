@@ -13,10 +13,12 @@ import pytest
 from scipy import stats
 
 from perfharness.cli.main import run
-from perfharness.runs.series.model import SeriesRow
+from perfharness.render.charts.scaling import scaling_picture
+from perfharness.runs.series.model import SeriesRow, read_series
 from perfharness.runs.series.summary import new_series
 from tests.schemas import valid
 from tests.support.trace_builder import Recorded
+from tests.unit.charts import drawn
 from tests.unit.export_runs import process_record, run_folder, series_of_runs, two_processes
 
 BATCH = "toy/batch"
@@ -210,6 +212,49 @@ def test_undecided_and_unknown_overheads(tmp_path: Path) -> None:
     assert one[BATCH]["cpu_time"]["reason"]
     assert none[BATCH]["cpu_time"]["reason"]
 
+
+# ---- how it is shown ----
+
+
+@pytest.mark.parametrize("kind", ["overhead", "cold"])
+def test_what_a_reader_sees(kind: Any, tmp_path: Path, capsys: Captured) -> None:
+    if kind == "overhead":
+        content, launches = overhead(list(BASE[:2]), list(1.2 * BASE[:2])), KINDS
+    else:
+        times = (("cold", 300.0), ("warm", 3.0), ("warm", 1.0), ("warm", 8.0), ("warm", None))
+        launches = [(label, f"{label}_{place}") for place, (label, _) in enumerate(times)]
+        rows = [
+            SeriesRow(label=label, folder=folder, place=place, figures={"": {"model_load_ms": times[place][1]}})
+            for place, (label, folder) in enumerate(launches)
+        ]
+        content = json.loads(new_series("cold", rows, [], "x.py").model_dump_json())
+    content["rows"] = [row | {"run_id": "r1"} for row in content["rows"]]
+    series_of_runs(tmp_path / "out", content.pop("kind"), *launches, **content)
+    assert run(["report", str(tmp_path / "out"), "-o", str(tmp_path / "r.md")]) in (0, 3)
+    text = (tmp_path / "r.md").read_text()
+    wanted = ["by +20.0 % (95 %:", "| 10.050 ±0.635 | 12.060 ±0.762 | +20.0 % |"]
+    assert [one for one in (wanted if kind == "overhead" else [" 3.0 (1.0 to 8.0) |"]) if one not in text] == [], text
+
+
+def test_the_picture_of_a_sweep_has_a_panel_for_each_quantity(tmp_path: Path) -> None:
+    for number, rate in ((1, 100.0), (2, 140.0)):
+        write_launch(tmp_path / f"np_{number}", 500 / rate, 1000 / rate)
+    rows = [{"label": f"{number}", "folder": f"np_{number}", "num_processes": number} for number in (1, 2)]
+    failed = {"label": "4", "folder": "np_4", "num_processes": 4, "status": "failed", "run_id": None}
+    series(tmp_path, "processes", *rows, failed)
+    found = read_series(tmp_path)
+    assert found is not None
+    picture = scaling_picture(found)
+    assert "mark" in drawn(picture)
+    marks = [(row["processes"], row["text"]) for row in picture.rows.pop("scaling_marks")]
+    assert marks == [(4, "failed"), (1, "knee")]
+    values = [[row["value"] for row in panel if "line" in row] for panel in picture.rows.values()]
+    near = [[one if one is None else pytest.approx(one, rel=1e-5) for one in each] for each in LINES]
+    assert [one for one in values if one] == near
+
+
+LINES = [[100, 140, None, 100, 200, 400], [5, 25 / 7, None], [1, 0.7, None]]
+"""Throughput and the ideal one, p50, efficiency."""
 
 # ---- what is launched ----
 
