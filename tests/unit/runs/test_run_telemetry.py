@@ -177,7 +177,7 @@ def test_long_stages_and_batches_have_energies_and_short_ones_bounds(usual: tupl
     found = own(made.folder)["energy"]["batch_energy_j"]
     expected = (np.diff(made.edges[::3]) - 1 >= 2 * S) & ~np.asarray([True, *[False] * (BATCHES - 2), True])
     assert [value is not None for value in found] == expected.tolist()
-    for index in np.flatnonzero(expected):
+    for index in np.flatnonzero(expected).tolist():
         assert found[index] == pytest.approx(made.truth_j(index, index + 1), rel=0.06)
 
 
