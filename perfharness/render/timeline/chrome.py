@@ -14,13 +14,9 @@ from perfharness.distribution import VERSION
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
-from perfharness.render.timeline.events import process_events, rank_events
+from perfharness.render.timeline.events import process_events
 from perfharness.render.timeline.rows import Event, Ids
-from perfharness.runs.ranks import RankComparison
 from perfharness.runs.run import Process, Run
-
-FIRST_PLACE = 1000
-"""Ranks are drawn so many places above the processes."""
 
 CHUNK = 1000
 """Events in one write: gzip is slow where it is given few bytes at a time."""
@@ -66,8 +62,6 @@ class _Timeline:
     def events(self) -> Iterator[Event]:
         """All events; `findings` and `processes` are complete after the last one."""
         ids = Ids()
-        ranks = None if self.run.manifest is None else RankComparison(self.run.manifest)
-        offsets: dict[str, int] = {}
         for place, (process, analysis) in enumerate(self.run.read_processes(self.findings)):
             start_ns = process.session_start_unix_ns
             has_clock = start_ns is not None and self.origin_ns is not None
@@ -75,9 +69,6 @@ class _Timeline:
             apart = not has_clock and len(self.traced) > 1
             name = f"{process.name}, own clock" if apart else process.name
             yield from process_events(analysis, name, offset_ns, ids, place)
-            if ranks is not None and process.record is not None and not apart:
-                ranks.visit(process.record, analysis)
-                offsets[process.name] = offset_ns
             self.processes[process.name] = {
                 "trace": process.trace_path.name if process.trace_path else None,
                 "tracer": analysis.trace.meta.tracer,
@@ -87,8 +78,6 @@ class _Timeline:
             }
             self.findings += [_not_aligned(process)] if apart else []
             del analysis
-        for number, group in enumerate([] if ranks is None else ranks.calls()):
-            yield from rank_events(group, offsets, ids, number - FIRST_PLACE)
 
     def other(self) -> dict[str, Any]:
         """The file's `otherData`."""
