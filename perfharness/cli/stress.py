@@ -172,9 +172,9 @@ def stress_verb(
     """
     from perfharness.backends.models import shapes_of
     from perfharness.cli.support.load_progress import LoadView
+    from perfharness.load.http_settings import http_settings, is_url
     from perfharness.load.profile import profile_of
     from perfharness.load.stress import model_spec, plan_stress, run_stress
-    from perfharness.load.targets.http.settings import http_settings, is_url
     from perfharness.render.views.plan import headline
 
     profile = profile_of(load.model_dump(), asked.profile)
@@ -196,13 +196,13 @@ def stress_verb(
 
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
-    from perfharness.load.reported import report_of
+    from perfharness.load.report import report_of
     from perfharness.render.views.load import load_view
 
     if output.is_json:
         output.json_document(result.load.model_dump(mode="json"))
     else:
-        print_blocks(output.results, load_view(report_of(result.load, [], None)))
+        print_blocks(output.results, load_view(report_of(result.load)))
     output.findings(result.findings)
     output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":

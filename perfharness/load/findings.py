@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -25,9 +25,18 @@ BY_CHANCE = 2
 """So many more may be open at one moment than at another."""
 
 
-def load_findings(result: LoadResult) -> list[Finding]:
-    """Of the phases that count, and of the run."""
-    found = [one for phase in result.phases if not phase.is_warmup for one in _of_phase(phase, result)]
+def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) -> list[Finding]:
+    """Of the phases that count, and of the run.
+
+    Args:
+        never_overlapped: names of phases in which no two requests were in service at a time, though they waited.
+    """
+    found = [
+        one
+        for phase in result.phases
+        if not phase.is_warmup
+        for one in _of_phase(phase, result, is_alone=phase.name in never_overlapped)
+    ]
     return [*_of_run(result), *_over_the_limit(result), *found]
 
 
@@ -47,6 +56,16 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             f"The load was stopped after {result.duration_s:.1f} s: {result.status_reason}.",
             "The errors are listed by kind, each with the first one",
         )
+    warm = [phase for phase in result.phases if phase.is_warmup]
+    workers = max((phase.concurrency for phase in result.phases), default=0)
+    if warm and result.target.kind != "http" and sum(phase.arrivals for phase in warm) < workers:
+        yield Finding(
+            "load-warm-up-short",
+            Severity.NOTE,
+            f"The warm-up had {sum(phase.arrivals for phase in warm)} requests for {workers} workers, so the first "
+            "request of some of them counts.",
+            "Use a longer --warm-up",
+        )
 
 
 def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
@@ -65,16 +84,23 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
     )
 
 
-def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
-    limited = _late(phase)
+def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iterator[Finding]:
+    limited = None if is_alone else _late(phase)
+    if is_alone:
+        yield Finding(
+            "load-never-overlaps",
+            Severity.WARNING,
+            f"{phase.name}: service never overlapped: no two requests were in service at a time, though others waited "
+            f"and {phase.concurrency} workers were there. The target blocks the event loop.",
+            "Run blocking calls of a coroutine in a thread (await asyncio.to_thread(…)), or use more processes (-np)",
+        )
     if limited is not None:
         yield Finding(
             GENERATOR_LIMITED,
             Severity.WARNING,
-            f"{phase.name}: {limited} of the latency is lateness: requests were sent after they were due, though a "
-            "worker was free.",
-            "A lower rate, fewer workers, a free CPU, more processes (-np); of a coroutine, calls that block the event "
-            "loop in a thread (asyncio.to_thread)",
+            f"{phase.name}: the generator was late: {limited} of the latency passed between the due moment and the "
+            "sending, though a worker was free.",
+            "Use a lower rate, fewer workers, a free CPU or more processes (-np)",
         )
     if phase.unanswered:
         yield Finding(

@@ -64,7 +64,7 @@ def parse_objective(value: Any) -> Any:
     return Objective(latency_ms=seconds * 1000, percentile=percentile, max_error_rate=next(iter(shares), None))
 
 
-class _Settings(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
+class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
     """Keys are the fields' names, without the unit, with dashes or underscores."""
 
     @model_validator(mode="before")
@@ -83,7 +83,7 @@ def _spellings(key: Any) -> tuple[str, ...]:
     return with_dashes, with_dashes.removesuffix("-s")
 
 
-class MixEntry(_Settings):
+class MixEntry(Spelled):
     """One kind of request."""
 
     name: str
@@ -97,7 +97,7 @@ class MixEntry(_Settings):
     """How often, relative to the others."""
 
 
-class Phase(_Settings):
+class Phase(Spelled):
     """A part of the profile. With a rate it is an open loop, without one a closed loop."""
 
     name: str = ""
@@ -138,7 +138,7 @@ class Phase(_Settings):
         return self
 
 
-class Profile(_Settings):
+class Profile(Spelled):
     """What `perfharness stress` sends."""
 
     seed: int = Field(default=0, ge=0)
@@ -259,14 +259,15 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
     except ValidationError as error:
         problems = error.errors()  # of a list with a bad entry also that it is too short
         own = [problem for problem in problems if problem["type"] != "too_short"] or problems
-        raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in own)) from None
+        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in own)) from None
 
 
 KINDS = {"model_type": "a table", "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list"}
 """What a value has to be, by the type of pydantic's error; its own sentence names classes."""
 
 
-def _sentence(problem: Any) -> str:
+def sentence_of(problem: Any) -> str:
+    """A problem that pydantic found, for the user."""
     place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"the setting {place} does not exist; docs/guides/load.md lists them"

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.arrivals import check_arrivals
-from perfharness.load.histogram import require_load
-from perfharness.load.inputs import Inputs
+from perfharness.load.callables import Inputs, check_callable
+from perfharness.load.http_settings import HttpSettings, check_http, http_settings, is_url
 from perfharness.load.judge import judge_load
+from perfharness.load.models import ModelSpec, check_model
 from perfharness.load.profile import LAUNCH_SETTINGS, Profile, profile_of
+from perfharness.load.record import read_lines, read_rows
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, load_of
-from perfharness.load.targets.backend import ModelSpec, check_model
-from perfharness.load.targets.callable import check_callable
-from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
-from perfharness.load.traced import with_service
-from perfharness.load.windows import read_lines
+from perfharness.load.traced import begun_in, with_begun
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
-from perfharness.model.load import WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.load import REQUESTS_NAME, STREAM_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.notebook import notebook_html
 from perfharness.runs.comparison.load_tests import of_no_concern
@@ -149,7 +149,6 @@ def plan_stress(
     Raises:
         UsageError: a setting is wrong, or contradicts another.
     """
-    require_load("perfharness stress")
     check_arrivals(profile)
     if "://" in target and http is None:
         raise UsageError(f"{target}: only http:// and https:// are targets; put a proxy in front of anything else")
@@ -158,9 +157,10 @@ def plan_stress(
     if http is not None:
         if model is not None:
             raise UsageError(f"{target} is a URL, so no backend runs it; leave --backend away")
-        check_http(http)
         inputs = {entry.name: entry.input for entry in profile.mix if entry.input is not None}
-        spec = WorkerSpec(kind="http", target=target, profile=_with_connections(profile), http=http.with_inputs(inputs))
+        http = http.model_copy(update={"inputs": inputs})
+        check_http(http)
+        spec = WorkerSpec(kind="http", target=target, profile=_with_connections(profile), http=http)
     elif model is not None:
         check_model(target, model, profile)
         spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
@@ -234,7 +234,7 @@ def read_load(
     started: Sequence[str] | None = None,
     tracer: str | None = None,
 ) -> LoadResult:
-    """The result of the files of windows in a run folder.
+    """The result of the files in a run folder; `requests.parquet` of each process takes the place of its stream.
 
     Args:
         serves: the process is a traced server; its trace says when the service of each request began.
@@ -243,13 +243,13 @@ def read_load(
 
     Raises `LaunchError` where no process sent anything.
     """
-    files = [folder / process / WINDOWS_NAME for process in processes]
-    lines = [read_lines(file) if file.is_file() else [] for file in files]
-    if not any(lines):
-        logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
+    files = {process: folder / process / WINDOWS_NAME for process in processes}
+    lines = {process: read_lines(file) if file.is_file() else [] for process, file in files.items()}
+    if not any(lines.values()):
+        logs = [folder / processes[0] / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else ""
-        raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
+        raise LaunchError(f"{spec.target} was not put under load: its process ended before{said}")
     target = TargetRecord(
         kind=spec.kind,
         name=spec.target,
@@ -258,7 +258,11 @@ def read_load(
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )
-    result = load_result(target, spec.profile, lines, tracer)
+    tables, findings = [read_rows(folder / process) for process in processes], list[Finding]()
     if serves:
-        result = with_service(result, folder, processes[0])
-    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))
+        tables[0], findings = with_begun(tables[0], *begun_in(folder))
+    for process, table in zip(processes, tables, strict=True):
+        pq.write_table(table, folder / process / REQUESTS_NAME, compression="zstd")
+        (folder / process / STREAM_NAME).unlink(missing_ok=True)
+    result = load_result(target, spec.profile, lines, tables, tracer, findings)
+    return judge_load(result, folder, lines, pa.concat_tables(tables))

@@ -17,17 +17,14 @@ from pathlib import Path
 import psutil
 
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.load.generator.errors import ErrorWatch
-from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import workers_for
-from perfharness.load.inputs import Inputs
+from perfharness.load.callables import Inputs, callable_targets
+from perfharness.load.generator import LoadRun
+from perfharness.load.http_settings import HttpSettings
+from perfharness.load.models import ModelSpec, backend_targets
 from perfharness.load.profile import Profile
+from perfharness.load.record import LoadLog, memory_bytes_below, own_memory_bytes
 from perfharness.load.request import MakeTarget
-from perfharness.load.requests import RequestTable
-from perfharness.load.targets.backend import ModelSpec, backend_targets
-from perfharness.load.targets.callable import callable_targets
-from perfharness.load.targets.http.settings import HttpSettings
-from perfharness.load.windows import WindowLog, memory_bytes_below, own_memory_bytes
+from perfharness.load.workers import workers_for
 from perfharness.model import environment
 from perfharness.model.base import Settings
 from perfharness.model.load import TargetKind
@@ -84,21 +81,15 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     profile = spec.profile
-    table = RequestTable(seed=profile.seed, folder=folder)
-    objective = profile.objective
-    objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
     process, processes = _place()
     workers.open()
-    log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
-    is_alone = spec.http is not None
-    watch = ErrorWatch.of(profile)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, watch)
+    log = LoadLog(folder, memory_of_target(spec, server))
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=spec.http is not None)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()
-    table.write(folder)
-    log.close(run.status, run.reason, requests_kept=table.kept)
+    log.close(run.status, run.reason)
     try:
         workers.close()
     finally:
@@ -130,7 +121,7 @@ def memory_of_target(spec: WorkerSpec, server: int | None) -> Callable[[], int |
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
     """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` where a server does not answer."""
     if spec.http is not None:
-        from perfharness.load.targets.http.target import http_targets  # aiohttp is of no use to other targets
+        from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
 
         inputs: dict[str | None, int] = {entry.name: entry.items for entry in spec.profile.mix}
         return http_targets(spec.http, inputs or {None: 1}, is_started=is_started)

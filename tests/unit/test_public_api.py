@@ -11,7 +11,7 @@ import pytest
 import perfharness
 from perfharness.analysis.comparison.compare import Rule
 from perfharness.distribution import VERSION
-from perfharness.load.mlperf.settings import MlperfSettings
+from perfharness.load.mlperf import MlperfSettings
 from perfharness.model.settings import options_of
 from perfharness_launcher.options import LaunchOptions
 

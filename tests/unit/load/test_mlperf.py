@@ -15,12 +15,26 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource, Session
 from perfharness.errors import BackendError, ResultError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
-from perfharness.load.mlperf.logs import read_detail, read_summary, read_trace
-from perfharness.load.mlperf.queries import intended_ns
-from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
-from perfharness.load.mlperf.settings import MlperfSettings, check_settings
-from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
+from perfharness.load.mlperf import (
+    MlperfSettings,
+    Scenario,
+    check_settings,
+    padding_findings,
+    percentiles_of,
+    plan_mlperf,
+    read_detail,
+    read_summary,
+)
+from perfharness.load.mlperf_worker import (
+    FAILURES_IN_A_ROW,
+    DataSet,
+    Executor,
+    LoadedSamples,
+    Requests,
+    System,
+    Work,
+    open_data,
+)
 from perfharness.model.bench import TensorSpec
 from perfharness.model.mlperf import SutRecord
 from perfharness.recorder import PerfRecorder
@@ -55,7 +69,7 @@ Additional Stats
 
 @pytest.mark.parametrize(("queries", "is_known"), [(9_999, False), (10_000, True), (None, False)])
 def test_a_percentile_needs_ten_queries_beyond_it(queries: int | None, is_known: bool) -> None:
-    found = _percentiles("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
+    found = percentiles_of("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
     (last,) = [one for one in found if one.percent == 99.9]
     assert (last.latency_ms, last.reason is None) == (5.0 if is_known else None, is_known)
 
@@ -71,20 +85,6 @@ def test_the_summary(tmp_path: Path) -> None:
         read_summary(tmp_path / "none")
 
 
-def test_when_queries_were_scheduled(tmp_path: Path) -> None:
-    sample = '{{"name":"Sample","cat":"default","ph":"b","pid":1,"id":0,"ts":{},"args":{{"sample_seq":0,"query_seq":{},'
-    sample += '"sample_idx":1,"issue_start_ns":{},"complete_ns":{}}}}},\n'
-    (tmp_path / "trace").write_text(
-        '{"traceEvents":[\n' + sample.format("20.500", 1, 90, 4000) + "{,\n" + sample.format("-1.250", 0, 10, 3000)
-    )
-    found = read_trace(tmp_path / "trace")
-    assert found.at_ns.tolist() == [-1250, 20500]
-    assert found.done_ns.tolist() == [3000, 4000]
-    # Received 50 and 80 ns after they were issued; the origin is that of the faster one.
-    sent = np.array([1_000_000 - 1250 + 10 + 50, 1_000_000 + 20500 + 90 + 80])
-    assert intended_ns(found, sent) == {0: 1_000_000 - 1250 + 50, 1: 1_000_000 + 20500 + 50}
-
-
 def settings(**more: Any) -> MlperfSettings:
     return MlperfSettings(model="here.py:create", **{"backend": "torch", **more})
 
@@ -94,13 +94,10 @@ def settings(**more: Any) -> MlperfSettings:
     [
         {"backend": ""},
         {"backend": "nobody"},
-        {"scenario": "Server"},
-        {"workers": 2},
         {"batch_timeout_ms": 1.0},
         {"samples_per_query": 4},
         {"user_conf": Path("none.conf")},
         {"dataset": "none.npz"},
-        {"max_batch": 4, "batch_sizes": (1, 2)},
         {"shape": ("x",)},
         {"backend_option": ("x",)},
         {"target_qps": 5.0},
@@ -126,7 +123,6 @@ def test_sizes() -> None:
     assert settings(scenario="MultiStream", max_batch=3).sizes == (3,)
     assert settings(scenario="Server", max_batch=12).sizes == (1, 2, 4, 8, 12)
     assert settings(scenario="Server", max_batch=8).sizes == (1, 2, 4, 8)
-    assert settings(batch_sizes="8,2").sizes == (2, 8)
 
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,43 +192,28 @@ def expected(index: int) -> list[float]:
     return [2.0 * index] * 4
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.sampled_from([(1,), (4,), (2, 8)]), st.booleans())
-def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], is_offline: bool) -> None:
-    answers, requests = Answers(), None if is_offline else Requests()
-    sut = InlineSut(executor(sizes, answers, requests, FakeScript(), []), requests, is_offline=is_offline)
-    sut.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
+SCENARIOS: list[Scenario] = ["SingleStream", "Server", "Offline"]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    st.sampled_from([(1,), (4,), (2, 8)]),
+    st.sampled_from(SCENARIOS),
+)
+def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], scenario: Scenario) -> None:
+    answers, requests = Answers(), None if scenario == "Offline" else Requests()
+    system = System(executor(sizes, answers, requests, FakeScript(), []), requests, scenario, 0.001)
+    system.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
+    outcome = system.close()
     assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
-    (outcome,) = sut.close()
     assert (outcome.samples, outcome.errors) == (len(indices), {})
-    parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
-    assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
+    if scenario != "Server":
+        parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
+        assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
     if requests is not None:
-        assert list(requests.items) == [len(indices)]
+        assert sum(requests.items) == len(indices)
+        assert len(requests.items) == (len(indices) if scenario == "Server" else 1)
         assert requests.sent_ns[0] <= requests.begun_ns[0] <= requests.done_ns[0]
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_queue_batches_what_waits(workers: int) -> None:
-    answers, requests = Answers(), Requests()
-    sut = QueuedSut(
-        [lambda: executor((1, 2, 4), answers, requests, FakeScript(), [])] * workers, requests, batch_timeout_s=0.001
-    )
-    for number in range(50):
-        sut.issue([Sample(number, number % 10)])
-    outcomes = sut.close()
-    assert answers.rows == {number: expected(number % 10) for number in range(50)}
-    assert sum(one.samples for one in outcomes) == 50
-    assert sum(one.batches for one in outcomes) < 50
-    assert 0 not in requests.done_ns
-
-
-def test_a_queue_of_one_query_with_everything() -> None:
-    answers = Answers()
-    sut = QueuedSut([lambda: executor((8,), answers, None, FakeScript(), [])] * 2, None, is_offline=True)
-    sut.issue([Sample(number, number % 10) for number in range(30)])
-    outcomes = sut.close()
-    assert answers.rows == {number: expected(number % 10) for number in range(30)}
-    assert (sum(one.batches for one in outcomes), sum(one.padding for one in outcomes)) == (4, 2)
 
 
 def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
