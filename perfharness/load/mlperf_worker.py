@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import ModuleType
@@ -67,18 +68,6 @@ Arrays = dict[str, Array]
 Shapes = dict[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """All samples.
-
-    Args:
-        sample: the n-th, by input, without the batch dimension.
-    """
-
-    count: int
-    sample: Callable[[int], Mapping[str, Array]]
-
-
 def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
     """The shape of one sample, by input, of a model whose inputs all begin with the batch. Raises `UsageError`."""
     size = spec.case.batch_size
@@ -92,64 +81,43 @@ def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
     return {name: shape[1:] for name, shape in shapes.items()}
 
 
-def open_data(settings: MlperfSettings, inputs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> DataSet:
-    """The data set that the settings name. Raises `UsageError` where it does not fit the model."""
-    if settings.dataset == RANDOM:
-        return _random(settings.samples or RANDOM_SAMPLES, inputs, shapes, spec)
-    path = Path(settings.dataset)
-    found = read_arrays(path) if path.suffix == ".npz" else user_function(settings.dataset)()
-    whole = _of_arrays(found, shapes) if isinstance(found, Mapping) else _of_sequence(found, settings.dataset)
-    if not whole.count:
-        raise UsageError(f"{settings.dataset} has no sample")
-    if settings.samples is not None and settings.samples > whole.count:
-        raise UsageError(f"--samples {settings.samples}: {settings.dataset} has {whole.count}")
-    return DataSet(settings.samples or whole.count, whole.sample)
-
-
-def _random(count: int, inputs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> DataSet:
-    of_one = {name: (1, *shape) for name, shape in shapes.items()}
-
-    def sample(index: int) -> Arrays:
-        seeded = spec.model_copy(update={"seed": spec.seed * SEED_STEP + index})
-        return {name: array[0] for name, array in input_arrays(inputs, of_one, seeded).items()}
-
-    return DataSet(count, sample)
-
-
-def _of_arrays(found: Mapping[str, Any], shapes: Shapes) -> DataSet:
-    missing = sorted(set(shapes) - set(found))
-    if missing:
-        raise UsageError(f"the data has no array {missing[0]!r}; it has: {', '.join(sorted(found))}")
-    arrays = {name: np.asarray(found[name]) for name in shapes}
-    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-    if len(set(counts.values())) != 1:
-        raise UsageError(f"the arrays of the data have different numbers of samples: {counts}")
-    return DataSet(next(iter(counts.values())), lambda index: {name: array[index] for name, array in arrays.items()})
-
-
-def _of_sequence(found: Any, name: str) -> DataSet:
-    if not hasattr(found, "__len__") or not hasattr(found, "__getitem__"):
-        raise UsageError(
-            f"{name} returned {type(found).__name__}; it must return arrays of samples by input, or a sequence of "
-            "samples, each a mapping of arrays by input"
-        )
-    return DataSet(len(found), found.__getitem__)
-
-
-class LoadedSamples:
-    """The samples in memory, as LoadGen loads and unloads them.
+class Samples:
+    """All samples, and those that LoadGen holds in memory.
 
     Args:
-        inputs: of the model.
-        shapes: of one sample.
+        rows: each sample by input, without the batch dimension; the first `count` of them.
+        inputs: of the model, `shapes` of one sample.
     """
 
-    def __init__(self, data: DataSet, inputs: Sequence[TensorSpec], shapes: Shapes) -> None:
-        self._data = data
+    def __init__(self, rows: Sequence[Mapping[str, Array]], count: int, inputs: Sequence[TensorSpec], shapes: Shapes):
+        self._data, self.count = rows, count
         self._kinds = {one.name: np.dtype(one.dtype) for one in inputs}
         self._shapes = shapes
         self._rows: dict[int, int] = {}
         self._arrays: Arrays = {}
+
+    @staticmethod
+    def of(settings: MlperfSettings, inputs: Sequence[TensorSpec], spec: CaseSpec) -> Samples:
+        """Those that the settings name. Raises `UsageError` where they do not fit the model."""
+        shapes, name = sample_shapes(inputs, spec), settings.dataset
+        rows: Any
+        if name == RANDOM:
+            one_each = {name: (1, *shape) for name, shape in shapes.items()}
+            seeds = [spec.seed * SEED_STEP + index for index in range(settings.samples or RANDOM_SAMPLES)]
+            drawn = (input_arrays(inputs, one_each, spec.model_copy(update={"seed": seed})) for seed in seeds)
+            rows = [{name: array[0] for name, array in one.items()} for one in drawn]
+        else:
+            found = read_arrays(Path(name)) if name.endswith(".npz") else user_function(name)()
+            rows = _rows_of(found, shapes) if isinstance(found, Mapping) else found
+        if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
+            raise UsageError(
+                f"{name} returned {type(rows).__name__}; it must return arrays of samples by input, or a sequence of "
+                "samples, each a mapping of arrays by input"
+            )
+        count = settings.samples or len(rows)
+        if not 0 < count <= len(rows):
+            raise UsageError(f"{name} has {len(rows)} samples; --samples {count} needs as many")
+        return Samples(rows, count, inputs, shapes)
 
     def load(self, indices: Sequence[int]) -> None:
         """Hold these samples, and no others. Raises `UsageError` where one does not fit the model."""
@@ -158,7 +126,7 @@ class LoadedSamples:
             name: np.empty((len(indices), *shape), self._kinds[name]) for name, shape in self._shapes.items()
         }
         for row, index in enumerate(indices):
-            sample = self._data.sample(index)
+            sample = self._data[index]
             for name, rows in self._arrays.items():
                 value = np.asarray(sample[name]) if name in sample else None
                 if value is None or value.shape != rows.shape[1:]:
@@ -178,6 +146,17 @@ class LoadedSamples:
         rows = [self._rows[index] for index in indices]
         rows += rows[-1:] * (size - len(rows))
         return {name: array[rows] for name, array in self._arrays.items()}
+
+
+def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
+    """The samples in arrays by input. Raises `UsageError` where one is missing, or they are not equally many."""
+    if missing := sorted(set(shapes) - set(found)):
+        raise UsageError(f"the data has no array {missing[0]!r}; it has: {', '.join(sorted(found))}")
+    arrays = {name: np.asarray(found[name]) for name in shapes}
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(counts.values())) != 1:
+        raise UsageError(f"the arrays of the data have different numbers of samples: {counts}")
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
 
 
 # ---- the system under test ----
@@ -271,9 +250,9 @@ class Executor:
         self,
         perf: PerfRecorder,
         sessions: Mapping[int, Session],
-        samples: LoadedSamples,
+        samples: Samples,
         respond: Respond,
-        requests: Requests | None,
+        requests: Requests,
         abort: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
@@ -304,14 +283,14 @@ class Executor:
                 if fill is not None:
                     with self._stages["wait"]:
                         fill(work)
-                self._mark_begun(work)
+                self._mark(self._requests.begun_ns, work)
                 batch.total_items = len(work.ids)
                 for first in range(0, len(work.ids), self.largest):
                     part = slice(first, first + self.largest)
                     self._execute(work.indices[part])
                     with self._stages["respond"]:
                         if part.stop >= len(work.ids):
-                            self._mark_done(work)
+                            self._mark(self._requests.done_ns, work)
                         self._respond(work.ids[part])
                     answered = min(part.stop, len(work.ids))
             outcome.batches += 1
@@ -354,48 +333,36 @@ class Executor:
         outcome.errors[kind] += len(left)
         outcome.first.setdefault(kind, f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE])
         outcome.in_a_row += 1
-        if self._requests is not None:
-            self._requests.errors.update(dict.fromkeys(work.queries, kind))
-        self._mark_done(work)
+        self._requests.errors.update(dict.fromkeys(work.queries, kind))
+        self._mark(self._requests.done_ns, work)
         if outcome.in_a_row >= FAILURES_IN_A_ROW:
             self._abort(f"{outcome.in_a_row} batches in a row failed; the last: {type(error).__name__}: {error}")
         self._respond(left)
 
-    def _mark_begun(self, work: Work) -> None:
-        if self._requests is not None:
-            now = clock()
-            for query in work.queries:
-                self._requests.begun_ns[query] = now
-
-    def _mark_done(self, work: Work) -> None:
-        if self._requests is not None:
-            now = clock()
-            for query in work.queries:
-                self._requests.done_ns[query] = now
+    def _mark(self, moments: array[int], work: Work) -> None:
+        now = clock()
+        for query in work.queries:
+            moments[query] = now
 
 
 class System:
-    """The system under test: answers each query in LoadGen's own thread, or, of Server, from a queue in another one.
+    """The system under test: answers each query in LoadGen's own thread; of Server, in the one that calls `serve`.
 
     Args:
         batch_timeout_s: of Server: how long a batch that is not full waits for more; 0: it takes what is there.
     """
 
     def __init__(
-        self, executor: Executor, requests: Requests | None, scenario: Scenario, batch_timeout_s: float = 0.0
+        self, executor: Executor, requests: Requests, scenario: Scenario, batch_timeout_s: float = 0.0
     ) -> None:
         self._executor, self._requests, self._batch_timeout_s = executor, requests, batch_timeout_s
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self.issue = {"Server": self._enqueue, "Offline": self._execute_all}.get(scenario, self._answer)
         """Called by LoadGen with a query."""
 
-        self._thread = threading.Thread(target=self._work, name="mlperf", daemon=True)
-        self._thread.start()
-
     def _answer(self, samples: Sequence[Any]) -> None:
-        number = self._add(clock(), len(samples))
-        ids, indices = [one.id for one in samples], [one.index for one in samples]
-        self._executor.serve(Work(number, ids, indices, (number,)))
+        number = self._requests.add(clock(), len(samples))
+        self._executor.serve(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
 
     def _execute_all(self, samples: Sequence[Any]) -> None:
         """One query with everything: a batch per execution."""
@@ -407,22 +374,15 @@ class System:
     def _enqueue(self, samples: Sequence[Any]) -> None:
         now = clock()
         for sample in samples:
-            number = self._add(now, 1)
+            number = self._requests.add(now, 1)
             self._queue.put(Work(number, [sample.id], [sample.index], (number,)))
-
-    def _add(self, now: int, items: int) -> int:
-        return 0 if self._requests is None else self._requests.add(now, items)
 
     def flush(self) -> None:
         """Called by LoadGen after its last query; what is queued is served at once anyway."""
-
-    def close(self) -> Outcome:
-        """End; the counts."""
         self._queue.put(None)
-        self._thread.join()
-        return self._executor.outcome
 
-    def _work(self) -> None:
+    def serve(self) -> None:
+        """Answer the queries of Server, until the last one."""
         fill = self._fill if self._executor.largest > 1 else None
         while (work := self._queue.get()) is not None:
             self._executor.serve(work, fill)
@@ -436,7 +396,7 @@ class System:
                 more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
             except Empty:
                 break
-            if more is None:  # the end, for the thread itself
+            if more is None:  # the end, for `serve`
                 self._queue.put(None)
                 break
             work.ids += more.ids
@@ -541,9 +501,8 @@ def _numbers(made: Any) -> dict[str, int | float]:
 
 
 def run_test(
-    sut: Any,
-    samples: LoadedSamples,
-    data: DataSet,
+    system: System,
+    samples: Samples,
     performance_count: int,
     made: Any,
     folder: Path,
@@ -552,7 +511,6 @@ def run_test(
     """Run a test; its logs are in the folder then. Returns when LoadGen has all answers.
 
     Args:
-        sut: with `issue` and `flush`.
         performance_count: how many samples LoadGen may hold in memory.
         fail: what a callback raises is passed to it. It must not return: an exception in LoadGen crashes the process.
     """
@@ -571,9 +529,9 @@ def run_test(
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
     logs.enable_trace = False
-    made_sut = lg.ConstructSUT(guarded(sut.issue), guarded(sut.flush))
+    made_sut = lg.ConstructSUT(guarded(system.issue), guarded(system.flush))
     unload = guarded(lambda _: samples.unload())
-    made_qsl = lg.ConstructQSL(data.count, performance_count, guarded(samples.load), unload)
+    made_qsl = lg.ConstructQSL(samples.count, performance_count, guarded(samples.load), unload)
     lg.StartTestWithLogSettings(made_sut, made_qsl, made, logs)
     lg.DestroyQSL(made_qsl)
     lg.DestroySUT(made_sut)
@@ -600,10 +558,9 @@ class Test:
         self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
         self.problem: str | None = None
         self._perf = PerfRecorder("mlperf", settings.model_dump(mode="json"))
-        self._requests = None if settings.scenario == "Offline" else Requests()
+        self._requests = Requests()
         self._stack = ExitStack()
-        self._data: DataSet | None = None
-        self._samples: LoadedSamples | None = None
+        self._samples: Samples | None = None
         self.executor: Executor | None = None
 
     def run(self) -> None:
@@ -651,7 +608,7 @@ class Test:
         }
         self.record = self.record.model_copy(update=update)
         write_model(self.logs / SUT_NAME, self.record)
-        if self._requests is not None:
+        if self.settings.scenario != "Offline":  # which has one query
             self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
@@ -661,7 +618,6 @@ class Test:
         given, overridden = test_settings(settings, self.logs)
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
         sessions = {size: self._session(size) for size in settings.sizes}
-        assert self._data is not None
         assert self._samples is not None
         executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.abort)
         with self._perf.range("warm_up"):
@@ -674,14 +630,20 @@ class Test:
         in_a_round = size if settings.scenario in ("Server", "Offline") else query / -(-query // size)
         rate = settings.expected_rate or in_a_round / round_s
         told = set_target(given, settings, rate)
-        count = self._data.count
+        count = self._samples.count
         in_memory = min(
             count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
         )
         self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
         system = System(executor, self._requests, settings.scenario, settings.batch_timeout_ms / 1e3)
-        run_test(system, self._samples, self._data, in_memory, given, self.logs, self.fail)
-        system.close()
+        test = partial(run_test, system, self._samples, in_memory, given, self.logs, self.fail)
+        if settings.scenario == "Server":  # executes in the thread that loaded the model
+            thread = threading.Thread(target=test, daemon=True)
+            thread.start()
+            system.serve()
+            thread.join()
+        else:
+            test()
         self._perf.finalize()
 
     def _session(self, size: int) -> Session:
@@ -692,9 +654,7 @@ class Test:
         )
         session = self._stack.enter_context(backend(case.backend).load(model_source(spec.model), options))
         if self._samples is None:
-            shapes = sample_shapes(session.inputs, spec)
-            self._data = open_data(self.settings, session.inputs, shapes, spec)
-            self._samples = LoadedSamples(self._data, session.inputs, shapes)
+            self._samples = Samples.of(self.settings, session.inputs, spec)
             self._samples.load([0])
         session.allocate(input_shapes(session.inputs, spec))
         return session

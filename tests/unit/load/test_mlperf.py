@@ -27,13 +27,11 @@ from perfharness.load.mlperf import (
 )
 from perfharness.load.mlperf_worker import (
     FAILURES_IN_A_ROW,
-    DataSet,
     Executor,
-    LoadedSamples,
     Requests,
+    Samples,
     System,
     Work,
-    open_data,
 )
 from perfharness.model.bench import TensorSpec
 from perfharness.model.mlperf import SutRecord
@@ -134,19 +132,21 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
 def test_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x=np.arange(8, dtype=np.float32).reshape(2, 4))
     spec = settings().case_spec("cpu")
-    data = open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"x": (4,)}, spec)
-    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples = Samples.of(settings(dataset=str(tmp_path / "two.npz")), INPUTS, spec)
     samples.load([1, 0])
     assert samples.batch([0], 1)["x"].tolist() == [[0, 1, 2, 3]]
     assert samples.batch([1], 3)["x"].tolist() == [[4, 5, 6, 7]] * 3, "the last one is repeated"
     for wrong in ({"samples": 3}, {"dataset": "nowhere:function"}):
         with pytest.raises(UsageError):
-            open_data(settings(**{"dataset": str(tmp_path / "two.npz"), **wrong}), INPUTS, {"x": (4,)}, spec)
+            Samples.of(settings(**{"dataset": str(tmp_path / "two.npz"), **wrong}), INPUTS, spec)
     with pytest.raises(UsageError, match="'y'"):
-        open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"y": (4,)}, spec)
-    first, again = (open_data(settings(seed=3), INPUTS, {"x": (4,)}, settings(seed=3).case_spec("cpu")) for _ in "ab")
-    assert (first.sample(5)["x"] == again.sample(5)["x"]).all()
-    assert not (first.sample(5)["x"] == first.sample(6)["x"]).any()
+        Samples.of(settings(dataset=str(tmp_path / "two.npz")), (INPUTS[0].model_copy(update={"name": "y"}),), spec)
+    drawn = []
+    for _ in "ab":
+        drawn.append(Samples.of(settings(seed=3), INPUTS, settings(seed=3).case_spec("cpu")))
+        drawn[-1].load([5, 6])
+    assert (drawn[0].batch([5], 1)["x"] == drawn[1].batch([5], 1)["x"]).all()
+    assert not (drawn[0].batch([5], 1)["x"] == drawn[0].batch([6], 1)["x"]).any()
 
 
 class Answers:
@@ -172,10 +172,9 @@ class Sample:
 
 
 def executor(
-    sizes: Sequence[int], answers: Answers, requests: Requests | None, script: FakeScript, aborted: list[str]
+    sizes: Sequence[int], answers: Answers, requests: Requests, script: FakeScript, aborted: list[str]
 ) -> Executor:
-    data = DataSet(10, lambda index: {"x": np.full(4, index, np.float32)})
-    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples = Samples([{"x": np.full(4, index, np.float32)} for index in range(10)], 10, INPUTS, {"x": (4,)})
     samples.load(range(10))
     sessions: dict[int, Session] = {}
     for size in sizes:
@@ -201,16 +200,19 @@ SCENARIOS: list[Scenario] = ["SingleStream", "Server", "Offline"]
     st.sampled_from(SCENARIOS),
 )
 def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], scenario: Scenario) -> None:
-    answers, requests = Answers(), None if scenario == "Offline" else Requests()
-    system = System(executor(sizes, answers, requests, FakeScript(), []), requests, scenario, 0.001)
+    answers, requests = Answers(), Requests()
+    made = executor(sizes, answers, requests, FakeScript(), [])
+    system = System(made, requests, scenario, 0.001)
     system.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
-    outcome = system.close()
+    system.flush()
+    system.serve()
+    outcome = made.outcome
     assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
     assert (outcome.samples, outcome.errors) == (len(indices), {})
     if scenario != "Server":
         parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
         assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
-    if requests is not None:
+    if scenario != "Offline":
         assert sum(requests.items) == len(indices)
         assert len(requests.items) == (len(indices) if scenario == "Server" else 1)
         assert requests.sent_ns[0] <= requests.begun_ns[0] <= requests.done_ns[0]
