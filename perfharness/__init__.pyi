@@ -173,6 +173,8 @@ def stress(
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
     observe: _Observe = ...,
+    *,
+    command: Sequence[str] | None = None,
     **settings: Unpack[StressSettings],
 ) -> StressResult: ...
 def run_mlperf(

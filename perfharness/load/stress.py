@@ -65,11 +65,6 @@ class StressPlan:
     serves: bool = False
     """Whether what is launched is the server, and the load comes from a process of its own."""
 
-    @property
-    def started(self) -> list[str] | None:
-        """The command of that server."""
-        return [self.launch.options.script, *self.launch.options.script_arguments] if self.serves else None
-
 
 @dataclass(frozen=True, repr=False)
 class StressResult:
@@ -102,6 +97,8 @@ def stress(
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
     observe: Observe = unobserved,
+    *,
+    command: Sequence[str] | None = None,
     **settings: Any,
 ) -> StressResult:
     """Put a target under load and measure it.
@@ -113,6 +110,7 @@ def stress(
         start: of a URL: the command of its server, which is launched and traced.
         request: of a URL: what is sent and expected, fields of `HttpSettings`.
         observe: opens an observer of the launch.
+        command: the command line, for the manifest.
         settings: of a model (`backend`, `device`, `precision`, `shapes`), of the load (`rate`, `arrivals`,
             `duration_s`, `concurrency`, …) and of the launch (`num_processes`, `output_dir`, …).
 
@@ -124,10 +122,12 @@ def stress(
     model = model_spec(settings.pop("backend", None), {name: settings.pop(name) for name in MODEL if name in settings})
     file = None if profile is None else Path(profile)
     http = http_settings(target, file, request) if is_url(target) else None
+    if http is None and request:
+        raise UsageError(f"{', '.join(request)}: of a URL; a function returns an Answer with an error")
     load = profile_of(settings, file)
     plan = plan_stress(target, load, launch, model, start=start, http=http)
     with observe(plan.launch) as observer:
-        return run_stress(plan, ["perfharness", "stress", target], observer)
+        return _run(plan, command or ["perfharness", "stress", target], observer)
 
 
 def plan_stress(
@@ -202,15 +202,16 @@ def _with_connections(profile: Profile) -> Profile:
     return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
-def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
-    """Run a plan, and write `load.json` into its run folder. Raises `LaunchError`."""
+def _run(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
         folders = [spec.folder for spec in plan.launch.processes]
         kind = run.manifest.tracer.kind
         tracer = None if kind == "none" or (plan.spec.kind == "http" and not plan.serves) else kind
-        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves, started=plan.started, tracer=tracer))
+        options = plan.launch.options
+        started = [options.script, *options.script_arguments] if plan.serves else None
+        found.append(read_load(run.folder, plan.spec, folders, started=started, tracer=tracer))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
@@ -230,15 +231,14 @@ def read_load(
     spec: WorkerSpec,
     processes: Sequence[str],
     *,
-    serves: bool = False,
     started: Sequence[str] | None = None,
     tracer: str | None = None,
 ) -> LoadResult:
     """The result of the files in a run folder; `requests.parquet` of each process takes the place of its stream.
 
     Args:
-        serves: the process is a traced server; its trace says when the service of each request began.
-        started: the command of that server.
+        started: the command of the process where that is a traced server, whose trace says when the service of each
+            request began.
         tracer: of the process of the target; None: nothing traced it.
 
     Raises `LaunchError` where no process sent anything.
@@ -259,7 +259,7 @@ def read_load(
         started=None if started is None else list(started),
     )
     tables, findings = [read_rows(folder / process) for process in processes], list[Finding]()
-    if serves:
+    if started is not None:
         tables[0], findings = with_begun(tables[0], *begun_in(folder))
     for process, table in zip(processes, tables, strict=True):
         pq.write_table(table, folder / process / REQUESTS_NAME, compression="zstd")

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.cli.support.live import LaunchView
-from perfharness.load.profile import Profile
 from perfharness.model.load import UNANSWERED, WINDOWS_NAME
 from perfharness.render.console import Console
 from perfharness.render.numbers import significant
 from perfharness_launcher.process import RunningProcess
 
-LINE_S, MOST_LINES = 5.0, 20
-"""Seconds between two lines, and their number, where there is no terminal."""
+LINE_S, MANY_LINES = 5.0, 10
+"""Seconds between two lines where there is no terminal; after so many lines they come half as often."""
 
 LEAST_WINDOW_NS = 500_000_000
 """The last window of a phase may be shorter, and then says nothing about a second."""
@@ -26,11 +25,10 @@ LEAST_WINDOW_NS = 500_000_000
 class LoadProgress:
     """Follows the files of windows as they grow, one a process; need not exist yet."""
 
-    def __init__(self, profile: Profile, files: Sequence[Path]) -> None:
-        self._profile = profile
+    def __init__(self, files: Sequence[Path]) -> None:
         self._offsets = dict.fromkeys(files, 0)
         self._last: dict[Path, dict[str, Any]] = {}
-        self._phase_ends: dict[int, int] = {}
+        self._phase: dict[str, Any] = {}
         self._errors: Counter[str] = Counter()
 
     def text(self) -> str | None:
@@ -38,7 +36,7 @@ class LoadProgress:
         for file in self._offsets:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
-                    self._phase_ends[line["index"]] = line["end_ns"]
+                    self._phase = line
                 elif line["kind"] == "window":
                     self._errors.update(line["errors"])
                     if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
@@ -57,42 +55,39 @@ class LoadProgress:
         return [json.loads(line) for line in whole.splitlines()]
 
     def _line(self) -> str:
-        index = max(line["phase"] for line in self._last.values())
-        lines = [line for line in self._last.values() if line["phase"] == index]
-        phase, later = self._profile.phases[index], self._profile.phases[index + 1 :]
+        phase = self._phase
+        lines = [line for line in self._last.values() if line["phase"] == phase["index"]] or list(self._last.values())
         span_s = max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9
-        until_s = (self._phase_ends[index] - time.perf_counter_ns()) / 1e9
+        until_s = (phase["end_ns"] - time.perf_counter_ns()) / 1e9
         rates = {name: significant(sum(line[name] for line in lines) / span_s) for name in ("arrivals", "completed")}
-        asked = f"{rates['arrivals']} asked, " if phase.loop == "open" else ""
+        asked = f"{rates['arrivals']} asked, " if phase["loop"] == "open" else ""
         parts = [f"{asked}{rates['completed']} answered per second"]
         slowest = {name: max(line[f"{name}_ms"] or 0.0 for line in lines) for name in ("p50", "p99")}
         parts += [f"{name} {significant(value)} ms" for name, value in slowest.items() if value]
         waiting = sum(line["open"] or 0 for line in lines)
-        if phase.loop == "open":
+        if phase["loop"] == "open":
             parts.append(f"{waiting} open")
         unanswered = self._errors[UNANSWERED]
         parts.append(f"{self._errors.total() - unanswered} errors")
         if unanswered:
             parts.append(f"{unanswered} unanswered")
         if until_s <= 0 and waiting:
-            parts.append(f"waiting up to {max(until_s + self._profile.grace_s, 0):.0f} s for late answers")
-        left_s = max(until_s, 0.0) + sum(one.duration_s for one in later)
-        return f"{phase.name}: {', '.join(parts)}; {left_s:.0f} s left"
+            parts.append(f"waiting up to {max(until_s + phase['grace_s'], 0):.0f} s for late answers")
+        return f"{phase['name']}: {', '.join(parts)}; {max(until_s, 0.0) + phase['later_s']:.0f} s left"
 
 
 class LoadView(LaunchView):
     """The launch's view, and the load's last second: on a terminal below the table, elsewhere a line now and then."""
 
-    def __init__(self, console: Console, profile: Profile) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._profile = profile
-        self._progress = LoadProgress(profile, [])
-        self._next_line = 0.0
+        self._progress = LoadProgress([])
+        self._next_line, self._lines_shown = 0.0, 0
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Follow their files."""
         super().started(processes)
-        self._progress = LoadProgress(self._profile, [process.folder / WINDOWS_NAME for process in processes])
+        self._progress = LoadProgress([process.folder / WINDOWS_NAME for process in processes])
 
     def details(self) -> list[str]:
         """The line of the load."""
@@ -103,6 +98,7 @@ class LoadView(LaunchView):
         if not (self._console.is_terminal or self._stage or ending):
             text = self._progress.text()
             if text is not None and time.monotonic() >= self._next_line:
-                self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
+                self._lines_shown += 1
+                self._next_line = time.monotonic() + LINE_S * 2 ** (self._lines_shown // MANY_LINES)
                 self._add_line(text)
         super()._draw(ending)
