@@ -9,19 +9,18 @@ import mimetypes
 import resource
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
 from yarl import URL
 
-from perfharness.errors import LaunchError, UsageError
+from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.files import reason_of
-from perfharness.load.http_settings import HttpSettings
+from perfharness.load.http_settings import HttpSettings, Kind
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
 from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget
 
@@ -32,11 +31,7 @@ NO_SOCKETS = "no-sockets"
 CUT_OFF = "cut-off"
 """An answer that began and did not come to its end."""
 
-SERVER_ERROR = "stream-error"
-"""What a stream says after its status was good."""
-
-INVALID_RESPONSE = "invalid-response"
-WRONG_ANSWER = "wrong-answer"
+INVALID, WRONG = "invalid-response", "wrong-answer"
 
 STREAMED_BYTES = 1 << 20
 """A body that is larger is sent in pieces, between which other requests go on."""
@@ -47,51 +42,164 @@ KEEP_ALIVE_S = 4.0
 END_S = 0.1
 """How long the end of an answer is waited for of which no more is wanted; then its connection is closed."""
 
+READY_POLL_S = 0.1
+CHECK_S = 60.0
+"""How long the answer to a request before the run may take."""
+
+JSON = "application/json"
+SHOWN = 200
+"""Bytes of an answer that a message quotes."""
+
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
 _RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
 
 
-class InvalidResponseError(Exception):
+class ResponseError(Exception):
     """The answer is not what its protocol says."""
 
-    kind = INVALID_RESPONSE
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
-class CutOffError(InvalidResponseError):
-    """A stream that ended before its end."""
+def kind_of_failure(error: BaseException) -> str | None:
+    """The kind of error that an exception of the connection is; None: it is none of these."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return TIMEOUT
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return DNS
+    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+        return TLS
+    if isinstance(error, ResponseError):
+        return error.kind
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _OWN_LIMITS:
+        return NO_SOCKETS
+    if number == errno.ECONNREFUSED or isinstance(error, ConnectionRefusedError):
+        return REFUSED
+    if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
+        return RESET
+    if isinstance(error, aiohttp.ClientPayloadError):
+        undecodable = isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
+        return INVALID if undecodable else CUT_OFF
+    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
+        return INVALID
+    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
+        return UNREACHABLE
+    return None
 
-    kind = CUT_OFF
 
-
-class StreamError(InvalidResponseError):
-    """A stream in which the server reports an error."""
-
-    kind = SERVER_ERROR
-
-
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """What is sent."""
 
     method: str
     url: URL
     body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
 
 
-class Client:
-    """A pool of connections on one event loop, without a limit: a request never waits for another one's connection."""
+class HttpTarget:
+    """Plain HTTP: the same bytes for every request of an input; all workers of a process share one pool of connections.
+
+    The pool has no limit: a request never waits for another one's connection.
+    """
+
+    is_async = True
 
     def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
+        self.settings = settings
+        self.url = URL(settings.url)
         self._headers = settings.all_headers()
+        self._messages: dict[str | None, Message] = {}
         self._session: aiohttp.ClientSession | None = None
         self._ending: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Lift the limit of open files, as far as this user may; connections are made as requests need them."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    async def close_async(self) -> None:
+        """Close all connections; on the loop that used them."""
+        if self._session is not None:
+            await asyncio.gather(*self._ending)
+            await self._session.close()
+            self._session = None
+
+    # ---- the protocol ----
+
+    async def prepare(self) -> None:
+        """Ask the server what has to be known before the first request. Raises `UsageError`, and what `send` raises."""
+
+    def make_message(self, body: bytes | None, kind: str | None) -> Message:
+        """What is sent with the content of a file, or without one."""
+        if body is None and (text := self.settings.text) is not None:
+            body, kind = text.encode(), JSON if text.lstrip()[:1] in ("{", "[") else "text/plain"
+        is_set = "content-type" in map(str.lower, self.settings.headers)
+        headers = {} if kind is None or is_set else {"Content-Type": kind}
+        return Message(self.settings.method or ("GET" if body is None else "POST"), self.url, body, headers)
+
+    async def read(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
+        """Read an answer that has a good status, and note in `answer` what the protocol shows: `done_ns` too, where its
+        end is not that of the body. Returns the body, or the text that was generated. Raises `ResponseError`.
+        """
+        del answer
+        return await response.read()
+
+    # ---- requests ----
+
+    async def call_async(self, request: LoadRequest) -> Answer:
+        """Send one request and read its answer."""
+        headers = {REQUEST_HEADER: str(request.id), ITEMS_HEADER: str(request.items)}
+        return await self._ask(self._message(request.input), headers)
+
+    def _message(self, name: str | None) -> Message:
+        """What is sent for an entry of the mix; None: there is no mix. Raises `UsageError`."""
+        if name not in self._messages:
+            path = self.settings.inputs.get(name or "", self.settings.body)
+            try:
+                body = None if path is None else path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"the body {path} cannot be read: {reason_of(error)}") from error
+            kind = mimetypes.guess_type(path)[0] or "application/octet-stream" if path is not None else None
+            self._messages[name] = self.make_message(body, kind)
+        return self._messages[name]
+
+    async def _ask(self, message: Message, headers: Mapping[str, str]) -> Answer:
+        answer, has_begun = Answer(), False
+        wanted, text = self.settings.expect_status, self.settings.expect_text
+        try:
+            async with self.send(message, headers) as response:
+                status, has_begun = response.status, True
+                if status != wanted if wanted is not None else not 200 <= status < 300:
+                    body = await response.read()
+                    answer.done_ns = time.perf_counter_ns()
+                    answer.error = f"http-{status}" if wanted is None or status >= 400 else WRONG
+                    to = f", to {response.headers['Location']}" if "Location" in response.headers else ""
+                    answer.message = f"{status} {response.reason}{to}: {body[:SHOWN].decode(errors='replace')}"
+                    return answer
+                received = await self.read(response, answer)
+                answer.done_ns = answer.done_ns or time.perf_counter_ns()
+        except Exception as error:
+            kind = kind_of_failure(error)
+            if kind is None:
+                raise
+            answer.error = CUT_OFF if has_begun and kind == RESET else kind
+            answer.message = f"{type(error).__name__}: {error}"
+            return answer
+        if text is not None and text.encode() not in received:
+            shown = received[:SHOWN].decode(errors="replace")
+            answer.error, answer.message = WRONG, f"{shown!r} does not contain {text!r}"
+        return answer
 
     def _opened(self) -> aiohttp.ClientSession:
         """The session, made on the loop that uses it."""
         if self._session is None:
-            settings = self._settings
+            settings = self.settings
             connector = aiohttp.TCPConnector(
                 limit=0, ttl_dns_cache=None, keepalive_timeout=KEEP_ALIVE_S, ssl=settings.verify_tls
             )
@@ -99,17 +207,14 @@ class Client:
                 total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
             )
             cookies = aiohttp.DummyCookieJar()
-            session = aiohttp.ClientSession(
+            self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, headers=self._headers, cookie_jar=cookies
             )
-            session._retry_connection = False  # a GET whose connection was reset would silently be sent twice
-            self._session = session
+            self._session._retry_connection = False  # a GET whose connection was reset would silently be sent twice
         return self._session
 
     @asynccontextmanager
-    async def send(
-        self, message: Message, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def send(self, message: Message, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a message; the answer's head has come when this yields. Redirects are answers, not followed.
 
         What of the body is not read then is waited for while the caller goes on, so that the connection can be used
@@ -119,7 +224,7 @@ class Client:
             message.method,
             message.url,
             data=message.body if len(message.body or b"") < STREAMED_BYTES else BytesIO(message.body or b""),
-            headers={**message.headers, **(headers or {})},
+            headers={**message.headers, **headers},
             allow_redirects=False,
         )
         try:
@@ -132,12 +237,63 @@ class Client:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    async def close(self) -> None:
-        """Close all connections; on the loop that used them."""
-        if self._session is not None:
-            await asyncio.gather(*self._ending)
-            await self._session.close()
-            self._session = None
+    # ---- before the run ----
+
+    async def wait_ready(self) -> None:
+        """Wait until a server that was started answers. Raises `LaunchError` where it does not in time."""
+        settings = self.settings
+        url = self.url if settings.ready is None else self.url.join(URL(settings.ready))
+        deadline = time.monotonic() + settings.ready_timeout_s
+        last = "nothing was tried"
+        while time.monotonic() < deadline:
+            try:
+                async with self.send(Message("GET", url), {}) as response:
+                    if response.status < (500 if settings.ready is None else 300):
+                        return
+                    last = f"it answered {response.status}"
+            except Exception as error:
+                last = kind_of_failure(error) or repr(error)
+            await asyncio.sleep(READY_POLL_S)
+        raise LaunchError(
+            f"the server was not ready after {settings.ready_timeout_s:g} s: {_shown(url)} was asked, and {last}; "
+            "ready and ready-timeout in [target] say what is asked, and how long"
+        )
+
+    async def check(self, inputs: Iterable[str | None], timeout_s: float = CHECK_S) -> None:
+        """Prepare, and send one request of each input before the clock starts, without an id.
+
+        Raises:
+            UsageError: the server says that the request itself is wrong, or it cannot be made.
+            LaunchError: no answer comes from where the URL points.
+        """
+        try:
+            await asyncio.wait_for(self.prepare(), timeout_s)
+            for name in inputs:
+                self._refuse(await asyncio.wait_for(self._ask(self._message(name), {}), timeout_s), timeout_s)
+        except PerfHarnessError:
+            raise
+        except Exception as error:
+            kind = kind_of_failure(error)
+            if kind is None:
+                raise
+            self._refuse(Answer(error=kind, message=str(error)), timeout_s)
+
+    def _refuse(self, answer: Answer, timeout_s: float) -> None:
+        """Raise where no request can be answered; an answer that is an error counts when it comes under load."""
+        url, kind = self.url, answer.error or ""
+        place = f"{url.host} port {url.port}"
+        causes = {
+            REFUSED: f"nothing listens at {place}; start the server, or let --start 'COMMAND' start it",
+            DNS: f"the name {url.host} is not known ({answer.message})",
+            TLS: f"no secure connection ({answer.message}); verify-tls = false in [target] does not check certificates",
+            "unreachable": f"{place} cannot be reached ({answer.message})",
+            TIMEOUT: f"no answer within {timeout_s:g} s",
+            NO_SOCKETS: f"this machine has no socket left ({answer.message})",
+        }
+        if kind in causes:
+            raise LaunchError(f"{_shown(url)}: {causes[kind]}")
+        if kind.startswith("http-4") and kind not in ("http-408", "http-429"):
+            raise UsageError(f"{_shown(url)} refuses the request: {answer.message}")
 
 
 async def _read_to_its_end(response: aiohttp.ClientResponse) -> None:
@@ -146,87 +302,11 @@ async def _read_to_its_end(response: aiohttp.ClientResponse) -> None:
     response.release()
 
 
-def allow_many_connections() -> None:
-    """Lift the limit of open files, each connection being one, as far as this user may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def _shown(url: URL) -> str:
+    return str(url.with_user(None).with_query(None))
 
 
-def kind_of_failure(error: BaseException) -> str | None:
-    """The kind of error that an exception of the connection is; None: it is none of these."""
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return TIMEOUT
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return DNS
-    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
-        return TLS
-    if isinstance(error, InvalidResponseError):
-        return error.kind
-    number = error.errno if isinstance(error, OSError) else None
-    if number in _OWN_LIMITS:
-        return NO_SOCKETS
-    if number == errno.ECONNREFUSED or isinstance(error, ConnectionRefusedError):
-        return REFUSED
-    if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
-        return RESET
-    if isinstance(error, aiohttp.ClientPayloadError):
-        undecodable = isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
-        return INVALID_RESPONSE if undecodable else CUT_OFF
-    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
-        return INVALID_RESPONSE
-    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
-        return UNREACHABLE
-    return None
-
-
-JSON = "application/json"
-SHOWN = 200
-"""Bytes of an answer that a message quotes."""
-
-
-class Protocol:
-    """Plain HTTP: the same bytes for every request of an input. Messages are made once."""
-
-    def __init__(self, settings: HttpSettings) -> None:
-        self.settings = settings
-        self.url = URL(settings.url)
-        self._messages: dict[str | None, Message] = {}
-
-    async def prepare(self, client: Client) -> None:
-        """Ask the server what has to be known before the first request. Raises `UsageError`, and what `send` raises."""
-        del client
-
-    def message(self, name: str | None) -> Message:
-        """What is sent for an entry of the mix; None: there is no mix. Raises `UsageError`."""
-        if name not in self._messages:
-            path = self.settings.inputs.get(name or "", self.settings.body)
-            try:
-                body = None if path is None else path.read_bytes()
-            except OSError as error:
-                raise UsageError(f"the body {path} cannot be read: {reason_of(error)}") from error
-            kind = mimetypes.guess_type(path)[0] or "application/octet-stream" if path is not None else None
-            self._messages[name] = self.make_message(body, kind)
-        return self._messages[name]
-
-    def make_message(self, body: bytes | None, kind: str | None) -> Message:
-        """What is sent with the content of a file, or without one."""
-        if body is None and (text := self.settings.text) is not None:
-            body, kind = text.encode(), JSON if text.lstrip()[:1] in ("{", "[") else "text/plain"
-        is_set = "content-type" in map(str.lower, self.settings.headers)
-        headers = {} if kind is None or is_set else {"Content-Type": kind}
-        return Message(self.settings.method or ("GET" if body is None else "POST"), self.url, body, headers)
-
-    async def read(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
-        """Read an answer that has a good status, and note in `answer` what the protocol shows: `done_ns` too, where its
-        end is not that of the body. Returns the body, or the text that was generated.
-
-        Raises `InvalidResponseError` where it is not one of the protocol.
-        """
-        del answer
-        return await response.read()
-
+# ---- OpenAI-style servers: vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI ----
 
 CHAT = "/chat/completions"
 DATA = b"data:"
@@ -234,29 +314,26 @@ DONE = b"[DONE]"
 PROMPT = "Describe, in a few sentences, what a queue is and why it grows."
 
 
-class OpenAiProtocol(Protocol):
+class OpenAiTarget(HttpTarget):
     """A prompt, and the tokens that come back: streamed, so that it is known when each came, unless told otherwise."""
 
-    async def prepare(self, client: Client) -> None:
+    async def prepare(self) -> None:
         """Find the model's name, where it is not given."""
         path = self.url.path.rstrip("/")
         if not path.endswith("/completions"):
             self.url = self.url.with_path(f"{path}{'' if path.endswith('/v1') else '/v1'}{CHAT}")
         self._is_chat = self.url.path.rstrip("/").endswith(CHAT)
         self._model = self.settings.model
-        if self._model is None:
-            self._model = await self._first_model(client)
-
-    async def _first_model(self, client: Client) -> str:
+        if self._model is not None:
+            return
         root = self.url.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
         url = self.url.with_path(f"{root}/models")
-        async with client.send(Message("GET", url)) as response:
+        async with self.send(Message("GET", url), {}) as response:
             body = await response.read()
         try:
-            name: str = orjson.loads(body)["data"][0]["id"]
+            self._model = orjson.loads(body)["data"][0]["id"]
         except (orjson.JSONDecodeError, LookupError, TypeError):
             raise UsageError(f"{url} lists no model ({response.status}); name one: model in [target]") from None
-        return name
 
     def make_message(self, body: bytes | None, kind: str | None) -> Message:
         """A request from a file, or one prompt."""
@@ -280,7 +357,7 @@ class OpenAiProtocol(Protocol):
             text = _text_of(content["choices"][0])
             answer.tokens = _tokens(content["usage"]) if content.get("usage") else None
         except (LookupError, TypeError, AttributeError):
-            raise InvalidResponseError(f"no completion: {body[:SHOWN]!r}") from None
+            raise ResponseError(INVALID, f"no completion: {body[:SHOWN]!r}") from None
         return text.encode()
 
     async def _read_stream(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
@@ -288,56 +365,51 @@ class OpenAiProtocol(Protocol):
         times: list[int] = []
         counted: int | None = None
         is_done, reason = False, None
-        async for data, came_ns, is_cut in _events(response):
+        async for data, came_ns in _events(response):
             if data == DONE:
                 answer.done_ns, is_done = came_ns, True  # the server may keep the connection open
                 break
-            try:
-                part = _parsed(data)
-            except InvalidResponseError:
-                if is_cut:
-                    break
-                raise
+            part = _parsed(data)
             try:
                 if part.get("error"):
-                    raise StreamError(f"the stream says: {str(part['error'])[:SHOWN]}")
+                    raise ResponseError("stream-error", f"the stream says: {str(part['error'])[:SHOWN]}")
                 if part.get("usage"):
                     counted = _tokens(part["usage"])
                 choice = part["choices"][0] if part["choices"] else {}
                 text = _text_of(choice)
                 reason = choice.get("finish_reason") or reason
             except (LookupError, TypeError, AttributeError):
-                raise InvalidResponseError(f"no part of a completion: {data[:SHOWN]!r}") from None
+                raise ResponseError(INVALID, f"no part of a completion: {data[:SHOWN]!r}") from None
             if text:
                 texts.append(text)
                 times.append(came_ns)
         if not is_done:
             last = "" if reason is None else f" and finish_reason {reason!r}"
-            raise CutOffError(f"the stream ended after {len(times)} parts with text{last}, without [DONE]")
+            raise ResponseError(CUT_OFF, f"the stream ended after {len(times)} parts with text{last}, without [DONE]")
         answer.first_token_ns = times[0] if times else None
         answer.token_gaps_ns = [after - before for before, after in itertools.pairwise(times)]
         answer.tokens = counted if counted is not None else len(times)
         return "".join(texts).encode()
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int, bool]]:
-    """The data of each event of a stream, when it came, and whether the stream ended in its line."""
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
+    """The data of each event of a stream, and when it came; of a line that is cut off, only the last word."""
     rest = b""
     async for chunk in response.content.iter_any():
         came_ns = time.perf_counter_ns()
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if line.startswith(DATA):
-                yield line[len(DATA) :].strip(), came_ns, False
-    if rest.startswith(DATA):
-        yield rest[len(DATA) :].strip(), time.perf_counter_ns(), True
+                yield line[len(DATA) :].strip(), came_ns
+    if rest.startswith(DATA) and rest[len(DATA) :].strip() == DONE:
+        yield DONE, time.perf_counter_ns()
 
 
 def _parsed(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise InvalidResponseError(f"no JSON: {data[:SHOWN]!r}") from None
+        raise ResponseError(INVALID, f"no JSON: {data[:SHOWN]!r}") from None
 
 
 def _tokens(usage: dict[str, Any]) -> int | None:
@@ -354,153 +426,29 @@ def _text_of(choice: dict[str, Any]) -> str:
     return "".join(holder.get(name) or "" for name in ("reasoning_content", "content", "text"))
 
 
-PROTOCOLS = {"plain": Protocol, "openai": OpenAiProtocol}
-READY_POLL_S = 0.1
-CHECK_S = 60.0
-"""How long the answer to a request before the run may take."""
+TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTarget}
 
 
-@dataclass
-class HttpTarget:
-    """Sends requests; all workers of a process share one pool of connections."""
-
-    protocol: Protocol
-    client: Client
-
-    is_async = True
-
-    def open(self) -> None:
-        """Lift the limit of connections; they are made as requests need them."""
-        allow_many_connections()
-
-    async def call_async(self, request: LoadRequest) -> Answer:
-        """Send one request and read its answer."""
-        headers = {REQUEST_HEADER: str(request.id), ITEMS_HEADER: str(request.items)}
-        return await self._ask(request, headers)
-
-    async def _ask(self, request: LoadRequest, headers: dict[str, str]) -> Answer:
-        answer, has_begun = Answer(), False
-        wanted, text = self.protocol.settings.expect_status, self.protocol.settings.expect_text
-        try:
-            async with self.client.send(self.protocol.message(request.input), headers) as response:
-                status, has_begun = response.status, True
-                if status != wanted if wanted is not None else not 200 <= status < 300:
-                    body = await response.read()
-                    answer.done_ns = time.perf_counter_ns()
-                    answer.error = f"http-{status}" if wanted is None or status >= 400 else WRONG_ANSWER
-                    to = f", to {response.headers['Location']}" if "Location" in response.headers else ""
-                    answer.message = f"{status} {response.reason}{to}: {body[:SHOWN].decode(errors='replace')}"
-                    return answer
-                received = await self.protocol.read(response, answer)
-                answer.done_ns = answer.done_ns or time.perf_counter_ns()
-        except Exception as error:
-            kind = kind_of_failure(error)
-            if kind is None:
-                raise
-            answer.error = CUT_OFF if has_begun and kind == RESET else kind
-            answer.message = f"{type(error).__name__}: {error}"
-            return answer
-        if text is not None and text.encode() not in received:
-            shown = received[:SHOWN].decode(errors="replace")
-            answer.error, answer.message = WRONG_ANSWER, f"{shown!r} does not contain {text!r}"
-        return answer
-
-    async def close_async(self) -> None:
-        """Close the connections; on the loop that used them."""
-        await self.client.close()
-
-    def close(self) -> None:
-        """Nothing is left to do."""
-
-    async def wait_ready(self) -> None:
-        """Wait until a server that was started answers. Raises `LaunchError` where it does not in time."""
-        settings = self.protocol.settings
-        path = settings.ready
-        url = self.protocol.url.join(URL(path)) if path is not None else self.protocol.url
-        deadline = time.monotonic() + settings.ready_timeout_s
-        last = "nothing was tried"
-        while time.monotonic() < deadline:
-            try:
-                async with self.client.send(Message("GET", url)) as response:
-                    if response.status < (500 if path is None else 300):
-                        return
-                    last = f"it answered {response.status}"
-            except Exception as error:
-                last = kind_of_failure(error) or repr(error)
-            await asyncio.sleep(READY_POLL_S)
-        raise LaunchError(
-            f"the server was not ready after {settings.ready_timeout_s:g} s: {_shown(url)} was asked, and {last}; "
-            "ready and ready-timeout in [target] say what is asked, and how long"
-        )
-
-    async def check(self, inputs: Mapping[str | None, int], timeout_s: float) -> Answer:
-        """Prepare, and send one request of each input before the clock starts, without an id.
-
-        Args:
-            inputs: entries of the mix, and the items of each.
-
-        Raises:
-            UsageError: the server says that the request itself is wrong, or it cannot be made.
-            LaunchError: no answer comes from where the URL points.
-        """
-        answer = Answer()
-        try:
-            await asyncio.wait_for(self.protocol.prepare(self.client), timeout_s)
-            for name, items in inputs.items():
-                request = LoadRequest(id=0, items=items, input=name, phase="", intended_ns=time.perf_counter_ns())
-                answer = await asyncio.wait_for(self._ask(request, {}), timeout_s)
-                self._refuse(answer, timeout_s)
-        except (UsageError, LaunchError):
-            raise
-        except Exception as error:
-            kind = kind_of_failure(error)
-            if kind is None:
-                raise
-            self._refuse(Answer(error=kind, message=str(error)), timeout_s)
-        return answer
-
-    def _refuse(self, answer: Answer, timeout_s: float) -> None:
-        """Raise where no request can be answered; an answer that is an error counts when it comes under load."""
-        url, kind = self.protocol.url, answer.error or ""
-        place = f"{url.host} port {url.port}"
-        causes = {
-            REFUSED: f"nothing listens at {place}; start the server, or let --start 'COMMAND' start it",
-            DNS: f"the name {url.host} is not known ({answer.message})",
-            TLS: f"no secure connection ({answer.message}); verify-tls = false in [target] does not check certificates",
-            "unreachable": f"{place} cannot be reached ({answer.message})",
-            TIMEOUT: f"no answer within {timeout_s:g} s",
-            NO_SOCKETS: f"this machine has no socket left ({answer.message})",
-        }
-        if kind in causes:
-            raise LaunchError(f"{_shown(url)}: {causes[kind]}")
-        if kind.startswith("http-4") and kind not in ("http-408", "http-429"):
-            raise UsageError(f"{_shown(url)} refuses the request: {answer.message}")
-
-
-def http_targets(settings: HttpSettings, inputs: Mapping[str | None, int], *, is_started: bool) -> MakeTarget:
+def http_targets(settings: HttpSettings, inputs: Iterable[str | None], *, is_started: bool) -> MakeTarget:
     """Makes the target of each worker, the same for all, once the server has answered a request of each input.
 
     Args:
-        inputs: entries of the mix, and the items of each.
+        inputs: entries of the mix.
         is_started: the server was started for this, and may not be ready yet.
 
     Raises:
         UsageError: the settings are wrong, or the server refuses the request itself.
         LaunchError: no answer comes from there.
     """
-    target = HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings))
+    target = TARGETS[settings.kind](settings)
 
     async def get_ready() -> None:
         try:
             if is_started:
                 await target.wait_ready()
-            await target.check(inputs, CHECK_S)
+            await target.check(inputs)
         finally:
             await target.close_async()  # on the loop of the workers it is opened again
 
     asyncio.run(get_ready())
     return lambda: target
-
-
-def _shown(url: URL) -> str:
-    return str(url.with_user(None).with_query(None))

@@ -123,8 +123,8 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
     if spec.http is not None:
         from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
 
-        inputs: dict[str | None, int] = {entry.name: entry.items for entry in spec.profile.mix}
-        return http_targets(spec.http, inputs or {None: 1}, is_started=is_started)
+        inputs: list[str | None] = [entry.name for entry in spec.profile.mix]
+        return http_targets(spec.http, inputs or [None], is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)

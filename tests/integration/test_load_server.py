@@ -31,7 +31,7 @@ def load(
     """A load from this process, without a launch."""
     profile = checked_profile({"concurrency": users, "phases": [phase]})
     settings = http_settings(url, given=target)
-    workers = workers_for(http_targets(settings, {None: 1}, is_started=False), profile.concurrency)
+    workers = workers_for(http_targets(settings, [None], is_started=False), profile.concurrency)
     workers.open()
     log = LoadLog(folder, lambda: None if pid is None else memory_bytes_below(pid))
     made = LoadRun(profile, workers, log)

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from perfharness.errors import LaunchError, UsageError
-from perfharness.load.http import PROTOCOLS, Client, HttpTarget
+from perfharness.load.http import TARGETS
 from perfharness.load.http_settings import HttpSettings, http_settings
 from perfharness.load.profile import profile_of
 from perfharness.load.request import Answer, LoadRequest
@@ -25,12 +25,12 @@ from tests.load_server import serving
 
 async def asked(settings: HttpSettings, count: int = 1, *, name: str | None = None, checked: bool = False) -> Any:
     """The answers to that many requests, one after the other."""
-    target = HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings))
+    target = TARGETS[settings.kind](settings)
     try:
         if checked:
-            await target.check({name: 1}, 20.0)
+            await target.check([name], 20.0)
         else:
-            await target.protocol.prepare(target.client)
+            await target.prepare()
         return [await target.call_async(LoadRequest(index, 1, name, "p", 0)) for index in range(count)]
     finally:
         await target.close_async()
