@@ -27,7 +27,7 @@ def check_callable(name: str) -> None:
     """What can be known of a name before it is loaded. Raises `UsageError`."""
     place, _, path = name.rpartition(":")
     if path.partition("/")[0].isdigit():
-        raise UsageError(f"{name} is no function; a service is a URL, as http://{name}")
+        raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
     if place.endswith(".py"):
         _check_file(Path(place))
 

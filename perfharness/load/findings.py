@@ -16,6 +16,7 @@ LATE_SHARE = 0.2
 LATE_MS = 1.0
 """Lateness below that is not reported, whatever its part: a target may be as fast as a thread wakes up."""
 
+SEE_ERRORS = "The table of errors lists the first of each kind"
 COSTLY_TRACERS = ("nsys", "embedded")
 
 KEPT_UP = 0.97
@@ -45,16 +46,16 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
         yield Finding(
             "load-cut-off",
             Severity.ERROR,
-            f"The load was cut off after {result.duration_s:.1f} s, for a process that sent it was killed or crashed; "
-            "at most the last second before that is missing.",
-            "stderr.log of the process, and the findings of the run, say how it ended",
+            f"The load was cut off after {result.duration_s:.1f} s: a process that sent it was killed or crashed. At "
+            "most its last second is missing.",
+            "See stderr.log of the process and the findings of the run",
         )
     if result.status == "stopped-by-errors":
         yield Finding(
             "load-stopped",
             Severity.ERROR,
             f"The load was stopped after {result.duration_s:.1f} s: {result.status_reason}.",
-            "The errors are listed by kind, each with the first one",
+            SEE_ERRORS,
         )
     warm = [phase for phase in result.phases if phase.is_warmup]
     workers = max((phase.concurrency for phase in result.phases), default=0)
@@ -107,17 +108,16 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
             "requests-unanswered",
             Severity.WARNING,
             f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when "
-            f"{'the phase and its grace period were over' if result.status == 'ok' else 'the run was ended'}, and "
-            f"{phase.never_sent} of them were never sent, for no worker was free; percentiles count them as slower "
-            "than all others.",
-            "A lower rate, more workers (--concurrency), or a longer --grace",
+            f"{'the grace period' if result.status == 'ok' else 'the run'} ended; {phase.never_sent} were never "
+            "sent because no worker was free. Percentiles count them as slower than all others.",
+            "Use a lower rate, more workers (--concurrency), or a longer --grace",
         )
     if phase.arrivals and not phase.ok:
         yield Finding(
             "requests-all-failed",
             Severity.ERROR,
-            f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
-            "The errors are listed by kind, each with the first one",
+            f"{phase.name}: none of {phase.arrivals} requests was answered without error: there is no latency.",
+            SEE_ERRORS,
         )
     if not keeps_up(phase, result) and result.status in ("ok", "interrupted"):
         yield _not_kept_up(phase, result, is_limited=limited is not None)
@@ -126,7 +126,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
 def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
     """Whether the target answered about as many requests as were asked for; of a closed loop always.
 
-    The last answers come after the phase, as long after it as a request takes, which is no queue: that grows.
+    The last answers come after the phase, as long after it as a request takes. That is not a queue: a queue grows.
     """
     asked, achieved = phase.asked_rate, phase.achieved_rate
     if not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked):
@@ -159,15 +159,15 @@ def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
     """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = ["a lower rate (80 % of that leaves a short queue)"]
+    hints = ["Use a lower rate (80 % of that leaves a short queue)"]
     if result.tracer in COSTLY_TRACERS:
-        hints.append(f"{result.tracer} traces it, which costs time: --tracer none shows what it does without")
+        hints.append(f"measure without {result.tracer}, which costs time (--tracer none)")
     most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"
     return Finding(
         "rate-not-achieved",
         Severity.WARNING,
-        f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests a second were answered{most}; "
-        "latencies are those of a queue that grows, and depend on how long the phase lasts.",
+        f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests per second were answered{most}. "
+        "The queue grew, so latencies depend on how long the phase lasted.",
         "; ".join(hints),
     )
 

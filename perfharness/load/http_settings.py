@@ -82,7 +82,7 @@ class HttpSettings(Spelled, populate_by_name=True):
             parts = urlsplit(url)
             named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError as error:
-            raise ValueError(f"is no URL: {error}") from error
+            raise ValueError(f"is not a URL: {error}") from error
         if parts.scheme not in ("http", "https") or not named:
             raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
         if parts.password is not None:

@@ -241,7 +241,7 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: 
                 Severity.WARNING,
                 f"Memory leaks ({trend.of}): it grew by {slope.value:.3g} MB/s ({slope.low:.3g} to {slope.high:.3g}) "
                 f"after the first third of {sustained.phase}{each}.",
-                "Look for what is kept for each request: caches without a limit, lists, tensors with gradients.",
+                "Look for what each request keeps: caches without a limit, lists, tensors with gradients.",
             )
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
     if rises is not None and not is_saturated and not sustained.queue_grows:
@@ -249,14 +249,14 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: 
             "load-latency-rises",
             Severity.WARNING,
             f"The latency rose during {sustained.phase}: its {rises.of.removeprefix('latency.')} {_change(rises)}.",
-            "Look at memory and clocks over the same time, and at what the slowest requests did.",
+            "Compare memory and clocks over the same time, and the slowest requests (analyze --slowest 5).",
         )
     if sustained.throughput is not None and sustained.throughput.verdict == "falls" and not is_saturated:
         yield Finding(
             "load-throughput-falls",
             Severity.WARNING,
             f"Fewer requests were answered well as {sustained.phase} went on: {_change(sustained.throughput)}.",
-            "Look at errors, memory and clocks over the same time.",
+            "Compare errors, memory and clocks over the same time.",
         )
     for drift in sustained.errors:
         if drift.verdict == "rises" and drift.first.value is not None and drift.last.value is not None:
@@ -272,9 +272,9 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: 
         yield Finding(
             "load-queue-grows",
             Severity.WARNING,
-            f"The queue grew all through {sustained.phase}: the target does not keep up with the rate{asked}, so its "
-            "latencies depend on the duration.",
-            "Ask for a lower rate.",
+            f"The queue grew all through {sustained.phase}: the target does not keep up with the rate{asked}. "
+            "Latencies depend on the duration.",
+            "Use a lower rate.",
         )
 
 

@@ -121,7 +121,7 @@ class MlperfSettings(Settings):
         Option(
             ("--target-qps",),
             TEST,
-            "Server: queries a second that are issued; Offline: samples a second that are expected.",
+            "Server: queries issued per second; Offline: samples expected per second.",
             metavar="X",
         ),
     ] = Field(default=None, gt=0, allow_inf_nan=False)
@@ -588,16 +588,16 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
     """What a reader of the numbers has to know."""
     sut = result.sut
     if sut is None or result.status != "ok":
-        why = "its process ended without a word" if sut is None else sut.problem or result.status
-        hint = "stderr.log of the process has its last messages"
-        yield Finding("mlperf-not-ended", Severity.ERROR, f"The test did not come to its end: {why}", hint)
+        why = "its process ended without a report" if sut is None else sut.problem or result.status
+        hint = "See stderr.log of the process"
+        yield Finding("mlperf-not-ended", Severity.ERROR, f"The test did not finish: {why}", hint)
     elif problem is not None:
         yield Finding("mlperf-log-unreadable", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
     if result.validity == "INVALID":
         yield Finding(
             "mlperf-invalid",
             Severity.ERROR,
-            f"LoadGen's verdict is INVALID; not satisfied: {', '.join(result.invalid_reasons) or 'it names nothing'}",
+            f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'it names nothing'}",
             " ".join([*result.recommendations, *result.early_stopping, *(_ours(sut) if sut is not None else [])]),
         )
     if sut is not None and sut.errors:
@@ -606,7 +606,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             "mlperf-failed-samples",
             Severity.ERROR,
             f"{sum(sut.errors.values())} samples failed with their batches: {kinds}",
-            "LoadGen counts them as answered, so its figures are not those of a system that works",
+            "LoadGen counts failed samples as answered: its figures are wrong",
         )
     if result.loadgen_errors:
         yield Finding(
@@ -630,7 +630,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             "mlperf-few-samples",
             Severity.WARNING,
             f"The rules draw from {wanted} samples, and the data set has {sut.data_samples}",
-            "give the benchmark's own data set with --dataset",
+            "Use the benchmark's own data set (--dataset)",
         )
     if sut is not None and sut.overridden:
         names = ", ".join(f"{name} {before:g} → {now:g}" for name, (before, now) in sut.overridden.items())
@@ -638,14 +638,14 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             "mlperf-rules-overridden",
             Severity.WARNING,
             f"Settings are not those of LoadGen's rules and user.conf: {names}",
-            "leave the options away where the rules are to hold",
+            "Drop these options to keep the rules",
         )
     elif plan.settings.benchmark is None and plan.settings.user_conf is None:
         yield Finding(
             "mlperf-no-rules",
             Severity.NOTE,
-            "No rules of a benchmark were applied, so the verdict is by LoadGen's defaults and the options",
-            "--benchmark resnet50 applies LoadGen's own rules",
+            "No rules of a benchmark were applied: the verdict is by LoadGen's defaults and the options",
+            "Apply the rules of a benchmark, as --benchmark resnet50",
         )
 
 
@@ -664,5 +664,5 @@ def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
         "mlperf-padding",
         Severity.NOTE,
         f"{sut.padding / rows:.0%} of the executed rows were padding: batches had fewer samples than a session takes",
-        "a smaller --max-batch has less of it",
+        "Use a smaller --max-batch",
     )

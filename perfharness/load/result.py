@@ -312,7 +312,7 @@ def _most_at_a_time(begin_ns: Int64, end_ns: Int64, starts_ns: Int64, stops_ns: 
 
 
 LEAST_ALONE = 20
-"""Requests that have waited for another one before service that never overlaps is no chance."""
+"""So many requests must have waited: with fewer, service that never overlaps may be chance."""
 
 
 def _is_never_overlapped(processes: Sequence[Requests], begins: Sequence[Line]) -> bool:

@@ -47,7 +47,7 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
     """How a model is run, where a backend (`NAME`, or `NAME/MODE`) is given. Raises `UsageError`."""
     if name is None:
         if settings:
-            raise UsageError(f"{', '.join(settings)}: of a model, and so only with a backend")
+            raise UsageError(f"{', '.join(settings)} need a model: add a backend")
         return None
     made, mode = backend_and_mode(name)
     try:
@@ -123,7 +123,7 @@ def stress(
     file = None if profile is None else Path(profile)
     http = http_settings(target, file, request) if is_url(target) else None
     if http is None and request:
-        raise UsageError(f"{', '.join(request)}: of a URL; a function returns an Answer with an error")
+        raise UsageError(f"{', '.join(request)} need a URL; a function returns an Answer with an error")
     load = profile_of(settings, file)
     plan = plan_stress(target, load, launch, model, start=start, http=http)
     with observe(plan.launch) as observer:
@@ -153,10 +153,10 @@ def plan_stress(
     if "://" in target and http is None:
         raise UsageError(f"{target}: only http:// and https:// are targets; put a proxy in front of anything else")
     if http is None and start is not None:
-        raise UsageError(f"--start {start!r} starts a server, so TARGET has to be its URL, not {target}")
+        raise UsageError(f"--start {start!r} starts a server: TARGET must be its URL, not {target}")
     if http is not None:
         if model is not None:
-            raise UsageError(f"{target} is a URL, so no backend runs it; leave --backend away")
+            raise UsageError(f"{target} is a URL; drop --backend")
         inputs = {entry.name: entry.input for entry in profile.mix if entry.input is not None}
         http = http.model_copy(update={"inputs": inputs})
         check_http(http)
@@ -169,7 +169,7 @@ def plan_stress(
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
         raise UsageError(
-            f"{target} is no target; give `module:function`, `file.py:function`, --backend with a model, or a URL"
+            f"{target} is not a target; use module:function, file.py:function, a URL, or a model with --backend"
         )
     if http is None:
         Inputs(profile.mix)  # read now, so that a bad file is found before anything starts

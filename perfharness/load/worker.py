@@ -35,7 +35,7 @@ RECORDER = "load"
 
 
 class WorkerSpec(Settings):
-    """What a worker is told."""
+    """What a worker process does."""
 
     kind: TargetKind
     target: str
@@ -137,8 +137,8 @@ def _place() -> tuple[int, int]:
 
 def _wait_for_others() -> None:
     """All processes of the launch start their clocks together; so the first request does not wait for them."""
-    if (gate := barrier.active()) is not None:
-        gate.wait(RECORDER)
+    if (others := barrier.active()) is not None:
+        others.wait(RECORDER)
 
 
 if __name__ == "__main__":
