@@ -621,7 +621,8 @@ class Test:
         assert self._samples is not None
         executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.abort)
         with self._perf.range("warm_up"):
-            round_s = executor.warm_up(settings.warmup_rounds, measured_s if settings.is_ours else 0.0)
+            is_measured = settings.is_ours and settings.expected_rate is None
+            round_s = executor.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
         self.executor = executor
         self._keep(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
         gc.collect()

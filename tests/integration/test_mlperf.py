@@ -142,6 +142,21 @@ def test_too_few_queries_are_invalid(tmp_path: Path) -> None:
     assert (result.metric.early_stopping_ms, bool(result.metric.reason)) == (None, True)
 
 
+@pytest.mark.slow
+def test_a_test_that_was_too_short_by_our_rate_is_run_again(tmp_path: Path) -> None:
+    """110 ms before the test and 1 ms in it: LoadGen was told a rate that is far too low."""
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1, series_ms=(110.0,) * 9 + (0.0,) * 3000))
+    offline = ("--scenario", "Offline", "--min-duration", 0.5, "--min-queries", 5)
+    code, result, said = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, *offline)
+    assert code == 0, said
+    assert "mlperf-tried-again" in codes(result)
+    first = MlperfResult.model_validate_json((tmp_path / "out/previous/mlperf.json").read_text())
+    assert (first.validity, result.validity) == ("INVALID", "VALID")
+    assert first.sut is not None
+    assert result.sut is not None
+    assert first.sut.told["offline_expected_qps"] < result.sut.told["offline_expected_qps"]
+
+
 def test_a_system_that_fails_every_batch_ends_the_test(tmp_path: Path) -> None:
     model = write_model(tmp_path / "net.py", FakeScript(execute_ms=0, by_batch_ms={1: 0.1}))
     (tmp_path / "data.py").write_text(
