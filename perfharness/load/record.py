@@ -92,12 +92,14 @@ def own_memory_bytes() -> int | None:
     return int(psutil.Process().memory_info().rss)
 
 
-def memory_bytes_below(pid: int) -> int | None:
-    """Resident memory of a process and all below it; None: it is gone.
+def memory_bytes_below(pid: int | None) -> int | None:
+    """Resident memory of a process and all below it; None: it is gone, or nobody knows it.
 
     Read from the kernel's lists of children: looking through all processes of the machine takes some 10 ms, in which
     requests would be late.
     """
+    if pid is None:
+        return None
     try:
         total = _resident_bytes(pid)
     except OSError:

@@ -11,10 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-import psutil
 
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.callables import Inputs, callable_targets
@@ -58,15 +56,11 @@ def main(arguments: list[str]) -> int:
     recorder = PerfRecorder(RECORDER, args={"target": spec.target})
     try:
         run_worker(spec, folder, recorder, server)
-    except UsageError as error:
-        print(f"perfharness: {error}", file=sys.stderr)
-        return 2
     except PerfHarnessError as error:
         print(f"perfharness: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        what = "interrupted" if server is None or is_running(server) else "the server ended"
-        print(f"perfharness: {what} before the load began", file=sys.stderr)
+        print("perfharness: interrupted, or the server ended, before the load began", file=sys.stderr)
         return 1
     sys.stdout.flush()
     return 0
@@ -82,10 +76,12 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     profile = spec.profile
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
-    process, processes = _place()
+    process = int(os.environ.get(environment.PROCESS_INDEX, "0"))
+    processes = int(os.environ.get(environment.NUM_PROCESSES, "1"))
     workers.open()
-    log = LoadLog(folder, memory_of_target(spec, server))
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=spec.http is not None)
+    is_elsewhere = spec.http is not None
+    log = LoadLog(folder, partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=is_elsewhere)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()
@@ -103,21 +99,6 @@ def _interrupt_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process has not ended; one that nobody has waited for has."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def memory_of_target(spec: WorkerSpec, server: int | None) -> Callable[[], int | None]:
-    """Reads the memory of the process that holds the target; that of a server elsewhere is not known."""
-    if spec.http is None:
-        return own_memory_bytes
-    return lambda: None if server is None else memory_bytes_below(server)
-
-
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
     """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` where a server does not answer."""
     if spec.http is not None:
@@ -128,11 +109,6 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)
-
-
-def _place() -> tuple[int, int]:
-    """The index of this process, and how many there are."""
-    return int(os.environ.get(environment.PROCESS_INDEX, "0")), int(os.environ.get(environment.NUM_PROCESSES, "1"))
 
 
 def _wait_for_others() -> None:

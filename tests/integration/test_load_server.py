@@ -33,7 +33,7 @@ def load(
     settings = http_settings(url, given=target)
     workers = workers_for(http_targets(settings, [None], is_started=False), profile.concurrency)
     workers.open()
-    log = LoadLog(folder, lambda: None if pid is None else memory_bytes_below(pid))
+    log = LoadLog(folder, lambda: memory_bytes_below(pid))
     made = LoadRun(profile, workers, log)
     made.run()
     log.close(made.status, made.reason)
