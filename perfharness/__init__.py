@@ -17,7 +17,7 @@ USE_CASES = {
     "maximize_clocks": "perfharness_launcher.clocks",
     "open_run": "perfharness.runs.run",
     "report": "perfharness.render.report.files",
-    "run_mlperf": "perfharness.load.mlperf.run",
+    "run_mlperf": "perfharness.load.mlperf",
     "run_suite": "perfharness.bench.suite.run",
     "stress": "perfharness.load.stress",
 }

@@ -10,7 +10,7 @@ from perfharness.analysis.suites.cost import Prices
 from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
-from perfharness.load.reported import load_report
+from perfharness.load.report import load_report
 from perfharness.render.html import write_html
 from perfharness.render.markdown import markdown
 from perfharness.render.pdf import require_typst, write_pdf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.errors import PerfHarnessError
-from perfharness.load.reported import report_of
+from perfharness.load.report import report_of
 from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.diagnosis import Diagnosis
@@ -32,7 +32,7 @@ def result_html(result: object) -> str | None:
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])
         if isinstance(result, StressResult):
-            load = report_of(result.load, [], None)
+            load = report_of(result.load)
             return html_fragment([Figures(list(load_figures(load))), *load_view(load)])
     except PerfHarnessError:  # its text is shown instead
         return None
