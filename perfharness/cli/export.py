@@ -19,7 +19,6 @@ from perfharness.errors import UsageError
 from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
-from perfharness.render.console import print_blocks, say
 from perfharness.render.schemas import json_schema
 from perfharness.render.stacks import write_stacks
 from perfharness.render.timeline.chrome import write_chrome_trace
@@ -102,7 +101,7 @@ def export(
     output, written = Output(), [] if file is None else [file]
     if file is None:
         found, findings = read_tables(open_located(located, read_as), names)
-        print_blocks(output.results, ranges_view(found[RANGES]))
+        output.show(ranges_view(found[RANGES]))
     elif wanted == STACKS:
         findings = _export_stacks(located, read_as, file)
         written = [] if findings else written
@@ -113,7 +112,7 @@ def export(
         found, findings = read_tables(open_located(located, read_as), names or every)
         written = write_tables(found, wanted, file)
     for path in written:
-        say(output.messages if path == STDOUT else output.results, str(path))
+        (output.message if path == STDOUT else output.line)(str(path))
     output.findings(findings)
     raise typer.Exit(exit_code(findings))
 

@@ -10,13 +10,11 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import with_rank_delays
 from perfharness.analysis.ranks import (
     Parallel,
-    RankCalls,
     RankClock,
     RankGroup,
     RankInput,
     RankWork,
     RunRanks,
-    calls_of_ranks,
     compare_ranks,
     rank_work,
 )
@@ -56,10 +54,6 @@ class RankComparison:
         """All groups of ranks; None where no two ranks were measured."""
         groups = [self._compare(processes) for processes in self._groups()]
         return RunRanks(groups) if groups else None
-
-    def calls(self) -> list[list[RankCalls]]:
-        """The collectives of all ranks, group by group, for a timeline."""
-        return [calls_of_ranks(self._inputs(processes)) for processes in self._groups()]
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""

@@ -10,7 +10,7 @@ import pytest
 
 import perfharness
 from perfharness.distribution import VERSION
-from perfharness.load.mlperf.settings import MlperfSettings
+from perfharness.load.mlperf import MlperfSettings
 from perfharness.model.settings import options_of
 from perfharness_launcher.options import LaunchOptions
 

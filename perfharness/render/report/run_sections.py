@@ -191,12 +191,10 @@ def _over_time(run: RunReport, number: int) -> Section | None:
     if not run.series:
         return None
     largest = sorted(range(len(run.series)), key=lambda place: -run.series[place].series.batches)[:MAX_SERIES]
-    blocks: list[Block] = []
-    for place in sorted(largest):
-        loop = run.series[place]
-        if not has_gpu(run):
-            loop = loop.model_copy(update={"series": replace(loop.series, throttled=[])})
-        blocks.append(Chart(series_picture(f"series_{number}_{place}", loop)))
+    blocks: list[Block] = [
+        Chart(series_picture(f"series_{number}_{place}", run.series[place], has_gpu=has_gpu(run)))
+        for place in sorted(largest)
+    ]
     if len(run.series) > len(largest):
         more = f"{len(run.series) - len(largest)} more loops, with no more batches, have no chart."
         blocks.append(Paragraph(more, "note"))
@@ -211,8 +209,7 @@ def _over_time(run: RunReport, number: int) -> Section | None:
 def _timelines(run: RunReport, number: int) -> Section | None:
     if not run.timelines:
         return None
-    shown = run.timelines if has_gpu(run) else [replace(one, gpu_reason=None) for one in run.timelines]
-    pictures = [timeline_picture(f"timeline_{number}_{one.which}", one) for one in shown]
+    pictures = [timeline_picture(f"timeline_{number}_{one.which}", one, has_gpu=has_gpu(run)) for one in run.timelines]
     pictures[0] = replace(pictures[0], notes=(*pictures[0].notes, HINT))
     return Section("A typical, the best and the worst batch", [Chart(picture) for picture in pictures])
 
@@ -292,7 +289,8 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     yield ["command", " ".join(of.command) or None]
     why = f" ({of.tracer.reason})" if of.tracer.reason else ""
     yield ["tracer", f"{of.tracer.kind} {of.tracer.version or ''}".strip() + why]
-    yield ["warm-up", f"{of.warmup_batches} batches at both ends of each loop are left out"]
+    batches = "batch" if of.warmup_batches == 1 else "batches"
+    yield ["warm-up", f"{of.warmup_batches} {batches} at both ends of each loop"]
     yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
     yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:

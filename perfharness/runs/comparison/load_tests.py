@@ -43,7 +43,7 @@ SHOWN = (
 
 LOAD_SETTINGS = frozenset(
     {"model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries"}
-    | {"max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "dataset", "samples"}
+    | {"max_queries", "samples_per_query", "seed", "benchmark", "user_conf", "dataset", "samples"}
 )
 """What was asked of LoadGen that is no setting of the system under test."""
 

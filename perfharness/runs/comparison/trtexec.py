@@ -21,7 +21,6 @@ import orjson
 
 from perfharness.analysis.statistics import summarise
 from perfharness.errors import ResultError
-from perfharness.files import read_regular
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.launches import LaunchFigures
 from perfharness.runs.figures import Figure, Value
@@ -78,7 +77,7 @@ def _utf8(content: bytes) -> bytes:
 def read_trtexec(path: Path) -> LaunchFigures:
     """A run of trtexec as a launch. Raises `ResultError` where the file cannot be read."""
     try:
-        content = _utf8(read_regular(path))
+        content = _utf8(path.read_bytes())
     except OSError as error:
         raise ResultError(f"{path} cannot be read ({error})") from error
     is_exported = content.lstrip().startswith(b"[") and b'"computeMs"' in content

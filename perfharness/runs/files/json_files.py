@@ -65,10 +65,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> list[Path]:
     table = next((value for value in content.values() if is_long(value)), None)
     if table is not None:
         written.insert(0, path.with_name(RANGES_NAME))
-        with replacing(written[0], follow=False) as temporary, temporary.open("wb") as file:
+        with replacing(written[0]) as temporary, temporary.open("wb") as file:
             pa.parquet.write_table(entry_rows(table), file)  # Arrow takes no path that is no UTF-8
         content = {**content, "meta": {**content.get("meta", {}), "data_file": RANGES_NAME}}
-    with replacing(path, follow=False) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(json_bytes(content))
     return written
 
