@@ -125,7 +125,7 @@ class AccuracyRecord(Record):
 
 
 class EqualityRecord(Record):
-    """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
+    """A case's outputs against those of the baseline at the same batch size, on the same inputs.
 
     Largest differences and smallest cosine of all outputs; None: an output has none (all zeros, not finite, empty).
     """
@@ -142,13 +142,13 @@ class EqualityRecord(Record):
 
 
 class CaseProcess(Record):
-    """How the process of a case ended, as its parent saw it."""
+    """How the process of a case ended."""
 
     exit_code: int | None = None
     signal: str | None = None
     timed_out: bool = False
-    interrupted: bool = False
-    reported: bool = True  # it wrote its own result
+    reported: bool = True  # it reported its end
+    phase: str = ""  # the last one that it began
     attempts: int = 1
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from perfharness.bench.accuracy.data import PreprocessSettings, SampleSet, find_samples
 from perfharness.bench.accuracy.depth import DepthSettings
-from perfharness.bench.accuracy.preprocess import PreprocessSettings
-from perfharness.bench.accuracy.samples import SampleSet, find_samples
 from perfharness.model.base import Settings
 
 
@@ -49,8 +48,8 @@ class AccuracyPass(Settings):
 
     Args:
         against: name of the baseline, for the record.
-        baseline: the folder of outputs of the case that is the baseline; None: ground truth only.
-        store: keep the outputs, in the case's folder.
+        baseline: the folder of the baseline's outputs; None: ground truth only.
+        store: this case is the baseline; its outputs are kept in its folder.
     """
 
     settings: AccuracySettings

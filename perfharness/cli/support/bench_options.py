@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,9 +84,7 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="measure.passes")
     equality: Annotated[
         bool | None,
-        Option(
-            ("--equality",), MEASURING, "Compare all outputs before any speed is measured.", negative="--no-equality"
-        ),
+        Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
     ] = None
     timeout: Annotated[
         float | None, Option(("--timeout",), MEASURING, "Time limit of a process. [default: 1800]", metavar="S")
@@ -127,7 +125,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--latency-percentile",),
             RECOMMENDATION,
-            "Percentile for --max-latency-ms: p50, p90, p95 or p99. [default: p95; with --find-batch p99]",
+            "Percentile for --max-latency-ms: p50, p90, p95 or p99. [default: p95]",
             metavar="P",
         ),
     ] = Field(default=None, serialization_alias="constraints.latency_percentile")
@@ -196,15 +194,11 @@ RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", 
 SHOWN = {*SuiteOptions.model_fields, *BenchSettings.model_fields} - RARE
 
 
-def suite_options(options: SuiteOptions, but: Collection[str] = ()) -> dict[str, Any]:
-    """Options as keys of a suite, without those that were not given.
-
-    Args:
-        but: options to leave out.
-    """
+def suite_options(options: SuiteOptions) -> dict[str, Any]:
+    """Options as keys of a suite, without those that were not given."""
     from perfharness.backends.models import shapes_of
 
-    found = options.model_dump(by_alias=True, exclude_none=True, exclude=set(but))
+    found = options.model_dump(by_alias=True, exclude_none=True)
     if options.shape is not None:
         found["shapes"] = shapes_of(options.shape)
     if options.memory_limit is not None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.accuracy.functions import user_function
-from perfharness.bench.accuracy.samples import read_arrays
+from perfharness.bench.accuracy.data import read_arrays, user_function
+from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.load.mlperf.settings import RANDOM, MlperfSettings
 from perfharness.model.bench import TensorSpec

@@ -21,10 +21,9 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from perfharness.backends import Device, Session, backend, backend_and_mode, device_for, model_source
-from perfharness.bench.worker.frame import options_of
-from perfharness.bench.worker.inputs import input_shapes
-from perfharness.bench.worker.record import write_whole
+from perfharness.bench.inputs import input_shapes
 from perfharness.errors import BackendError, PerfHarnessError
+from perfharness.files import write_model
 from perfharness.load.mlperf.data import MOST_IN_MEMORY, DataSet, LoadedSamples, open_data, sample_shapes
 from perfharness.load.mlperf.loadgen import loadgen, respond, run_test, test_settings
 from perfharness.load.mlperf.logs import read_trace
@@ -107,7 +106,7 @@ class Test:
             "first_errors": first,
         }
         self.record = self.record.model_copy(update=update)
-        write_whole(self.logs / SUT_NAME, self.record.model_dump_json(indent=2) + "\n")
+        write_model(self.logs / SUT_NAME, self.record)
         if self._requests is not None:
             write_queries(self.folder, self._requests, self._intended_ns())
 
@@ -168,7 +167,7 @@ class Test:
 
     def _session(self, size: int) -> Session:
         spec = self.settings.case_spec(self.device, size)
-        made = backend(spec.case.backend).load(model_source(spec.model), options_of(spec))
+        made = backend(spec.case.backend).load(model_source(spec.model), spec.options)
         session = self._stack.enter_context(made)
         if self.settings.workers > 1 and (problem := session.threads_problem()) is not None:
             raise BackendError(f"--workers {self.settings.workers}: {problem}")

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from perfharness.backends import BackendOptions, Device, DeviceChoice, Session, backend, device_for, model_source
 from perfharness.backends.base import Backend
+from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile
 from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget

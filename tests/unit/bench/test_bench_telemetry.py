@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.bench.spec import TelemetrySettings
-from perfharness.bench.worker.telemetry import measure_telemetry, summarize
+from perfharness.bench.telemetry import measure_telemetry, summarize
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log
 from tests.support.nvml_cards import gpu_uuid, h100_machine

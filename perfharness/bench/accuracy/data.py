@@ -1,4 +1,4 @@
-"""The user's data: inputs and their ground truth in folders, matched by the names of the files; labels.
+"""The user's data: inputs with their labels or ground truth, matched by the names of files; from a file to an input.
 
 A file that cannot be read raises `SampleError` when it is read, so only that sample is lost.
 """
@@ -14,15 +14,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.accuracy.figure import SampleError
+from perfharness.backends.models import ModelSource, named_function
 from perfharness.distribution import install_command
-from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.errors import BackendError, PerfHarnessError, ToolNotFoundError, UsageError
+from perfharness.model.base import Settings
+from perfharness.model.bench import TensorSpec
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 INSTALL_PILLOW = install_command("images")
 NAMED = 3
 """Files named in a message, at most."""
+
+CHANNELS = (1, 3)
+
+Arrays = dict[str, npt.NDArray[Any]]
+Shape = tuple[int, ...]
+
+
+class SampleError(PerfHarnessError):
+    """One sample cannot be read or compared; the others can."""
+
+
+def user_function(text: str) -> Any:
+    """The function that `module:function` or `file.py:function` names. Raises `UsageError`."""
+    module, colon, name = text.rpartition(":")
+    if not colon or not module or not name.isidentifier():
+        raise UsageError(f"{text!r} names no function; name it as module:function or file.py:function")
+    try:
+        return named_function(ModelSource(name, factory=text))
+    except BackendError as error:
+        raise UsageError(str(error).replace("; name one that makes the model", "")) from error
 
 
 @dataclass(frozen=True)
@@ -181,7 +203,7 @@ def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
     return {name: label for name, label in found.items() if label}
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path) -> Arrays:
     """Arrays of a `.npz` by name; of a `.npy` one, without a name. Raises `SampleError`."""
     try:
         with path.open("rb") as file:  # numpy.load leaves a damaged archive open
@@ -254,3 +276,94 @@ def resized_map(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray
 
     factors = [wanted / size for wanted, size in zip(shape, found.shape, strict=True)]
     return np.asarray(zoom(found, factors, order=1, mode="nearest", grid_mode=True), dtype=np.float64)
+
+
+# ---- from a file to an input ----
+
+
+class PreprocessSettings(Settings):
+    """How a file becomes an input.
+
+    Args:
+        function: `module:function` or `file.py:function`, called with the file's path; it returns the array of one
+            item, without the batch dimension, or arrays by input name. None: images are resized to the input's height
+            and width (bilinear) and made (pixel / 255 - mean) / std; an input of integers gets the pixels. Arrays
+            (`.npy`, `.npz`) are taken as they are.
+        input_name: of the input that the array is for; None: the model's only one.
+    """
+
+    function: str | None = None
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    input_name: str | None = None
+
+
+class Preprocessor:
+    """Made once; raises `UsageError` where the settings do not fit the model.
+
+    Args:
+        specs: the model's inputs.
+        shapes: by name, as allocated, the batch dimension included.
+    """
+
+    def __init__(self, settings: PreprocessSettings, specs: Sequence[TensorSpec], shapes: dict[str, Shape]) -> None:
+        self._settings, self._specs, self._shapes = settings, {one.name: one for one in specs}, shapes
+        self._function: Any = None if settings.function is None else user_function(settings.function)
+        if settings.input_name is not None and settings.input_name not in self._specs:
+            raise UsageError(f"the model has no input {settings.input_name!r}; it has: {', '.join(self._specs)}")
+        if min(settings.std) <= 0:
+            raise UsageError("the standard deviations that pixels are divided by must be more than 0")
+
+    def __call__(self, path: Path) -> Arrays:
+        """Inputs of one item, without the batch dimension. Raises `SampleError`."""
+        if self._function is not None:
+            made = self._made(path)
+        elif path.suffix.lower() in ARRAY_SUFFIXES:
+            made = read_arrays(path)
+        else:
+            made = {"": self._image(path)}
+        if len(made) == 1 and (only := next(iter(made))) not in self._specs:
+            made = {self._only_name(path): made[only]}
+        return {name: self._fitted(path, name, made) for name in self._specs}
+
+    def _made(self, path: Path) -> Arrays:
+        try:
+            made = self._function(path)
+        except Exception as error:
+            text = f"{self._settings.function} failed for {path}: {type(error).__name__}: {error}"
+            raise SampleError(text) from error
+        arrays = made if isinstance(made, dict) else {"": made}
+        return {str(name): np.asarray(array) for name, array in arrays.items()}
+
+    def _only_name(self, path: Path) -> str:
+        if self._settings.input_name is not None:
+            return self._settings.input_name
+        if len(self._specs) > 1:
+            raise SampleError(f"{path} is one array, and the model has the inputs {', '.join(self._specs)}: name one")
+        return next(iter(self._specs))
+
+    def _fitted(self, path: Path, name: str, made: Arrays) -> npt.NDArray[Any]:
+        if name not in made:
+            raise SampleError(f"{path} has no array for the input {name!r}; it has: {', '.join(made)}")
+        array, wanted = made[name], self._shapes[name][1:]
+        if array.shape == (1, *wanted):
+            array = array[0]
+        if array.shape != wanted:
+            raise SampleError(f"{path} is {array.shape} for the input {name!r}, and {wanted} is wanted")
+        return np.ascontiguousarray(array, dtype=np.dtype(self._specs[name].dtype))
+
+    def _image(self, path: Path) -> npt.NDArray[Any]:
+        name = self._only_name(path)
+        shape = self._shapes[name]
+        is_first = len(shape) == 4 and shape[1] in CHANNELS
+        if not is_first and (len(shape) != 4 or shape[3] not in CHANNELS):
+            raise UsageError(
+                f"input {name!r} is {shape}, which is no batch of images; give the data as .npy, or name a function"
+            )
+        channels, height, width = shape[1:] if is_first else (shape[3], *shape[1:3])
+        image = open_image(path).convert("RGB" if channels == 3 else "L").resize((width, height), resample=2)
+        pixels: npt.NDArray[Any] = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
+        if np.dtype(self._specs[name].dtype).kind == "f":
+            mean, std = (np.asarray(one[:channels], np.float32) for one in (self._settings.mean, self._settings.std))
+            pixels = (pixels / 255 - mean) / std
+        return pixels.transpose(2, 0, 1) if is_first else pixels

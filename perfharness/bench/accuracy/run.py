@@ -21,13 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.backends.session import Session
-from perfharness.bench.accuracy.classes import ClassAccumulator
+from perfharness.bench.accuracy.data import (
+    Preprocessor,
+    Sample,
+    SampleError,
+    as_map,
+    read_arrays,
+    read_map,
+    resized_map,
+)
 from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
-from perfharness.bench.accuracy.difference import DifferenceAccumulator
-from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, withheld
-from perfharness.bench.accuracy.functions import OwnMetric
-from perfharness.bench.accuracy.preprocess import Preprocessor
-from perfharness.bench.accuracy.samples import Sample, as_map, read_arrays, read_map, resized_map
+from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, OutputError, OwnMetric, withheld
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator, matched_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord
@@ -88,7 +93,7 @@ class Comparison:
         if name not in outputs:
             raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
         try:
-            before = {} if baseline is None else _same_outputs(outputs, baseline)
+            before = {} if baseline is None else matched_outputs(outputs, baseline)
         except OutputError:
             self.not_computed.update((DIFFERENCES, CLASSES))
             raise
@@ -181,29 +186,13 @@ class Comparison:
             reasons["unmatched_files"] = "; ".join(remarks)
         if not self.samples:
             reasons["samples"] = "no sample could be compared"
-        changes = [change for change in self.classes.changes() if change.difference < 0]
-        if by_chance := [change.name for change in changes if change.by_chance]:
-            count = f"{len(by_chance)} of {len(changes)} classes may have lost by chance (McNemar, Holm, 5 %)"
-            reasons["lost_classes"] = f"{count}: {', '.join(by_chance[:MAX_LISTED])}"
         return AccuracyRecord(
             against=against,
             samples=self.samples,
             metrics={name: one.value for name, one in figures.items()},
-            lost_classes={change.name: -change.difference for change in changes},
+            lost_classes=self.classes.lost(),
             reasons=reasons,
         )
-
-
-def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
-    """The baseline's outputs under the case's names; matched by order where the names differ."""
-    if set(baseline) != set(outputs) and len(baseline) == len(outputs):
-        baseline = dict(zip(outputs, baseline.values(), strict=True))
-    if missing := sorted(set(outputs) - set(baseline)):
-        raise OutputError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
-    for key, values in outputs.items():
-        if values.shape != baseline[key].shape:
-            raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
-    return {key: baseline[key] for key in outputs}
 
 
 def measure_accuracy(
@@ -240,7 +229,8 @@ def measure_accuracy(
     if details is not None:
         whole = {
             **record.model_dump(),
-            "classes": [asdict(change) for change in comparison.classes.changes()],
+            "classes": [asdict(one) for one in comparison.classes.classes()],
+            "confusion": [[*pair, count] for pair, count in sorted(comparison.classes.confusion.items())],
             "worst_samples": {name: one.worst_sample for name, one in comparison.differences.items()},
             "failed": comparison.failed,
         }
