@@ -22,7 +22,7 @@ import numpy as np
 
 from perfharness.backends import Device, Session, backend, backend_and_mode, device_for, model_source
 from perfharness.bench.inputs import input_shapes
-from perfharness.errors import BackendError, PerfHarnessError
+from perfharness.errors import PerfHarnessError
 from perfharness.files import write_model
 from perfharness.load.mlperf.data import MOST_IN_MEMORY, DataSet, LoadedSamples, open_data, sample_shapes
 from perfharness.load.mlperf.loadgen import loadgen, respond, run_test, test_settings
@@ -169,8 +169,6 @@ class Test:
         spec = self.settings.case_spec(self.device, size)
         made = backend(spec.case.backend).load(model_source(spec.model), spec.options)
         session = self._stack.enter_context(made)
-        if self.settings.workers > 1 and (problem := session.threads_problem()) is not None:
-            raise BackendError(f"--workers {self.settings.workers}: {problem}")
         if self._samples is None:
             shapes = sample_shapes(session.inputs, spec)
             self._data = open_data(self.settings, session.inputs, shapes, spec)

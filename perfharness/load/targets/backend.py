@@ -51,12 +51,10 @@ class BackendTarget:
 
     is_async = False
 
-    def __init__(
-        self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder, workers: int
-    ) -> None:
+    def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
         self._made, self._model, self._profile = made, model, profile
         self._spec, self._device = spec, spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
-        self._recorder, self._workers = recorder, workers
+        self._recorder = recorder
         self._warmup = profile.uncounted
         self._sessions: dict[str | None, Session] = {}
 
@@ -69,8 +67,6 @@ class BackendTarget:
         ]
         for name, items, file in entries or [(None, 1, None)]:
             session = self._sessions[name] = self._made.load(source, options)
-            if self._workers > 1 and (problem := session.threads_problem()) is not None:
-                raise UsageError(f"--concurrency {self._workers} cannot be had in one process: {problem}; use -np")
             case = BenchCase(
                 case_id="load", model=self._model, backend=spec.backend, mode=spec.mode, precision=spec.precision,
                 device=self._device, batch_size=items,
@@ -107,7 +103,7 @@ def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: Per
     model_source(model)
 
     def make() -> AnyTarget:
-        return BackendTarget(made, model, spec, profile, recorder, profile.concurrency)
+        return BackendTarget(made, model, spec, profile, recorder)
 
     return make
 
