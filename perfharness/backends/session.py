@@ -176,6 +176,10 @@ class Session:
         """Peak that the framework's allocator has reserved on the device since `allocate`; None: not reported."""
         return None
 
+    def parameter_bytes(self) -> int | None:
+        """Size of the model's parameters; None: not reported."""
+        return None
+
     def settings(self) -> dict[str, str]:
         """Settings of this session that change its speed or numbers, by the framework's names."""
         return {}

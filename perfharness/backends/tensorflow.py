@@ -109,6 +109,11 @@ class TensorFlowSession(Session):
             return None
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
+    def parameter_bytes(self) -> int | None:
+        """Of the variables of the graph."""
+        held = () if self._concrete is None else self._concrete.variables
+        return sum((one.shape.num_elements() or 0) * one.dtype.size for one in held) or None
+
     def settings(self) -> dict[str, str]:
         """Settings of TensorFlow."""
         threading = self._tf.config.threading

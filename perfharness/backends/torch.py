@@ -175,6 +175,11 @@ class TorchSession(Session):
         """Peak of the caching allocator since `allocate`, without the CUDA context."""
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
 
+    def parameter_bytes(self) -> int | None:
+        """Of parameters and buffers, quantised ones left out."""
+        held = [*self._module.parameters(), *self._module.buffers()]
+        return int(sum(one.numel() * one.element_size() for one in held))
+
     def settings(self) -> dict[str, str]:
         """PyTorch's settings for this session, dtype, and what was compiled or quantised."""
         settings = {"dtype": self._program.computes_in}

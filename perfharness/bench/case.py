@@ -264,6 +264,7 @@ def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
     record.keep_part("startup", allocate_ms=max(0.0, allocate_ms - built), build_ms=session.build_ms)
     session.write_inputs(arrays)
     record.keep(settings=session.settings())
+    record.keep_part("memory", parameter_bytes=session.parameter_bytes())
     record.start_phase("first inference")
     begin = time.perf_counter_ns()
     session.run_round()
@@ -353,6 +354,8 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     record.keep(
         telemetry_items_per_second=found.telemetry_items_per_second,
         utilization_percent=found.utilization_percent,
+        cpu_percent=found.cpu_percent,
+        io_wait_percent=found.io_wait_percent,
         power_mean_w=found.power_mean_w,
         energy_per_item_j=found.energy_per_item_j,
         clock_drop_percent=found.clock_drop_percent if drop is None else drop,

@@ -209,6 +209,8 @@ def _row(result: CaseResult, suite: BenchSuiteResult) -> Row:
         "baseline": suite.baseline,
         "telemetry_items_per_second": result.telemetry_items_per_second,
         "utilization_percent": result.utilization_percent,
+        "cpu_percent": result.cpu_percent,
+        "io_wait_percent": result.io_wait_percent,
         **_estimate("energy_per_item_j", result.energy_per_item_j),
         "power_mean_w": result.power_mean_w,
         "clock_drop_percent": result.clock_drop_percent,

@@ -279,7 +279,7 @@ class Suite(Settings):
             return None
         paths = {
             name: (self.folder / path).absolute()
-            for name in ("inputs", "labels", "class_names", "truth")
+            for name in ("inputs", "labels", "class_names", "truth", "values")
             if (path := getattr(given, name)) is not None
         }
         function = given.preprocess.function

@@ -30,8 +30,8 @@ REFUSED = {
     "find_batch": ("dry_run", "equality", "seed", "shuffle", *RECOMMENDING),
     "start_up": (
         *("find_batch", "dry_run", "equality", "seed", "shuffle", *RECOMMENDING, "max_latency_ms"),
-        *("latency_percentile", "resume", "retry_failed", "charts", "warmup", "iterations", "memory_limit"),
-        *("passes", "cool_down", "cool_down_limit"),
+        *("latency_percentile", "resume", "retry_failed", "charts", "warmup", "iterations", "duration"),
+        *("memory_limit", "passes", "cool_down", "cool_down_limit"),
     ),
 }
 """Options that these measurements do not use: they choose their own cases, and recommend nothing."""

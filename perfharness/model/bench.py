@@ -89,6 +89,7 @@ class MemoryUse(Record):
     device_source: str | None = None  # of `device_process_bytes`
     host_peak_bytes: int | None = None  # resident, libraries included
     model_file_bytes: int | None = None
+    parameter_bytes: int | None = None  # of the parameters in the precision of the case, where the framework reports it
     model_device_bytes: int | None = None  # growth while the model was loaded; may include the CUDA context
     model_host_bytes: int | None = None
     limit_bytes: int | None = None
@@ -167,6 +168,8 @@ class CaseResult(Record):
     tokens_per_second: Estimate | None = None
     telemetry_items_per_second: float | None = None  # of the telemetry pass: utilisation, power, energy, clocks
     utilization_percent: float | None = None
+    cpu_percent: float | None = None  # of the case's process in the telemetry pass; 100: one core
+    io_wait_percent: float | None = None  # of the machine: cores that wait for a disk
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None
     clock_drop_percent: float | None = None  # of the SM clock, from right before the timed rounds to right after

@@ -18,7 +18,7 @@ from perfharness.bench.accuracy.depth import (
     map_difference,
     normalised,
 )
-from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, label_ranks, wilson
+from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, RegressionAccumulator, label_ranks, wilson
 from perfharness.bench.accuracy.outputs import (
     BLOCK,
     DifferenceAccumulator,
@@ -40,6 +40,7 @@ __all__ = [
     "ImageMeans",
     "PreprocessSettings",
     "Preprocessor",
+    "RegressionAccumulator",
     "Sample",
     "SampleError",
     "Tolerance",

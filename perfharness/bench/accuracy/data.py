@@ -55,6 +55,7 @@ class Sample:
     path: Path
     truth: Path | None = None
     label: int | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def find_samples(
     labels: Path | None = None,
     limit: int | None = None,
     class_names: Path | None = None,
+    values: Path | None = None,
 ) -> SampleSet:
     """The samples in a folder, or one file.
 
@@ -86,6 +88,7 @@ def find_samples(
             in order of their names; else a CSV of `name,label`, labels being numbers or names.
         limit: at most so many, the first by name.
         class_names: a text file with a name per line, in the order of the model's classes.
+        values: a CSV of `name,number`, the truth of a regression.
 
     Raises `UsageError` where nothing can be compared at all.
     """
@@ -97,6 +100,9 @@ def find_samples(
         remarks += more
     if labels is not None:
         samples, names, more = _with_labels(samples, labels, inputs, class_names, names)
+        remarks += more
+    if values is not None:
+        samples, more = _with_values(samples, values, inputs)
         remarks += more
     if limit is not None and limit < len(samples):
         remarks.append(f"the first {limit} of {len(samples)} samples were taken, by name")
@@ -174,6 +180,19 @@ def _with_labels(
     numbers = {name: classes.index(text) if are_names else int(text) for name, text in given.items()}
     without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no label in {labels}")
     return [replace(one, label=numbers[one.name]) for one in samples if one.name in numbers], classes, without
+
+
+def _with_values(samples: list[Sample], values: Path, inputs: Path) -> tuple[list[Sample], list[str]]:
+    """Samples that have a number, and a remark on the others."""
+    given = _csv_labels(values, samples)
+    if not given:
+        raise UsageError(f"no sample of {inputs} has a value in {values}")
+    try:
+        numbers = {name: float(text) for name, text in given.items()}
+    except ValueError as error:
+        raise UsageError(f"{values} has a value that is no number: {error}") from error
+    without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no value in {values}")
+    return [replace(one, value=numbers[one.name]) for one in samples if one.name in numbers], without
 
 
 def _names_in(file: Path) -> tuple[str, ...]:

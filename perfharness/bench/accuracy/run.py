@@ -31,7 +31,14 @@ from perfharness.bench.accuracy.data import (
     resized_map,
 )
 from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
-from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, OutputError, OwnMetric, withheld
+from perfharness.bench.accuracy.metrics import (
+    ClassAccumulator,
+    Figures,
+    OutputError,
+    OwnMetric,
+    RegressionAccumulator,
+    withheld,
+)
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator, matched_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
@@ -43,7 +50,7 @@ DETAILS_NAME = "accuracy.json"
 OUTPUT = "output."
 """Prefix of the names in files: an output may have the name of an argument of `numpy.savez`."""
 
-DIFFERENCES, CLASSES, DEPTH, OWN = "differences", "classes", "depth", "own"
+DIFFERENCES, CLASSES, VALUES, DEPTH, OWN = "differences", "classes", "values", "depth", "own"
 """Kinds of figures."""
 
 MAX_LISTED = 20
@@ -67,6 +74,7 @@ class Comparison:
         self.differences: dict[str, DifferenceAccumulator] = {}
         self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
+        self.regression = RegressionAccumulator()
         self.depth = ImageMeans(DEPTH_METRICS, "image could be compared with its ground truth")
         self.own = [OwnMetric(text) for text in settings.metrics]
 
@@ -101,6 +109,7 @@ class Comparison:
         results = [
             self._try(DIFFERENCES, lambda: self._differences(sample, outputs, before)),
             self._try(CLASSES, lambda: self._classes(sample, outputs[name], before.get(name))),
+            self._try(VALUES, lambda: self._regression(sample, outputs[name])),
             self._try(DEPTH, lambda: self._depth(outputs[name], truth)),
             self._try(OWN, lambda: self._own(sample, outputs, before, truth)),
         ]
@@ -134,6 +143,11 @@ class Comparison:
             self.agreement.update(row, [int(np.argmax(base))])
         return sample.label is not None
 
+    def _regression(self, sample: Sample, values: npt.NDArray[Any]) -> bool:
+        if sample.value is not None:
+            self.regression.update(values, np.asarray(sample.value))
+        return sample.value is not None
+
     def _depth(self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any] | None) -> bool:
         if truth is not None:
             own = resized_map(as_map(prediction), truth.shape)
@@ -146,6 +160,8 @@ class Comparison:
             reference["truth"] = truth
         if sample.label is not None:
             reference["label"] = np.asarray(sample.label)
+        if sample.value is not None:
+            reference["value"] = np.asarray(sample.value)
         for metric in self.own:
             metric.update(outputs, reference, sample.name)
         return bool(self.own)
@@ -161,6 +177,8 @@ class Comparison:
             found |= self._of_all(CLASSES, self.classes.figures())
         elif self.agreement.samples or self.not_computed[CLASSES]:
             found |= self._of_all(CLASSES, {"top1_agreement": self.agreement.figures()["top1"]})
+        if self.settings.values is not None:
+            found |= self._of_all(VALUES, self.regression.figures())
         if self.settings.truth is not None:
             found |= self._of_all(DEPTH, self.depth.figures())
         for metric in self.own:

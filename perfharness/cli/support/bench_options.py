@@ -74,6 +74,9 @@ class SuiteOptions(BaseModel):
     iterations: Annotated[
         int | None, Option(("--iterations",), MEASURING, "Timed iterations per case. [default: 1000]")
     ] = Field(default=None, serialization_alias="latency.iterations")
+    duration: Annotated[
+        float | None, Option(("--duration",), MEASURING, "Time each case for at least that long.", metavar="S")
+    ] = Field(default=None, serialization_alias="latency.min_seconds", gt=0)
     memory_limit: Annotated[
         str | None, Option(("--memory-limit",), MEASURING, "No case may take more, as 12GB; enforced.", metavar="SIZE")
     ] = Field(default=None, serialization_alias="measure.memory_limit")
@@ -201,6 +204,8 @@ def suite_options(options: SuiteOptions) -> dict[str, Any]:
     found = options.model_dump(by_alias=True, exclude_none=True)
     if options.shape is not None:
         found["shapes"] = shapes_of(options.shape)
+    if options.duration is not None:
+        found["latency.max_seconds"] = max(120.0, 2 * options.duration)
     if options.memory_limit is not None:
         found["constraints.memory_limit"] = options.memory_limit
     return found

@@ -20,6 +20,7 @@ from perfharness.bench.accuracy import (
     DifferenceAccumulator,
     Figures,
     ImageMeans,
+    RegressionAccumulator,
     SampleError,
     Tolerance,
     compare_outputs,
@@ -230,6 +231,35 @@ def test_classes_one_by_one_are_all_at_once(samples: list[tuple[int, int, int]])
     assert parts.figures() == whole.figures()
     assert parts.classes() == whole.classes()
     assert whole.figures()["top1"].value == pytest.approx(float((labels == case).mean()))
+
+
+# ---- regression ----
+
+
+def test_regression_by_hand() -> None:
+    """Errors 1, 0, 2; the truth 1, 2, 6 is 2, 1, 3 from its mean."""
+    seen = RegressionAccumulator()
+    assert (seen.figures()["r2"].value, bool(seen.figures()["r2"].reason)) == (None, True)
+    for value, truth in ((2.0, 1.0), (2.0, 2.0), (4.0, 6.0)):
+        seen.update(np.array([value]), np.array(truth))
+    found = {name: one.value for name, one in seen.figures().items()}
+    assert found == pytest.approx({"mae": 1, "rmse": sqrt(5 / 3), "r2": 1 - 5 / 14})
+    for bad in (np.array([np.nan]), np.zeros(2)):
+        with pytest.raises(SampleError):
+            seen.update(bad, np.array(1.0))
+    assert seen.count == 3
+
+
+@given(st.lists(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=5), min_size=1, max_size=8))
+def test_regression_of_parts_is_that_of_the_whole(samples: list[list[tuple[float, float]]]) -> None:
+    whole, parts = RegressionAccumulator(), RegressionAccumulator()
+    whole.update(*np.array([pair for sample in samples for pair in sample]).T)
+    for sample in samples:
+        parts.update(*np.array(sample).T)
+    (one, two), truth = (each.figures() for each in (whole, parts)), [t for sample in samples for _, t in sample]
+    assert [one[name].value for name in ("mae", "rmse")] == pytest.approx([two[name].value for name in ("mae", "rmse")])
+    if np.std(truth) > 1e-3 * max(1.0, *map(abs, truth)):
+        assert one["r2"].value == pytest.approx(two["r2"].value, rel=1e-6)
 
 
 # ---- intervals ----

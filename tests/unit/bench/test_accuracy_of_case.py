@@ -135,6 +135,17 @@ def test_labels_of_a_csv_and_numbers_of_the_models_classes(tmp_path: Path) -> No
     assert "(c)" in record.reasons["unmatched_files"]
 
 
+def test_numbers_of_a_csv_are_the_truth_of_a_regression(tmp_path: Path) -> None:
+    """A model of one value that doubles it: 2, 4 and 10 of 2, 5 and 6; `d` has no number."""
+    folder = write_rows(tmp_path / "in", {"a": [1], "b": [2], "c": [5], "d": [7]})
+    (tmp_path / "values.csv").write_text("file,value\na,2\nb,5\nc,6\n")
+    record = run(AccuracySettings(inputs=folder, values=tmp_path / "values.csv"), features=1, scale=2.0)
+    assert record.samples == 3
+    assert record.metrics["mae"] == pytest.approx(5 / 3)
+    assert record.metrics["r2"] == pytest.approx(1 - 17 / (26 / 3))
+    assert "(d)" in record.reasons["unmatched_files"]
+
+
 def test_depth_of_a_folder_matched_by_name(tmp_path: Path) -> None:
     """Unmatched files are reported; an output of one dimension is no map."""
     inputs = write_rows(tmp_path / "in", {"a": [1, 2, 4, 8], "b": [1, 2, 4, 8], "lone": [1, 1, 1, 1]})

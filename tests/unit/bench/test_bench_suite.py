@@ -256,7 +256,22 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
 
 
 def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rare = ["--seed", "3", "--in-order", "--timeout", "9", "--cool-down", "50", "--warmup", "1", "--retry-failed"]
+    rare = [
+        "--duration",
+        "60",
+        "--seed",
+        "3",
+        "--in-order",
+        "--timeout",
+        "9",
+        "--cool-down",
+        "50",
+        "--warmup",
+        "1",
+        "--retry-failed",
+    ]
     chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
-    assert run(["bench", *chosen, *rare, "--resume", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    assert (
+        run(["bench", *chosen, *rare, "--resume", "--retry-failed", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    )
     assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"
