@@ -101,7 +101,13 @@ def export(
     if file is None and (names != [RANGES] or asked.format is not None):
         raise UsageError("name a file with -o; only `--table ranges` is printed without one.")
     wanted = asked.format or _format_of(file, names)
-    if file is not None and wanted in WRITERS and (source / BENCH_NAME).is_file():
+    if (
+        file is not None
+        and not names
+        and asked.format is None
+        and wanted in WRITERS
+        and (source / BENCH_NAME).is_file()
+    ):
         from perfharness.bench.results import bench_table, read_suite  # its libraries take long to load
 
         for path in write_tables({"cases": bench_table(read_suite(source))}, wanted, file):
