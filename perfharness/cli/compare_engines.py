@@ -177,9 +177,9 @@ class MapSettings(BaseModel):
 
 
 SHOWN = {
-    "engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device",
-    "input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir",
-}  # fmt: skip
+    *("engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device"),
+    *("input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir"),
+}
 """Options in `--help`; `--help-all` shows all."""
 
 

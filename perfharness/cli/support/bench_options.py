@@ -189,9 +189,11 @@ class BenchSettings(BaseModel):
     history: Annotated[bool, Option(("--history",), RESULTS, "Add it to the history.", negative="--no-history")] = True
 
 
-RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile",
-        "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j", "retry_failed",
-        "history"}  # fmt: skip
+RARE = {
+    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile"),
+    *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
+    *("retry_failed", "history"),
+}
 """Options that only `--help-all` shows; most people set them in SUITE.toml."""
 
 SHOWN = {*SuiteOptions.model_fields, *BenchSettings.model_fields} - RARE

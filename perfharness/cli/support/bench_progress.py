@@ -29,8 +29,12 @@ class BenchProgress(BenchObserver):
         self._count, self._done, self._interrupts_reported = 0, 0, 0
         self._names = CaseNames()
         self._durations_s: list[float] = []
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(),
-                   TextColumn("{task.fields[left]}"))  # fmt: skip
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
         self._bar = Progress(*columns, console=console, transient=True, disable=is_search or not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, left="")
 
