@@ -24,7 +24,8 @@ from perfharness.model.bench import (
 from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Constraints, Recommendation
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
-from perfharness.render.charts.drawing import Picture, draw
+from perfharness.render.charts.drawing import Picture
+from perfharness.render.html import draw
 from tests.schemas import valid
 from tests.support.documents import markdown_table
 from tests.unit.bench_results import made_up, suite_of, whole_suite

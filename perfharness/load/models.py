@@ -68,9 +68,14 @@ class BackendTarget:
         for name, items, file in entries or [(None, 1, None)]:
             session = self._sessions[name] = self._made.load(source, options)
             case = BenchCase(
-                case_id="load", model=self._model, backend=spec.backend, mode=spec.mode, precision=spec.precision,
-                device=self._device, batch_size=items,
-            )  # fmt: skip
+                case_id="load",
+                model=self._model,
+                backend=spec.backend,
+                mode=spec.mode,
+                precision=spec.precision,
+                device=self._device,
+                batch_size=items,
+            )
             asked = CaseSpec(case=case, model=self._model, inputs=spec.shapes, input_file=file, seed=self._profile.seed)
             shapes = input_shapes(session.inputs, asked)
             session.allocate(shapes)
