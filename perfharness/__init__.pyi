@@ -5,8 +5,8 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
-from perfharness.bench.suite.check import load_suite as load_suite
-from perfharness.bench.suite.run import run_suite as run_suite
+from perfharness.bench.run import run_suite as run_suite
+from perfharness.bench.suite import load_suite as load_suite
 from perfharness.load.mlperf import MlperfRun
 from perfharness.load.stress import StressResult
 from perfharness.recorder import PerfRecorder as PerfRecorder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.analysis.suites.cost import Prices
-from perfharness.bench.suite.reported import side_by_side, suite_report
+from perfharness.bench.side_by_side import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
 from perfharness.load.report import load_report
