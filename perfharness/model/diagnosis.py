@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.activity import Activity
-from perfharness.model.findings import Finding
 from perfharness.model.rounding import rounded
 from perfharness.model.trace import GpuDevice
 
@@ -245,7 +244,6 @@ class Diagnosis:
 
     stages: list[StageDiagnosis]
     warmup: list[WarmupDiagnosis]
-    findings: list[Finding] = field(default_factory=list)
     gpus: list[GpuDevice] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:

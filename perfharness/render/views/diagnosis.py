@@ -12,7 +12,6 @@ from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.views import evidence
 from perfharness.render.views.causes import cause_lines, cause_name
-from perfharness.render.views.findings import findings_view
 from perfharness.render.views.names import is_named, row_names, stage_names
 
 MAX_EVIDENCE = 60
@@ -51,7 +50,6 @@ def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
                 *evidence.functions(names, diagnosis.stages),
                 *evidence.counters(names, diagnosis.stages),
                 *_warmup(diagnosis),
-                *findings_view(diagnosis.findings),
             ],
         )
     )
