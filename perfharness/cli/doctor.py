@@ -108,5 +108,6 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
         say(console, f"{shown:<12}", Span(f"{mark:<3}", style), check.text)
         if check.hint:
             say(console, f"{'':<15}hint: {check.hint}")
-    if not any(check.measures for check in checks):
-        say(console, "This machine cannot measure; see the hints above.")
+    tracers = dict.fromkeys(check.topic for check in checks if check.measures)
+    can = f"This machine can measure (tracer: {', '.join(tracers)}). Next: perfharness demo"
+    say(console, can if tracers else "This machine cannot measure; see the hints above.")

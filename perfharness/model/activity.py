@@ -41,7 +41,7 @@ DOING = {
     Activity.COPY: "copying in CUDA calls",
     Activity.SYNC: "waiting for the GPU",
     Activity.ALLOC: "allocating or freeing GPU memory",
-    Activity.OTHER: "another call or wait",
+    Activity.OTHER: "in other calls or waits",
     Activity.UNKNOWN: "not recorded",
 }
 """Each activity in the words of a sentence."""

@@ -246,6 +246,11 @@ class Diagnosis:
     warmup: list[WarmupDiagnosis]
     gpus: list[GpuDevice] = field(default_factory=list)
 
+    def batch_around(self, path: Path) -> StageDiagnosis | None:
+        """The batch that a stage is in, or is."""
+        loop = next((one.loop for one in self.warmup if path[: len(one.loop)] == one.loop), None)
+        return next((stage for stage in self.stages if stage.path == loop), None)
+
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""
         return {"unit": "milliseconds", **rounded(asdict(self))}

@@ -375,7 +375,7 @@ def _besides(e: Evidence) -> str:
     has_others = e.host.samples >= MIN_SAMPLES and e.others >= e.host.of(Activity.NO_CPU) / 2
     others = {Activity.NO_CPU: " that other programs have"} if has_others else {}
     parts = sorted(rest.items(), key=lambda one: -one[1])
-    return "".join(f", {DOING[one]}{others.get(one, '')} {_percent(share)}" for one, share in parts)
+    return "".join(f", {_percent(share)} {DOING[one]}{others.get(one, '')}" for one, share in parts)
 
 
 def unknown(e: Evidence) -> Cause:
@@ -389,7 +389,7 @@ def unknown(e: Evidence) -> Cause:
         what = f"What {_percent(missing)} of its time is spent on was not recorded{at}{_number(e.host)}."
         return Cause(Code.UNKNOWN, missing, None, what, _closer(e), UNRECORDED, place)
     parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
-    named = ", ".join(f"{DOING[one]} {_percent(share)}" for one, share in parts)
+    named = ", ".join(f"{_percent(share)} {DOING[one]}" for one, share in parts)
     step = _closer(e) if parts[0][0] is Activity.UNKNOWN else _inside(e)
     return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", step, 1.0)
 

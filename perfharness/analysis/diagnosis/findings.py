@@ -35,8 +35,9 @@ def diagnosis_findings(diagnosis: Diagnosis, others_reason: str | None) -> Itera
     worst = max(waits, key=lambda path: waits[path], default=None)
     if worst is None or waits[worst] <= SHARED_CPUS:
         return
+    who = "Other" if all(one.slowdown is None for one in batches) else "In the profiling pass other"
     message = (
-        f"The machine was busy: other programs had the CPUs {100 * waits[worst]:.0f} % of the time of "
-        f"{path_text(worst)}: times and savings are those of a busy machine."
+        f"{who} programs had the CPUs {100 * waits[worst]:.0f} % of the time of {path_text(worst)}: times and savings "
+        "are those of a busy machine."
     )
     yield Finding("cpu-shared", Severity.WARNING, message, "Measure while nothing else runs on the machine.")
