@@ -99,9 +99,9 @@ def _warning(loop: WarmupDiagnosis, times_ms: Float64) -> Finding | None:
     if loop.state == "too-short" and start is not None:
         message = f"{name}: the first {start} of {loop.batches} batches are slower; -w {loop.warmup_batches} drops "
         message += f"{loop.warmup_batches}."
-        hint = f"Analyze again with -w {start}."
-        if loop.batches <= 2 * start:  # dropped at both ends
-            hint = f"Run more than {2 * start} batches, with -w {start}."
+        needed = 2 * start + MIN_BATCHES  # -w drops at both ends
+        is_enough = loop.batches >= needed
+        hint = f"Analyze again with -w {start}." if is_enough else f"Run {needed} batches or more, with -w {start}."
         return Finding("warmup-too-short", Severity.WARNING, message, hint)
     if loop.state == "never-steady":
         code = "never-steady" if find_drift(times_ms) is None else "batches-drift"

@@ -177,7 +177,7 @@ CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-
         (0, f"--config pair.toml {PROGRAM}", ["no usable GPU"]),
         (0, f"-ng 2 {PROGRAM}", ["no usable GPU"]),
         (0, f"--require-exclusive {PROGRAM}", ["--require-exclusive"]),
-        (0, f"-m {PROGRAM}", ["-m", "no GPU"]),
+        (0, f"-m {PROGRAM}", ["no GPU"]),
         (0, f"--cpu-bind numa {PROGRAM}", ["--cpu-bind numa"]),
         (
             0,
