@@ -139,7 +139,7 @@ def test_a_process_that_did_not_end_well_is_not_in_the_mean(
     found = [rate["throughput"]["items_per_second"] if rate else None for rate in rates]
     assert found == [None, pytest.approx(40), None]
     assert mean["throughput"]["processes"][FIRST]["items_per_second"] == pytest.approx(40)
-    assert mean["throughput"]["reason"].startswith(f"{SECOND}: ")
+    assert mean["throughput"]["reason"].startswith(SECOND)
 
 
 def test_workers_without_batches_have_no_part_in_the_throughput(tmp_path: Path) -> None:
