@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from perfharness.trace import open_trace
 from tests.integration.launches import (
     NSYS,
     NVTX_SITE,
-    PATIENCE_S,
     environment,
     launching,
     manifest,
@@ -143,9 +141,7 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     assert busy["samples"] >= 10
     assert busy["functions"][0]["function"] == "slow"
     assert busy["functions"][0]["line"] in (LINE, LINE + 1)
-    file = sample_file.SampleFile(
-        str(out / "proc_0_gpu_0" / sample_file.FILE_NAME)
-    )  # as where sampling is not possible
+    file = sample_file.SampleFile(str(out / "proc_0_gpu_0" / sample_file.FILE_NAME))  # where sampling is not possible
     clocks = {"pid": manifest(out)["processes"][0]["pid"], "interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
     file.write_json(sample_file.META, clocks)
     file.write_json(sample_file.MISSING, ["the reason"])
@@ -158,39 +154,6 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
 def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:
     tree = json.loads((out / process / "benchmark.json").read_text())
     return {one["path"][-1]: one for one in tree["diagnosis"]["stages"]}
-
-
-SHORT_RANGES = """
-from perfharness import PerfRecorder
-
-perf = PerfRecorder("short")
-
-def body(value):
-    return value * 3
-
-def many():
-    for value in range(3000):
-        with perf.range("tiny"):
-            body(value)
-
-with perf.range("loop"):
-    for index, _ in perf.batches(range(150)):
-        with perf.range("annotated"):
-            many()
-perf.finalize()
-"""
-
-
-@pytest.mark.slow
-def test_the_recorders_own_functions_are_the_callers(tmp_path: Path) -> None:
-    script, out = tmp_path / "pipeline.py", tmp_path / "out"
-    script.write_text(SHORT_RANGES)
-    assert explained(out, script) == 0
-    found = stages(out)["annotated"]
-    own = {one["function"] for one in found["functions"] if one["self_share"]}
-    assert own <= {"many", "body", "<module>"}
-    assert found["causes"][0]["code"] == "cpu-bound"
-    assert found["causes"][0]["place"]["function"] == "many"
 
 
 @pytest.mark.slow
@@ -211,21 +174,12 @@ def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
     assert batches(out) == batches(out / "explain") == 10
 
 
-@pytest.mark.parametrize("mode", ["crash", pytest.param("hang", marks=pytest.mark.slow)])
-def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp_path: Path, mode: str) -> None:
+def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    if mode == "crash":
-        assert explained(out, script, mode) == 3
-    else:
-        with launching(("--explain", "--tracer", "embedded", "-o", out, script, mode), environment()) as launcher:
-            logs = ".perfharness-run-*/explain/.perfharness-run-*/proc_*/stdout.log"
-            wait_for(lambda: any("hanging" in log.read_text() for log in out.glob(logs)))
-            launcher.send_signal(signal.SIGINT)
-            assert launcher.wait(PATIENCE_S) == 3
+    assert explained(out, script, "crash") == 3
     assert passes(script) == ["measured", "explaining"]
     assert [process["ended"] for process in manifest(out)["processes"]] == ["ok"]
-    ended = "failed" if mode == "crash" else "interrupted"
-    assert [process["ended"] for process in manifest(out / "explain")["processes"]] == [ended]
+    assert [process["ended"] for process in manifest(out / "explain")["processes"]] == ["failed"]
     assert codes(out).count("explaining-pass-failed") == 1
     assert batches(out) == 10
     assert run(["analyze", str(out)]) == 3

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 import perfharness
+from perfharness.cli.main import run as cli
 from perfharness.errors import LaunchError, UsageError
-from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
+from perfharness.model.manifest import ProcessRecord
+from perfharness.runs.analyze import AnalyzedRuns
 from perfharness.runs.launch import LaunchResult
-from perfharness_launcher.process import RunningProcess
-from perfharness_launcher.supervise import Observer, Phase
+from perfharness.runs.run import Run
 from tests.integration.launches import environment, manifest, run_to_the_end
+from tests.schemas import valid
 
 SCRIPT = """
 import sys
@@ -59,66 +61,62 @@ def of_run(folder: Path) -> dict[str, Any]:
     return {"names": names, "codes": codes, "settings": manifest(folder)["settings"], **trees}
 
 
-class _Starting(Observer):
-    """Starts a process of the caller's own while a launch goes on."""
-
-    def __init__(self) -> None:
-        self.own: subprocess.Popen[bytes] | None = None
-
-    def started(self, processes: Sequence[RunningProcess]) -> None:
-        del processes
-        self.own = subprocess.Popen(["sleep", "100"])
-
-    def poll(self, phases: Sequence[Phase]) -> None:
-        """Nothing to be done."""
-
-
-def launched_in_a_thread(observer: _Starting) -> LaunchResult:
-    """A launch from Python; a process that the caller starts meanwhile is left alone."""
+def launched_in_a_thread() -> LaunchResult:
+    """A launch from Python; a process of the caller's own is left alone."""
     results = []
-    settings: dict[str, Any] = {"num_processes": 2, "output_dir": Path("python"), "observer": observer}
+    settings: dict[str, Any] = {"num_processes": 2, "output_dir": Path("python")}
     thread = threading.Thread(target=lambda: results.append(perfharness.launch("pipeline.py", "4", **settings)))
-    thread.start()
-    thread.join()
-    assert observer.own is not None
-    try:
-        assert observer.own.poll() is None
-    finally:
-        observer.own.kill()
-        observer.own.wait()
+    with subprocess.Popen(["sleep", "1000"]) as own:
+        thread.start()
+        thread.join()
+        assert own.poll() is None
+        own.kill()
     return results[0]
 
 
 def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_path: Path) -> None:
-    done = run_to_the_end(("--telemetry", "-np", 2, "-o", "command", "pipeline.py", 4), environment(), tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = launched_in_a_thread(_Starting())
-    assert result.folder == tmp_path / "python"
+    words = ("--telemetry", "--format", "json", "-np", 2, "-o", "command", "pipeline.py", 4)
+    done = run_to_the_end(words, environment(), tmp_path)
+    assert (done.returncode, "proc_1_gpu_0" in done.stderr) == (0, True), done.stderr
+    assert json.loads(done.stdout) == json.loads((tmp_path / "command" / "benchmark_mean.json").read_text())
+    result = launched_in_a_thread()
+    assert (result.folder, result.all_processes_well) == (tmp_path / "python", True)
     assert of_run(tmp_path / "python") == of_run(tmp_path / "command")
-    assert result.all_processes_well
     assert manifest(result.folder)["settings"]["names"] == ["tracer", "measure-idle", "warmup-batches"]
     assert manifest(result.folder)["command"] == [
         "perfharness", "launch", "--num-processes", "2", "--warmup-batches", "2", "--tracer", "embedded",
         "--output-dir", "python", "pipeline.py", "4",
     ]  # fmt: skip
     run = result.open()
-    assert len(run.processes) == 2
-    assert run.batches().num_rows == 12
+    assert (len(run.processes), run.batches().num_rows) == (2, 12)
     assert run.benchmark is not None
     assert run.benchmark["throughput"] == result.summary.mean["throughput"]
+    check_times(run, result.manifest.processes)
     again = perfharness.analyze("python", warmup_batches=1)
     assert isinstance(again, AnalyzedRuns)
-    assert again.has_numbers
     assert shape(again.summaries[0].mean["mean_data"]) == shape(result.summary.mean["mean_data"])
     assert json.loads((tmp_path / "python" / "benchmark_mean.json").read_text())["meta"]["warmup_batches"] == 1
-    one = perfharness.analyze("python/proc_1_gpu_0")
-    assert isinstance(one, AnalyzedRuns)
-    assert list(one.results_of(one.summaries[0])) == ["proc_1_gpu_0"]
-    (tmp_path / "bare.sqlite").write_bytes((tmp_path / "python" / "proc_0_gpu_0" / "trace.sqlite").read_bytes())
-    bare = perfharness.analyze("bare.sqlite", warmup_batches=1, output_dir="written")
-    assert isinstance(bare, AnalyzedTraces)
+    bare = perfharness.analyze("python/proc_0_gpu_0/trace.sqlite", warmup_batches=1, output_dir="written")
     assert bare.has_numbers
-    assert (tmp_path / "written" / "bare" / "benchmark.json").is_file()
+    assert (tmp_path / "written" / "trace" / "benchmark.json").is_file()
+
+
+def check_times(run: Run, processes: Sequence[ProcessRecord]) -> None:
+    """The same moments, by way of the timeline and by way of the table; inside the time of the processes."""
+    assert cli(["export", "python", "-o", "t.json"]) == 0
+    events = valid("chrome_trace", Path("t.json"))["traceEvents"]
+    batches = [event for event in events if event.get("cat") == "batch"]
+    assert [event["args"]["warmup"] for event in batches] == 2 * [True, True, False, False, True, True]
+    begin, rows = min(process.start_unix_ns or 0 for process in processes), run.batches().to_pylist()
+    assert [round(event["ts"] * 1000) + begin for event in batches] == [row["start_unix_ns"] for row in rows]
+    slack_ns = 1_000_000_000  # two clocks were read, by two processes
+    for process in processes:
+        assert process.start_unix_ns is not None
+        assert process.duration_s is not None
+        mine = [row for row in rows if row["process"] == process.folder]
+        last = mine[-1]["start_unix_ns"] + mine[-1]["duration_ns"]
+        assert process.start_unix_ns - slack_ns < mine[0]["start_unix_ns"]
+        assert last < process.start_unix_ns + process.duration_s * 1e9 + slack_ns
 
 
 def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: Path) -> None:

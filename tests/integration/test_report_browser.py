@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.render.html import write_html
-from perfharness.render.report.files import gather_all
-from perfharness.render.report.sections import document_of
-from perfharness.runs.files.inputs import locate
-from perfharness.runs.files.run_folder import ReadAs
-from perfharness.runs.report.gather import gather
-from perfharness.runs.report.model import SuiteReport
+from perfharness.cli.main import run
 from tests.unit.bench_results import whole_suite
 from tests.unit.cli.test_verbs import SOURCES
 from tests.unit.load.test_load_report import hostile as hostile_load
@@ -46,15 +40,19 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
+    (folder / "suite").mkdir()
+    (folder / "suite" / "bench.json").write_text(whole_suite().model_dump_json())
     reports = {
-        "gpu": gather([locate(TRACES / "graphs.sqlite"), locate(TRACES / "threads.sqlite")]),
-        "hostile": gather([locate(hostile_trace(folder / "run"))]),
-        "sweep": gather([locate(SOURCES["sweep"][0](folder / "sweep"))]),
-        "load": gather_all([hostile_load(folder / "load")], ReadAs(), None),
-        "loadgen": gather_all([hostile_loadgen(folder / "loadgen")], ReadAs(), None),
-        "suite": gather([], suites=[SuiteReport(name="made up", suite=whole_suite())]),
+        "gpu": [TRACES / "graphs.sqlite", TRACES / "threads.sqlite"],
+        "hostile": [hostile_trace(folder / "run")],
+        "sweep": [SOURCES["sweep"][0](folder / "sweep")],
+        "load": [hostile_load(folder / "load")],
+        "loadgen": [hostile_loadgen(folder / "loadgen")],
+        "suite": [folder / "suite"],
     }
-    return {name: write_html(document_of(report), folder / f"{name}.html") for name, report in reports.items()}
+    for name, runs in reports.items():
+        assert run(["report", *map(str, runs), "-o", str(folder / f"{name}.html")]) in (0, 3)
+    return {name: folder / f"{name}.html" for name in reports}
 
 
 @pytest.mark.parametrize(

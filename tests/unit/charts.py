@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from perfharness.render.blocks import Chart, Document, walk
+from perfharness.cli.main import run
 from perfharness.render.charts.drawing import Picture
+
+
+def report_charts(source: Path) -> dict[str, Any]:
+    """The charts of the page that `report` writes, by name."""
+    page = source.parent / f"{source.name}-charts.html"
+    assert run(["report", str(source), "-o", str(page)]) == 0
+    found = re.findall(r'data-name="(.*?)".*?<script type="application/json">(.*?)</script>', page.read_text(), re.S)
+    return {name: json.loads(text) for name, text in found}
 
 
 def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None]]]:
@@ -22,23 +31,6 @@ def lines(picture: Picture, of: str) -> dict[str, list[tuple[float, float | None
         ]
         for row in picture.rows[f"{picture.name}_{of}"]
     }
-
-
-def marks(part: Any) -> Iterator[dict[str, Any]]:
-    """Every part of a specification that has a mark."""
-    if isinstance(part, dict):
-        if "mark" in part:
-            yield part
-        for inside in part.values():
-            yield from marks(inside)
-    elif isinstance(part, list):
-        for inside in part:
-            yield from marks(inside)
-
-
-def pictures_of(document: Document) -> list[Picture]:
-    """All charts of a report."""
-    return [block.picture for block in walk([*document.summary, *document.sections]) if isinstance(block, Chart)]
 
 
 def drawn(picture: Picture) -> str:

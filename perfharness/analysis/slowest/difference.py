@@ -12,6 +12,7 @@ from perfharness.analysis.segments import paint, sample_times
 from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.samples import MIN_SAMPLES, UNKNOWN
 from perfharness.analysis.slowest import results
+from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model.activity import ACTIVITIES
@@ -28,8 +29,6 @@ SPREADS = 8.0
 NORMAL_QUARTILE = 0.6745
 MIN_SAMPLES_OF_PART = 3
 MAX_OPERATIONS = 10
-MANY_ONCE = 40
-"""Stages that occur in one batch each: with more of them, names contain ids, and none can be compared."""
 
 Key = tuple[int, str]
 """Code of a stage's path (-1: outside of the batch), and an activity or another reason."""
@@ -186,7 +185,7 @@ def _without_ids(analysis: Analysis, batches: Int64) -> Int64:
     groups = group_rows(np.asarray(paths.code)[rows], outer[rows])
     once = np.bincount(paths.code[rows[groups.first]], minlength=len(paths)) == 1
     shown = np.arange(len(paths))
-    if once.sum() > MANY_ONCE:
+    if once.sum() > MANY_RARE:
         for path in np.flatnonzero(once).tolist():  # a path stands behind the one around it
             shown[path] = shown[paths.parent[path]]
     return shown

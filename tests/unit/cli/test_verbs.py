@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,60 +50,31 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
 
 def test_every_verb_takes_it(source: tuple[Path, int], tmp_path: Path, capsys: Captured) -> None:
     path, traces = source
-
     assert run(["analyze", str(path), "--format", "json"]) == 0
     analysed = json.loads(capsys.readouterr().out)
     trees = [analysed] if "stats_minus_warmup" in analysed else list(analysed.values())
     batches = [tree["stats_minus_warmup"]["toy"]["pipeline"]["batch"]["cpu_time"] for tree in trees]
     assert {batch["mean"] for batch in batches} == {9.0}
-    assert run(["analyze", str(path)]) == 0
-    assert "9.000" in capsys.readouterr().out
+    assert run(["analyze", str(path), "-v"]) == 0
+    text = capsys.readouterr().out
+    assert ("9.000" in text, "limited by" in text) == (True, True)
 
     assert run(["analyze", str(path), "--stage", "infer", "--format", "json"]) == 0
     diagnosed = json.loads(capsys.readouterr().out)
-    assert len(diagnosed) == traces
-    assert {len(one["stages"]) for one in diagnosed.values()} == {1}
-    assert run(["analyze", str(path), "-v"]) == 0
-    assert "limited by" in capsys.readouterr().out
+    assert [len(one["stages"]) for one in diagnosed.values()] == [1] * traces
 
     assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.json")]) == 0
-    rows = json.loads((tmp_path / "r.json").read_text())
-    assert len(rows) == RANGES * traces
-    assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
-    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(rows)
+    assert len(json.loads((tmp_path / "r.json").read_text())) == RANGES * traces
     assert run(["export", str(path), "-o", str(tmp_path / "t.json")]) == 0
     assert len(json.loads((tmp_path / "t.json").read_text())["otherData"]["processes"]) == traces
-
     opened = perfharness.open_run(path)
-    assert (len(opened.processes), opened.ranges().num_rows) == (traces, len(rows))
+    assert (len(opened.processes), opened.ranges().num_rows) == (traces, RANGES * traces)
 
 
 def test_several_are_analysed_at_once(tmp_path: Path, capsys: Captured) -> None:
     paths = [str(two_processes(tmp_path / "a")), str(sweep(tmp_path / "b"))]
     assert run(["analyze", *paths, "--format", "json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == [paths[0], f"{paths[1]}/np_1", f"{paths[1]}/np_2"]
-
-
-def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    folder = sweep(tmp_path / "out")
-    assert run(["analyze", str(folder), "-w", "0"]) == 0
-    capsys.readouterr()
-    rows = json.loads((folder / "series.json").read_text())["rows"]
-    assert [row["run_id"] for row in rows] == ["r1", "r1"]
-    assert [row["figures"][""]["latency_p50_ms"] for row in rows] == [9.0, 9.0]
-
-
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.with_name("nothing")])
-def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_path: Path, capsys: Captured) -> None:
-    path = tmp_path / "empty"
-    path = make(path) or path
-    for options in ([], ["--stage", "x"], ["--slowest", "1"]):
-        assert run(["analyze", str(path), *options]) == 1
-    assert run(["export", str(path), "-o", str(tmp_path / "x")]) == 1
-    captured = capsys.readouterr()
-    assert (captured.out, len(captured.err.splitlines())) == ("", 4)
 
 
 # ---- exit codes ----
@@ -125,7 +93,8 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
-    assert run(["export", str(path), "--table", "ranges"]) == 1
+    for options in (["--table", "ranges"], ["-o", str(tmp_path / "t.json")]):
+        assert run(["export", str(path), *options]) == 1
 
 
 # ---- what is printed ----
@@ -176,38 +145,3 @@ def test_quiet_leaves_errors_and_verbose_adds_notes(tmp_path: Path, capsys: Capt
     for options, told in ([], True), (["-q"], False):
         assert run(["analyze", path, *options]) == 0
         assert ("warning" in capsys.readouterr().err) is told
-
-
-HOSTILE = "evil\x1b]52;c;Zm9v\x07\x9b2J\u202e[red]:smile:"
-
-
-def test_a_folder_that_cannot_be_written_is_analysed_all_the_same(
-    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = two_processes(tmp_path / "out")
-    assert run(["analyze", str(path)]) == 0
-    before = (path / "benchmark_mean.json").read_bytes()
-    expected = capsys.readouterr().out
-    read_only(path, monkeypatch)
-    assert run(["analyze", str(path)]) in (0, 1)
-    captured = capsys.readouterr()
-    assert captured.out == expected, captured.err
-    assert (path / "benchmark_mean.json").read_bytes() == before
-
-
-def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a mount that is read only, also for root."""
-
-    def refuse(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def called(path: Any, *args: Any, **kwargs: Any) -> Any:
-            writes = name != "open" or args[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            if writes and str(path).startswith(str(folder)):
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-            return real(path, *args, **kwargs)
-
-        return called
-
-    for name in ("open", "mkdir", "rename", "replace", "unlink"):
-        monkeypatch.setattr(os, name, refuse(name))

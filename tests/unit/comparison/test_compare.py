@@ -124,12 +124,6 @@ def test_renamed_stages_are_matched(tmp_path: Path, capsys: Captured) -> None:
     assert (version["unmatched"], infer["new_stage"], infer["verdict"]) == ([], "toy/batch/predict", "same")
 
 
-def test_an_interval_without_bounds_is_written(tmp_path: Path, capsys: Captured) -> None:
-    base = write_side(tmp_path / "a", [1e-6, 1e6])
-    decode = row(first(capsys, base, write_side(tmp_path / "b", [1e6, 1e-6], turn=1000)), "toy/batch/decode")
-    assert (decode["verdict"], decode["judged_by"]["high"] > 1e100) == ("undecided", True)
-
-
 # ---- sides ----
 
 
@@ -154,11 +148,8 @@ def test_a_launch_counts_once(tmp_path: Path, capsys: Captured) -> None:
     for again in (tmp_path / "a" / "launch_0", tmp_path / "copy", tmp_path / "a" / "launch_0" / "proc_0_gpu_0"):
         assert run(["compare", base, f"{base},{again}"]) == 2
     assert first(capsys, base, base)["remarks"]
-
-
-def test_a_process_stands_for_its_launch(sides: tuple[str, str], capsys: Captured) -> None:
-    processes = [",".join(f"{launch}/proc_0_gpu_0" for launch in side.split(",")) for side in sides]
-    assert [one["verdict"] for one in first(capsys, *processes, "--stage", "decode")["rows"]] == ["slower"]
+    process = str(tmp_path / "a" / "launch_0" / "proc_0_gpu_0")  # it stands for its launch
+    assert row(first(capsys, process, base), "toy/batch/decode")["ratio"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_bare_traces_are_sides(tmp_path: Path, capsys: Captured) -> None:
@@ -216,19 +207,24 @@ def test_what_makes_a_comparison_meaningless(
 
 
 def test_other_differences_are_listed(tmp_path: Path, capsys: Captured) -> None:
+    """Of batches of another size, too: their time per item is the same, their latency is not."""
+
     def made(commit: str, torch: str, digest: str, batch: str) -> dict[str, Any]:
         source = {"git_commit": commit, "git_dirty": commit == "2", "script_sha256": digest}
         return {"environment": {"packages": {"torch": torch}}, "source": source, "script_arguments": [batch]}
 
     base = write_side(tmp_path / "a", BASE, **made("1", "2.4", "abc", "4"))
-    version = first(capsys, base, write_side(tmp_path / "b", BASE, turn=1, **made("2", "2.5", "def", "8")))
+    twice = [2 * time for time in BASE]
+    new = write_side(tmp_path / "b", twice, infer_ms=40.0, turn=1, items=8, **made("2", "2.5", "def", "8"))
+    version = first(capsys, base, new)
     assert {one["name"]: (one["new"], one["decides"]) for one in version["differences"]} == {
         "package torch": (["2.5"], False),
         "git commit": (["2 with changes"], False),
         "script's digest": (["def"], False),
         "arguments": (["8"], False),
     }
-    assert row(version, "toy/batch/decode")["verdict"] == "same"
+    assert (row(version, "toy/batch")["verdict"], row(version, "toy/batch", "p50")["verdict"]) == ("same", "slower")
+    assert [text for text in version["remarks"] if "8 items" in text and "4 before" in text]
 
 
 def test_processes_and_their_ranks_are_counted(tmp_path: Path, capsys: Captured) -> None:
@@ -260,14 +256,6 @@ def test_an_old_base_and_another_driver_are_findings(tmp_path: Path, capsys: Cap
     assert first(capsys, base, recent)["findings"] == []
 
 
-def test_batches_of_another_size_are_said(tmp_path: Path, capsys: Captured) -> None:
-    base = write_side(tmp_path / "a", BASE)
-    new = write_side(tmp_path / "b", [time * 2 for time in BASE], infer_ms=40.0, turn=1, items=8)
-    version = first(capsys, base, new)
-    assert (row(version, "toy/batch")["verdict"], row(version, "toy/batch", "p50")["verdict"]) == ("same", "slower")
-    assert [text for text in version["remarks"] if "8 items" in text and "4 before" in text]
-
-
 # ---- the conclusion, the machine, the advice ----
 
 
@@ -285,8 +273,6 @@ def machine(wall_ms: float) -> dict[str, Any]:
         (40.0, 1, 1.0, "x14 slower"),
         (1.02, 1000, 1.0, "No difference found in throughput; a difference above"),
         (1.1, 1, 1.62, "Cannot tell: the machine was 62 % slower during"),
-        (1.1, 1000, 1.62, "perfharness compare --run toy.py --run …"),
-        (40.0, 1, 1.3, "x14 slower"),
         (0.5, 1, 1.3, "20 % faster"),
     ],
 )
@@ -302,7 +288,26 @@ def test_the_conclusion(
     assert run(["compare", base, new]) == 0
     out = capsys.readouterr().out
     assert out.startswith(version["conclusion"])
-    assert ("slower, as the machine" in out) == (wall_ms == 1.62)
+
+
+@pytest.mark.parametrize(
+    ("factor", "wall_ms", "words", "verdict", "code"),
+    [
+        (1.1, 1.62, [], "undecided", 0),
+        (1.1, 1.62, ["--fail-on", "slower"], "undecided", 3),
+        (1.1, 1.62, ["--fail-on", "faster"], "undecided", 0),
+        (0.9, 0.6, ["--fail-on", "faster"], "undecided", 3),
+        (1.1, 0.6, ["--fail-on", "slower"], "slower", 3),
+        (1.1, 1.01, ["--fail-on", "slower"], "slower", 3),
+    ],
+)
+def test_a_change_that_may_be_the_machine_is_undecided(
+    tmp_path: Path, factor: float, wall_ms: float, words: list[str], verdict: str, code: int, capsys: Captured
+) -> None:
+    base = write_side(tmp_path / "a", BASE, **machine(1.0))
+    new = write_side(tmp_path / "b", [factor * time for time in BASE], turn=1, **machine(wall_ms))
+    version = first(capsys, base, new, *words, code=code)
+    assert row(version, "toy/batch/decode")["verdict"] == verdict
 
 
 def test_advice_is_graded(tmp_path: Path, capsys: Captured) -> None:
@@ -335,10 +340,8 @@ def test_advice_is_graded(tmp_path: Path, capsys: Captured) -> None:
     ("arguments", "code"),
     [
         (["--fail-on", "slower"], 3),
-        (["--fail-on", "slower,undecided"], 3),
         (["--fail-on", "faster,not-comparable"], 0),
         (["--fail-on", "slower", "--min-effect", "20%"], 0),
-        (["--fail-on", "slower", "--min-effect", "0.2"], 0),
         (["--fail-on", "slower", "--stage", "infer"], 0),
         (["--fail-if", "decode.p95 > 20ms", "--fail-if", "decode.cpu > +5%"], 3),
     ],
@@ -351,35 +354,23 @@ def test_gates(sides: tuple[str, str], arguments: list[str], code: int) -> None:
     ("limit", "failed", "value", "unit"),
     [
         ("decode.p95 > 11ms", False, 11.0 * 0.9999, "ms"),
-        ("decode.p95>10 ms", True, 11.0, "ms"),
         ("toy/batch/decode.cpu < 2600us", True, 2.5, "ms"),
-        ("toy.batch.decode.cpu_time < 1e-2s", True, 10.0, "ms"),
         ("'decode'.cpu >= 0.1s", False, 2.5, "ms"),
         ("'model.0 > x'.p50 > 1ms", True, 19.8, "ms"),
         ("model.0 > 1", None, None, None),
         ("p50 > 1ms", True, 29.7, "ms"),
-        ("throughput < 130", False, 133.33, "items/s"),
         ("throughput < 140 items/s", True, 133.33, "items/s"),
-        ("decode.cpu > +5%", False, 0.0, "%"),
         ("decode.cpu > -5%", True, 0.0, "%"),
         ("decode.gpu > 1ms", False, 0.0, "ms"),
-        ("start_up > 1s", True, None, None),
         ("host_memory > 2GiB", True, None, None),
-        ("energy_per_item > 5mJ", True, None, None),
-        ("", None, None, None),
         ("decode", None, None, None),
-        ("decode.p95", None, None, None),
-        ("> 5ms", None, None, None),
         ("decode..p95 > 5ms", None, None, None),
         ("decode.p95 = 5ms", None, None, None),
-        ("decode.p95 >", None, None, None),
         ("decode.p95 > fast", None, None, None),
         ("decode.p95 > 5 parsecs", None, None, None),
-        ("decode p95 > 5ms", None, None, None),
         ("decode.p42 > 5ms", None, None, None),
         ("decode.throughput > 5", None, None, None),
         ("decode.p95 > 5MB", None, None, None),
-        ("throughput > 5ms", None, None, None),
         ("decoed.p95 > 5ms", None, None, None),
         ("latency.p95 > 5ms", None, None, None),
     ],
@@ -458,6 +449,8 @@ def test_names_do_not_steer_what_shows_them(tmp_path: Path, capsys: Captured, fo
 def test_wide_intervals_and_large_changes(tmp_path: Path, capsys: Captured) -> None:
     base = write_side(tmp_path / "a", [1.0, 3.0, 9.0])
     new = write_side(tmp_path / "b", [3.0, 1.0, 9.0], infer_ms=800.0, turn=1)
+    alike = write_side(tmp_path / "c", [9.0, 1.0, 3.0], turn=1)
+    assert "differ too much" in first(capsys, base, alike, "--stage", "decode")["conclusion"]
     assert run(["compare", base, new]) == 0
     lines = capsys.readouterr().out.splitlines()
     (decode,) = [line for line in lines if "/decode " in line]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import log1p
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,9 +14,7 @@ from perfharness.analysis.comparison.compare import (
     Reason,
     Rule,
     compare,
-    geometric_mean,
     holm,
-    relative_spread,
 )
 from perfharness.analysis.comparison.launches import alike_p_value, first_launch_p_value, mean_of_launches
 from perfharness.model.result import Float64
@@ -61,19 +57,6 @@ def test_a_drift_is_allowed_for_where_one_side_followed_the_other() -> None:
     assert found == [(True, "undecided"), (False, "up"), (False, "undecided")]
 
 
-def test_the_allowance_is_a_line_of_least_squares() -> None:
-    values, places = np.random.default_rng(3).normal(0, 0.02, 10), np.arange(10)
-    pair = Pair(np.exp(values[:5]), np.exp(values[5:]), base_at=places[:5], new_at=places[5:])
-    (found,) = compare([pair], ANY_EFFECT)
-    # Another way to it: what is left of the values and of the side after the line through each (Frisch, Waugh, Lovell).
-    side = (places >= 5).astype(float)
-    left = [one - np.polyval(np.polyfit(places, one, 1), places) for one in (values, side)]
-    slope = float(left[0] @ left[1] / (left[1] @ left[1]))
-    error = np.sqrt(float(((left[0] - slope * left[1]) ** 2).sum()) / 7 / float(left[1] @ left[1]))
-    half, ratio = stats.t.ppf(0.975, 7) * error, values[5:].mean() - values[:5].mean()
-    assert ends(found) == pytest.approx(tuple(np.exp([min(slope - half, ratio), max(slope + half, ratio)])))
-
-
 @pytest.mark.parametrize(
     ("base", "new", "rule", "direction", "reason"),
     [
@@ -97,11 +80,6 @@ def test_verdicts(base: list[float], new: list[float], rule: Rule, direction: st
     found = judge(base, new, rule)
     assert (found.direction, found.reason) == (direction, reason)
     assert (found.ratio is None) == (direction == "not-comparable")
-
-
-def test_a_stated_spread_is_that_of_a_normal_law() -> None:
-    half = stats.norm.ppf(0.975) * log1p(0.03) * np.sqrt(2)
-    assert ends(judge([10.0], [20.0], Rule(spread=0.03))) == pytest.approx((2 * np.exp(-half), 2 * np.exp(half)))
 
 
 def test_an_undecided_row_names_a_number_that_probably_decides_it() -> None:
@@ -180,14 +158,6 @@ def test_equal_sides_are_seldom_called_different(
         pairs = [Pair(one[base_at], one[new_at], base_at=base_at, new_at=new_at) for one in times]
         alarms += any(one.direction != "undecided" for one in compare(pairs, ANY_EFFECT))
     assert stats.binomtest(alarms, comparisons, 0.05, alternative="greater").pvalue > 0.001
-
-
-def test_means_and_spread() -> None:
-    assert geometric_mean(np.asarray([1.0, 4.0])) == pytest.approx(2.0)
-    assert geometric_mean(np.asarray([0.0, 4.0])) == 2.0
-    assert geometric_mean(np.asarray([])) is None
-    assert relative_spread(np.asarray([1.0, np.e])) == pytest.approx(np.exp(1 / np.sqrt(2)) - 1)
-    assert relative_spread(np.asarray([1.0])) is None
 
 
 # ---- numbers over launches ----

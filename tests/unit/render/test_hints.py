@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfharness.model.annotations import Annotations, FunctionNote
 from perfharness.model.manifest import ProcessRecord, TracerRecord
-from perfharness_launcher.outcome import annotation_findings, failure_hint
+from perfharness_launcher.outcome import failure_hint
 
 EMBEDDED: tuple[Any, str] = ("embedded", "0.1.0")
 
@@ -43,13 +40,3 @@ def test_the_hint_fits_how_a_process_ended(
     hint = failure_hint(record, stderr, "/usr/bin/nsys", TracerRecord(kind=kind, version=version))
     assert words in hint
     assert bool(hint) is bool(words)
-
-
-def test_what_went_wrong_in_a_child_is_reported_too(tmp_path: Path) -> None:
-    """Of torchrun, which calls none of the functions itself."""
-    own = FunctionNote("a:b", found=True, called=True, recorded=True)
-    for pid, note in ((6, own), (7, FunctionNote("a:b", items_problem="no len"))):
-        (tmp_path / f"annotations_{pid}.json").write_text(json.dumps([note.to_json()]))
-    record = ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=["p"], ended="ok")
-    found = [one.code for one in annotation_findings(tmp_path, record, Annotations())]
-    assert found == ["annotation-items-failed"]

@@ -1,74 +1,59 @@
-"""When the processes of a run were at work on one GPU, each on a clock of its own."""
+"""Processes of a run on one GPU: how much of a stage's time another one was at work there, each on its own clock."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.diagnosis import OtherProcesses
-from perfharness.model.manifest import ProcessRecord
-from perfharness.runs.files.process_traces import traces_of
-from perfharness.runs.gpu_sharing import GpuSharing
-from tests.support.trace_builder import TraceBuilder
-from tests.unit.run_records import manifest_of, process
+from perfharness.cli.main import run
+from tests.support.trace_builder import MS, Recorded
+from tests.unit.export_runs import RUN_START, process_record, run_folder
 
-UTC = 1_700_000_000_000_000_000
-
-
-def write_trace(folder: Path, began: int | None, uuids: list[str]) -> None:
-    """On GPU n of the process, work of 200 ns, 1000 ns after that on the one before."""
-    builder = TraceBuilder(gpu=not uuids)
-    if began is not None:
-        builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC + began)
-    for number, uuid in enumerate(uuids or ["GPU-1"]):
-        if uuids:
-            builder.row("TARGET_INFO_GPU", id=number, name="Test GPU", uuid=uuid.removeprefix("GPU-"))
-        builder.kernel((0, 5), (100 + 1000 * number, 300 + 1000 * number), device=number)
-    folder.mkdir(parents=True)
-    builder.write(folder / "trace.sqlite")
-
-
-def beside(run: Path, mine: ProcessRecord, other: ProcessRecord, other_began: int | None = 1500) -> OtherProcesses:
-    """What the first process, whose trace began at 1000, is told of the other one."""
-    for one, began in ((mine, 1000), (other, other_began)):
-        if one.trace is not None:
-            write_trace(run / one.folder, began, one.gpu_uuids)
-    manifest = manifest_of(mine, other)
-    traces, record = traces_of(run, manifest), manifest.measured_processes[0]
-    sharing = GpuSharing(traces, manifest)
-    works = sharing.work_of_others(record)
-    return sharing.others(record, traces[record.folder].open(), works)
+BATCH = """
+batch#{index} 0..50 items=1
+launch 2..3 -> 5..45
+launch 3..4 -> 5..25 device=1
+cudaStreamSynchronize 4..46
+"""
+ONE, TWO, OTHER_TWO = ["GPU-1"], ["GPU-1", "GPU-2"], ["GPU-2", "GPU-3"]
 
 
 @pytest.mark.parametrize(
-    ("gpus", "other_gpus", "start_ns"),
+    ("mine", "other", "later_ms", "share", "why"),
     [
-        ([], [], [600]),
-        (["GPU-1", "GPU-2"], ["GPU-2", "GPU-3"], [600]),
-        (["GPU-2", "GPU-3"], ["GPU-1", "GPU-2"], [1600]),
+        (ONE, ONE, 20, 0.42, None),  # at work in 25..65: 20 ms of our own work, and 1 ms of the wait after it
+        (ONE, ["GPU-2"], 20, None, None),
+        (TWO, OTHER_TWO, 10, 0.22, None),  # on GPU-2 in 15..55: 10 ms of our own work there, and 1 ms of the wait
+        (TWO, TWO, 10, None, "2 GPUs"),
+        (ONE, ONE, None, None, "start time"),
+        (ONE, ONE, "no trace", None, "no trace"),
     ],
 )
-def test_work_on_a_shared_gpu_is_on_the_clock_of_the_process(
-    tmp_path: Path, gpus: list[str], other_gpus: list[str], start_ns: list[int]
+def test_work_of_another_process_on_the_gpu(
+    tmp_path: Path, mine: list[str], other: list[str], later_ms: object, share: float | None, why: str | None
 ) -> None:
-    """Of several GPUs only work on the one that both were given."""
-    found = beside(tmp_path, process(0, gpu_uuids=gpus), process(1, gpu_uuids=other_gpus))
-    assert found.busy is not None
-    assert (found.count, found.gpu_uuid) == (1, "2" if gpus else "1")
-    assert (found.busy.start.tolist(), found.busy.end.tolist()) == (start_ns, [start_ns[0] + 200])
-
-
-def test_alone_on_its_gpu_there_is_nothing(tmp_path: Path) -> None:
-    found = beside(tmp_path, process(0), process(1, gpu_uuid="GPU-2"))
-    assert found.busy is not None
-    assert (found.count, found.busy.length) == (0, 0)
-
-
-@pytest.mark.parametrize("why", ["no clock", "no trace", "two are shared"])
-def test_what_cannot_be_known_has_a_reason(tmp_path: Path, why: str) -> None:
-    gpus = ["GPU-1", "GPU-2"] if why == "two are shared" else []
-    other = process(1, gpu_uuids=gpus, trace=None if why == "no trace" else "trace.sqlite")
-    found = beside(tmp_path, process(0, gpu_uuids=gpus), other, None if why == "no clock" else 1500)
-    assert (found.busy, found.count) == (None, 1)
-    assert found.reason
+    records = []
+    for number, (gpus, at) in enumerate(((mine, 0), (other, later_ms))):
+        trace = Recorded(gpu=False)
+        if isinstance(at, int):
+            trace.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=RUN_START + at * MS)
+        for place, uuid in enumerate(gpus):
+            trace.row("TARGET_INFO_GPU", id=place, name="Test GPU", uuid=uuid.removeprefix("GPU-"))
+        for index in range(6):
+            lines = [line for line in BATCH.splitlines() if len(gpus) > 1 or "device" not in line]
+            trace.add("\n".join(lines).format(index=index), at=100 * index)
+        left = None if at == "no trace" else "trace.sqlite"
+        given = gpus if len(gpus) > 1 else []
+        records.append(process_record(number, gpu_uuid=gpus[0], gpu_uuids=given, trace=left))
+        (tmp_path / records[-1].folder).mkdir()
+        trace.write(tmp_path / records[-1].folder / "trace.sqlite")
+    run_folder(tmp_path, *records)
+    assert run(["analyze", str(tmp_path), "-q"]) == (3 if later_ms == "no trace" else 0)
+    diagnosis = json.loads((tmp_path / "proc_0_gpu_0" / "benchmark.json").read_text())["diagnosis"]
+    (stage,) = diagnosis["stages"]
+    shares = [cause["share"] for cause in stage["causes"] if cause["code"] == "waiting"]
+    assert shares == ([] if share is None else [pytest.approx(share)])
+    assert [one["code"] for one in diagnosis["findings"]] == ([] if why is None else ["gpu-sharing-unknown"])
+    assert why is None or why in diagnosis["findings"][0]["message"]

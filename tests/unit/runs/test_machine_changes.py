@@ -1,130 +1,80 @@
-"""What changed on the machine between launches, by hand; and the readings around a launch."""
+"""What changed on the machine between launches, by hand."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from scipy import stats
 
 import perfharness
-from perfharness.model.conditions import MACHINE_LOAD, LoopTime, MachineLoad, condition
-from perfharness.runs.series.machine import (
-    LEAST,
-    LaunchConditions,
-    MachineChange,
-    conditions_of,
-    machine_changes,
-    unsteady_findings,
-)
-from perfharness_launcher.conditions import Run, machine_load
+from perfharness.runs.series.machine import MachineChange
 from tests.unit.export_runs import process_record, run_folder
-from tests.unit.run_records import manifest_of
+
+ONE, OTHER = {"pid": 7, "name": "train"}, {"pid": 8, "name": None}
 
 
-def loaded(before_ms: float = 1.0, after_ms: float | None = None, **more: Any) -> MachineLoad:
-    after_ms = before_ms if after_ms is None else after_ms
-    before, after = (LoopTime(wall_ms=ms, cpu_ms=1.0) for ms in (before_ms, after_ms))
-    return MachineLoad(cpus=2, loop_before=before, loop_after=after, **more)
+def loop(before_ms: float, after_ms: float | None = None, **more: Any) -> dict[str, Any]:
+    """The load of a machine whose reference loop took that long."""
+    times = (before_ms, before_ms if after_ms is None else after_ms)
+    before, after = ({"wall_ms": ms, "cpu_ms": 1.0} for ms in times)
+    return {"yardstick": {"cpus": 2, "loop_before": before, "loop_after": after, **more}}
 
 
-def changes(*launches: tuple[MachineLoad | None, list[str] | None, dict[str, float]]) -> list[MachineChange]:
-    return machine_changes([LaunchConditions("abcdefgh"[at], *one) for at, one in enumerate(launches)])
+def gpu(*before: dict[str, Any], after: tuple[dict[str, Any], ...] = (), reason: str | None = None) -> dict[str, Any]:
+    """The other programs on a GPU."""
+    return {"exclusive": {"gpus": [{"foreign_before": before, "foreign_after": after, "reason": reason}]}}
+
+
+def changes(folder: Path, *launches: dict[str, Any], mhz: tuple[float, ...] = ()) -> list[MachineChange]:
+    """Between launches `a`, `b`, … with these companions, and these clocks of their GPU."""
+    folders = [run_folder(folder / name, process_record(0)) for name, _ in zip("abcdefgh", launches, strict=False)]
+    for place, (path, companions) in enumerate(zip(folders, launches, strict=True)):
+        tree = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**tree, "companions": companions}))
+        if mhz:
+            gpus = [{"gpu_index": 0, "figures": {"sm_clock_mhz": {"mean": mhz[place]}}}]
+            mean = {"meta": {"findings": []}, "gpu_metrics": {"gpus": gpus}}
+            (path / "benchmark_mean.json").write_text(json.dumps(mean))
+    return perfharness.machine_changes(folders)
 
 
 @pytest.mark.parametrize(
     ("launches", "sizes", "worst"),
     [
-        (
-            [(loaded(1.0, steal_share=0.0), None, {}), (loaded(1.2, steal_share=0.03), None, {})],
-            {"loop_ms": 0.2, "steal_share": 0.03},
-            "b",
-        ),
-        ([(loaded(), None, {}), (loaded(), None, {}), (None, None, {})], {"loop_ms": 0.0}, "a"),
-        ([(None, None, {"sm": 1900.0}), (None, None, {"sm": 1520.0})], {"sm": 0.25}, "b"),
-        ([(loaded(), [], {}), (loaded(), ["train.py"], {})], {"gpu_users": None, "loop_ms": 0.0}, "b"),
-        ([(None, ["x"], {}), (None, ["x"], {})], {}, None),
-        ([(loaded(), None, {})], {}, None),
-        ([(None, None, {}), (None, None, {})], {}, None),
+        ([loop(1.0, steal_share=0.0), loop(1.2, steal_share=0.03)], {"loop_ms": 0.2, "steal_share": 0.03}, "b"),
+        ([loop(1.0), loop(1.0), {}], {"loop_ms": 0.0}, "a"),
+        ([{**loop(1.0), **gpu()}, {**loop(1.0), **gpu(ONE)}], {"gpu_users": None, "loop_ms": 0.0}, "b"),
+        ([gpu(ONE), gpu(ONE)], {}, None),
+        ([gpu(), gpu(reason="no permission")], {}, None),
+        ([loop(1.0)], {}, None),
+        ([{}, {}], {}, None),
     ],
 )
-def test_by_hand(launches: list[Any], sizes: dict[str, float | None], worst: str | None) -> None:
-    found = changes(*launches)
+def test_by_hand(
+    tmp_path: Path, launches: list[dict[str, Any]], sizes: dict[str, float | None], worst: str | None
+) -> None:
+    found = changes(tmp_path, *launches)
     assert {one.measure: one.relative for one in found} == pytest.approx(sizes)
     assert worst is None or found[0].worst == worst
 
 
-@given(st.lists(st.floats(1.0, 100.0), min_size=2, max_size=8), st.floats(0, 10))
-def test_a_finding_exactly_where_it_changed_by_more(loops: list[float], effect: float) -> None:
-    found = changes(*((loaded(loop), None, {}) for loop in loops))
-    relative = max(loops) / min(loops) - 1
-    assert found[0].relative == pytest.approx(relative, abs=1e-6)
-    if abs(relative - max(effect, LEAST)) > 1e-5:
-        assert bool(unsteady_findings(found, effect, "x")) == (relative > max(effect, LEAST))
+def test_a_low_clock_is_the_slow_one(tmp_path: Path) -> None:
+    (found,) = changes(tmp_path, {}, {}, mhz=(1900.0, 1520.0))
+    assert (found.measure, found.relative, found.worst) == ("sm_clock_mhz of GPU 0", 0.25, "b")
 
 
-@pytest.mark.parametrize(
-    ("third", "codes"),
-    [
-        ((2.9, 2.7), ["machine-unsteady"]),
-        ((2.9, 1.9), []),  # a neighbour of some milliseconds is in one reading of 50 ms, and not in the launch
-    ],
-)
-def test_a_loop_that_does_not_repeat_within_a_launch_says_nothing(third: tuple[float, float], codes: list[str]) -> None:
-    pairs = [(1.8, 1.9), (1.9, 1.8), third, (1.8, 1.9), (1.9, 1.8)]
-    found = changes(*((loaded(*pair), None, {}) for pair in pairs))
-    assert (found[0].relative or 0) > 0.2
-    assert [one.code for one in unsteady_findings(found, 0.07, "the interval")] == codes
+def test_other_programs_are_counted_by_process(tmp_path: Path) -> None:
+    (found,) = changes(tmp_path, gpu(), gpu(ONE, after=(ONE, OTHER)), gpu(ONE, after=({"pid": 9, "name": "train"},)))
+    assert found.by_launch == {"a": 0.0, "b": 2.0, "c": 2.0}
+    assert "a program without a name, train" in found.reason
 
 
-def test_another_program_on_a_gpu_is_always_reported() -> None:
-    found = changes((loaded(), [], {}), (loaded(), ["train.py"], {}), (loaded(), None, {}))
-    (finding,) = unsteady_findings(found, 0.99, "the interval")
-    assert "train.py" in finding.message
-
-
-ONE, OTHER = {"pid": 7, "name": "train"}, {"pid": 8, "name": None}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "users"),
-    [
-        ([], None),
-        ([{"foreign_before": [], "foreign_after": [], "reason": None}], []),
-        ([{"foreign_before": [ONE], "foreign_after": [ONE, OTHER]}], ["a program without a name", "train"]),
-        ([{"foreign_before": [ONE], "foreign_after": [{"pid": 9, "name": "train"}]}], ["train", "train"]),
-        ([{"foreign_before": [], "reason": "no permission"}], None),
-    ],
-)
-def test_gpu_users_as_the_launch_recorded_them(gpus: list[dict[str, Any]], users: list[str] | None) -> None:
-    companions = {"exclusive": {"gpus": gpus}} if gpus else {}
-    manifest = manifest_of().model_copy(update={"companions": companions})
-    assert conditions_of("a", manifest, {}).gpu_users == users
-
-
-def test_of_run_folders(tmp_path: Path) -> None:
-    folders = [tmp_path / side / "launch_0" for side in ("a", "b")]
-    for folder, loop in zip(folders, (1.0, 1.5), strict=True):
-        run_folder(folder, process_record(0))
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["companions"] = {"yardstick": loaded(loop).model_dump(mode="json")}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-    (found,) = perfharness.machine_changes(folders)
-    assert found.relative == pytest.approx(0.5)
-    assert found.by_launch == {"a/launch_0": 1.0, "b/launch_0": 1.5}
-
-
-def test_the_load_around_a_launch(tmp_path: Path) -> None:
-    run = Run(tmp_path, "run")
-    run.enter([machine_load])
-    run.leave()
-    found = condition(run.records, MACHINE_LOAD, MachineLoad)
-    assert found is not None
-    assert found.loop_ms > 0
-    assert (found.steal_share is None) == (found.steal_reason is not None)
-    assert found.load_before is not None
-    assert found.cpus == len(os.sched_getaffinity(0))
+def test_a_loop_that_repeats_within_a_launch_differs_between_launches(tmp_path: Path) -> None:
+    pairs = [(1.8, 1.9), (1.9, 1.8), (2.9, 2.7), (1.8, 1.9)]
+    (found,) = changes(tmp_path, *(loop(*pair) for pair in pairs))
+    assert (found.relative or 0) > 0.2
+    assert found.p_value == pytest.approx(stats.f_oneway(*np.log(pairs)).pvalue)

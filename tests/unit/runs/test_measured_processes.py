@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import perfharness
-from perfharness.boot.ranks import ancestors, outer_rank, rank_facts
+from perfharness.boot.ranks import outer_rank, rank_facts
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import MeasuredProcess, RunManifest, TracerRecord
-from perfharness_launcher.children import unfollowed
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -151,16 +149,6 @@ def test_what_makes_a_process_a_measured_one(tmp_path: Path) -> None:
     assert [(one.pid, one.started_ns) for one in arranged(tmp_path)] == [(24, UTC + 20), (20, UTC + 60)]
 
 
-@pytest.mark.parametrize("tracer", ["embedded", "nsys"])
-def test_interpreters_that_could_not_be_followed(tmp_path: Path, tracer: str) -> None:
-    for pid in (20, 21):
-        (tmp_path / f".unfollowed_{pid}").write_text("this Python cannot import perfharness (no module)")
-    (finding,) = unfollowed(tmp_path, FOLDER, tracer)
-    assert (finding.code, finding.process) == ("child-not-followed", FOLDER)
-    assert finding.message.startswith("2 ")
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---- a shared trace ----
 
 
@@ -229,9 +217,3 @@ def test_the_rank_of_the_launch_itself_is_none_of_its_processes() -> None:
     found = rank_facts({**inside, "RANK": "0", "WORLD_SIZE": "2"})
     assert found is not None
     assert found["source"] == "RANK"
-
-
-def test_the_processes_above_begin_with_the_parent() -> None:
-    above = ancestors()
-    assert above[0] == os.getppid()
-    assert above[-1] in (0, 1) or len(above) == 1

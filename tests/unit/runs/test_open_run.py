@@ -164,19 +164,6 @@ def test_a_call_between_two_tasks_goes_to_the_one_that_began_last(tmp_path: Path
     ]  # fmt: skip
 
 
-# ---- columns ----
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_other_libraries_take_the_tables(library: str, tmp_path: Path) -> None:
-    module = pytest.importorskip(library)
-    table = perfharness.open_run(two_processes(tmp_path / "run")).stages()
-    frame = table.to_pandas() if library == "pandas" else module.from_arrow(table)
-    assert len(frame) == table.num_rows
-    assert frame["duration_ns"].sum() == sum(table["duration_ns"].to_pylist())
-    assert list(frame["stage"])[:2] == ["load", "infer"]
-
-
 # ---- runs ----
 
 
@@ -222,14 +209,6 @@ def test_a_process_without_a_trace_has_no_tables(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="proc_1_gpu_0"):
         run.processes[1].table("batches")
     assert run.processes[1].session_start_unix_ns is None
-
-
-def test_released_tables_stay_valid_and_are_read_again(tmp_path: Path) -> None:
-    process = perfharness.open_run(recorded_trace(tmp_path / "t.sqlite")).processes[0]
-    table = process.table("ranges")
-    process.release()
-    process.release()
-    assert process.table("ranges").equals(table)
 
 
 # ---- what is refused ----
