@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfharness.notebook import show_with
-
 RECORDER = ("PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range")
 
 USE_CASES = {
@@ -19,7 +17,7 @@ USE_CASES = {
     "maximize_clocks": "perfharness_launcher.clocks",
     "open_run": "perfharness.runs.run",
     "report": "perfharness.render.report.files",
-    "run_mlperf": "perfharness.load.mlperf.run",
+    "run_mlperf": "perfharness.load.mlperf",
     "run_suite": "perfharness.bench.suite.run",
     "stress": "perfharness.load.stress",
 }
@@ -48,13 +46,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _notebook_html(result: object) -> str | None:
-    from importlib import import_module
-
-    html: str | None = import_module("perfharness.render.report.notebook").result_html(result)
-    return html
-
-
-show_with(_notebook_html)

@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from perfharness.bench.suite.check import load_suite as load_suite
 from perfharness.bench.suite.run import run_suite as run_suite
-from perfharness.load.mlperf.run import MlperfRun
+from perfharness.load.mlperf import MlperfRun
 from perfharness.load.stress import StressResult
 from perfharness.recorder import PerfRecorder as PerfRecorder
 from perfharness.recorder import get_default_arg_parser as get_default_arg_parser
@@ -117,9 +117,7 @@ class MlperfOptions(LaunchSettings, total=False):
     backend_option: Sequence[str]
     threads: int | None
     max_batch: int | None
-    batch_sizes: Sequence[int]
     batch_timeout_ms: float
-    workers: int
     warmup_rounds: int
     scenario: Literal["SingleStream", "MultiStream", "Server", "Offline"]
     benchmark: str | None
@@ -132,15 +130,9 @@ class MlperfOptions(LaunchSettings, total=False):
     max_queries: int | None
     samples_per_query: int | None
     seed: int | None
-    log_queries: bool
     dataset: str
     samples: int | None
     performance_samples: int | None
-
-class CompareRule(TypedDict, total=False):
-    alpha: float
-    min_effect: float
-    spread: float | None
 
 def compare(
     base: _Path,
@@ -149,7 +141,9 @@ def compare(
     allowed: Iterable[str] = (),
     stages: Iterable[str] = (),
     limits: Iterable[str] = (),
-    **rule: Unpack[CompareRule],
+    alpha: float = ...,
+    min_effect: float = ...,
+    spread: float | None = None,
 ) -> Comparison: ...
 def launch(
     script: _Path,
@@ -176,6 +170,8 @@ def stress(
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
     observe: _Observe = ...,
+    *,
+    command: Sequence[str] | None = None,
     **settings: Unpack[StressSettings],
 ) -> StressResult: ...
 def run_mlperf(

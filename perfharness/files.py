@@ -1,7 +1,4 @@
-"""Safe file access: files are replaced atomically, and only regular files are read.
-
-Standard library only.
-"""
+"""Files that are replaced atomically, folders that are locked, TOML and models."""
 
 from __future__ import annotations
 
@@ -28,21 +25,7 @@ Model = TypeVar("Model", bound="BaseModel")
 STDOUT = Path("-")
 """As an output, standard output."""
 
-NOT_REGULAR = "it is not a regular file"
 LOCK_PERIOD_S = 0.05
-
-
-def read_regular(path: Path, *, follow: bool = True) -> bytes:
-    """The content of a regular file. Never waits, as opening a FIFO would.
-
-    Args:
-        follow: whether a symbolic link is followed; False in an untrusted folder.
-
-    Raises `OSError`, also if it is not a regular file.
-    """
-    if not stat.S_ISREG((path.stat() if follow else path.lstat()).st_mode):
-        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
-    return path.read_bytes()
 
 
 def read_toml(path: Path, option: str = "") -> dict[str, Any]:
@@ -68,17 +51,9 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
     return content
 
 
-def is_plain(path: Path, kind: Callable[[int], bool] = stat.S_ISREG) -> bool:
-    """Whether there is a regular file (or another kind of file, by its mode), not a symbolic link to one."""
-    try:
-        return kind(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def is_plain_folder(path: Path) -> bool:
-    """Whether there is a folder, not a symbolic link to one."""
-    return is_plain(path, stat.S_ISDIR)
+def is_own_folder(path: Path) -> bool:
+    """Whether there is a folder, not a link to one: what is in it may be removed."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
@@ -92,27 +67,29 @@ def write_model(path: Path, model: BaseModel) -> None:
     write_text(path, lambda file: print(model.model_dump_json(indent=2), file=file))
 
 
-def read_model(path: Path, model: type[Model]) -> Model | None:
-    """Read what `write_model` wrote; None where there is no file. Raises `ResultError` where it is damaged."""
+def read_model(path: Path, model: type[Model], hint: str = "it is damaged") -> Model | None:
+    """Read what `write_model` wrote; None if there is no file. Raises `ResultError`, which ends in `hint`."""
+    from pydantic import ValidationError
+
     try:
-        return model.model_validate_json(read_regular(path, follow=False))
+        return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged.") from error
+    except OSError as error:
+        reason = reason_of(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        reason = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+    raise ResultError(f"{path} cannot be read ({reason}); {hint}")
 
 
 @contextmanager
-def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it replaces `path` at the end, and is removed on an error.
 
-    `-` is standard output. The mode of the file is kept.
+    `-` is standard output. The mode of the file is kept, and where `path` is a link, the link.
 
-    Args:
-        follow: where `path` is a symbolic link, replace the file that it points to. False in an untrusted folder: the
-            link itself is replaced.
-
-    Raises `ResultError` where it cannot be written, as where it is not a regular file.
+    Raises `ResultError` if it cannot be written, also if it is not a regular file.
     """
     try:
         if path == STDOUT:
@@ -123,14 +100,14 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
                 with temporary.open("rb") as source, os.fdopen(os.dup(1), "wb") as sink:
                     shutil.copyfileobj(source, sink)
             return
-        target = Path(os.path.realpath(path)) if follow else path
-        if os.path.lexists(target) and not is_plain(target) and (follow or not target.is_symlink()):
-            raise OSError(errno.EINVAL, NOT_REGULAR)
+        target = Path(os.path.realpath(path))
+        if os.path.lexists(target) and not target.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file")
         temporary = target.parent / f".perfharness-{os.urandom(8).hex()}.new"
         temporary.touch()
         try:
             yield temporary
-            if is_plain(target) and follow:
+            if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             sync(temporary)
             temporary.replace(target)

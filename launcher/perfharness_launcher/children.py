@@ -15,7 +15,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from perfharness.errors import TraceError
-from perfharness.files import is_plain, is_plain_folder, read_regular
 from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
@@ -121,17 +120,17 @@ def _record(launched: ProcessRecord, folder: str, process: _Process, trace: str 
 def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
     """All processes that left a journal or a trace."""
     entries = sorted(folder.iterdir())
-    below = [one for one in entries if CHILD_FOLDER.fullmatch(one.name) and is_plain_folder(one)]
+    below = [one for one in entries if CHILD_FOLDER.fullmatch(one.name) and one.is_dir()]
     journals = [folder / JOURNAL_NAME, *sorted(folder.glob(JOURNALS_OF_CHILDREN))]
     found = []
     for path in (*journals, *(one / JOURNAL_NAME for one in below)):
         with suppress(OSError, ValidationError):
-            journal = RecorderJournal.model_validate_json(read_regular(path, follow=False))
+            journal = RecorderJournal.model_validate_json(path.read_bytes())
             found.append(_Process(journal.pid & ID_MASK, journal, path))
     counted = [one for one in found if one.has_measured]
     shared = None if trace is None else folder / trace
     own = [path for path in entries if CHILD_TRACE.fullmatch(path.name)]
-    for path in filter(is_plain, (*filter(None, [shared]), *own, *(one / TRACE_NAME for one in below))):
+    for path in filter(Path.is_file, (*filter(None, [shared]), *own, *(one / TRACE_NAME for one in below))):
         with suppress(TraceError):
             in_it = find_processes(path)
             known = {launched_pid, *(one.pid for one in found)}
@@ -203,7 +202,7 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
     reasons: Counter[str] = Counter()
     for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
         with suppress(OSError):
-            reasons[printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]] += 1
+            reasons[printable(path.read_bytes().decode("utf-8", "replace"))[:300]] += 1
             path.unlink()
     lost = "Their NVTX ranges and GPU work are not in the results."
     if tracer == "nsys":  # which follows them by itself

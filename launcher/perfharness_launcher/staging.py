@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from perfharness.errors import LaunchError, UsageError
-from perfharness.files import is_plain_folder, locked, read_regular, reason_of
+from perfharness.files import is_own_folder, locked, reason_of
 from perfharness.model.checks import PROCESS_FOLDER
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, SERIES_NAME, RunManifest
 
@@ -64,14 +64,14 @@ def is_run(folder: Path) -> bool:
 def _content(path: Path) -> dict[str, Any]:
     """A JSON object; empty if there is none."""
     with suppress(OSError, ValueError):
-        content = orjson.loads(read_regular(path))
+        content = orjson.loads(path.read_bytes())
         return content if isinstance(content, dict) else {}
     return {}
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
     """Folders of launches that were killed before they could put their results in place."""
-    return sorted(filter(is_plain_folder, folder.glob(f"{STAGING_PREFIX}*")))
+    return sorted(filter(is_own_folder, folder.glob(f"{STAGING_PREFIX}*")))
 
 
 def _entries_of(folder: Path) -> list[str]:
@@ -81,7 +81,7 @@ def _entries_of(folder: Path) -> list[str]:
 
 
 def _is_launch(folder: Path) -> bool:
-    if not is_plain_folder(folder):
+    if not is_own_folder(folder):
         return False
     if LAUNCHES_FOLDER.fullmatch(folder.name):
         return any(map(_is_launch, folder.iterdir()))
@@ -117,8 +117,8 @@ def _keep_previous(folder: Path, say: Say) -> bool:
     names, previous = _entries_of(folder), folder / PREVIOUS_NAME
     if not names:
         return False
-    for path in [previous / name for name in _entries_of(previous)] if is_plain_folder(previous) else ():
-        if is_plain_folder(path):
+    for path in [previous / name for name in _entries_of(previous)] if is_own_folder(previous) else ():
+        if is_own_folder(path):
             shutil.rmtree(path)
         else:
             path.unlink()
@@ -207,7 +207,7 @@ def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
 
 def _may_replace(launch: Path) -> bool:
     """Whether a launch of a series may be written there: nothing, an earlier launch or an empty folder is there."""
-    is_empty = is_plain_folder(launch) and not any(launch.iterdir())
+    is_empty = is_own_folder(launch) and not any(launch.iterdir())
     return is_empty or _is_launch(launch) or not os.path.lexists(launch)
 
 

@@ -19,12 +19,11 @@ from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.settings import Option
 from perfharness.render.blocks import Section
-from perfharness.render.console import print_blocks, say
-from perfharness.render.views.diagnosis import diagnosis_view, matching_stages, stage_view
+from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view, matching_stages, stage_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
-from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
+from perfharness.runs.files.run_folder import ReadAs, benchmark_tree
 
 DETAILS = "One thing in detail"
 """The group of the options that replace the results by something else."""
@@ -121,33 +120,23 @@ def analyze(
 
 def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]) -> None:
     """Print each run, then the table of a series; as JSON, add them to the documents."""
+    process = analyzed.located.process
     for summary in analyzed.summaries:
-        _show_run(analyzed, summary, output, documents)
-    if output.is_json or analyzed.series is None:
-        return
-    from perfharness.render.console import print_blocks
-    from perfharness.render.views.series import series_view  # few runs are a series
+        results = analyzed.results_of(summary)
+        if not output.is_json:
+            written = summary.folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
+            output.line(str(written))
+            tree = summary.mean if process is None else summary.mean_of(process)
+            _show(tree, results, output)
+        elif process is None:
+            documents[str(summary.folder)] = summary.mean
+        else:
+            trees = (benchmark_tree(result) for result in results.values())
+            documents[str(analyzed.located.path)] = {key: value for tree in trees for key, value in tree.items()}
+    if analyzed.series is not None and not output.is_json:
+        from perfharness.render.views.series import series_view  # few runs are a series
 
-    print_blocks(output.results, series_view(analyzed.series))
-
-
-def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, documents: dict[str, Tree]) -> None:
-    process, results = analyzed.located.process, analyzed.results_of(summary)
-    tree, written = summary.mean, summary.folder / BENCHMARK_MEAN_NAME
-    if process is not None:
-        written = summary.folder / process / BENCHMARK_NAME
-        tree = summary.mean_of(process)
-    if output.is_json:
-        whole = summary.mean if process is None else {}
-        documents[str(summary.folder if process is None else analyzed.located.path)] = whole or {
-            key: value for result in results.values() for key, value in benchmark_tree(result).items()
-        }
-        return
-    say(output.results, str(written))
-    if tree:
-        print_blocks(output.results, result_view(tree, results, whole=output.verbose))
-    if output.verbose:
-        print_blocks(output.results, diagnosis_view(_diagnoses(results)))
+        output.show(series_view(analyzed.series))
 
 
 def show_traces(
@@ -156,14 +145,17 @@ def show_traces(
     """Print what bare traces have in common; as JSON, add it to the documents."""
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
-    else:
-        results = analyzed.results
-        shown = result_view(analyzed.mean, results, has_gpu=analyzed.has_gpu, whole=output.verbose)
-        print_blocks(output.results, shown)
-        if output.verbose:
-            print_blocks(output.results, diagnosis_view(_diagnoses(results)))
-        elif not any(result.diagnosis for result in results.values()):
-            say(output.results, "What limits each stage: perfharness analyze -v TRACE")
+        return
+    _show(analyzed.mean, analyzed.results, output, has_gpu=analyzed.has_gpu)
+    if not (output.verbose or diagnoses_of(analyzed.results)):
+        output.line("What limits each stage: perfharness analyze -v TRACE")
+
+
+def _show(tree: Tree, results: Mapping[str, ProcessResult], output: Output, *, has_gpu: bool | None = None) -> None:
+    if tree:
+        output.show(result_view(tree, results, has_gpu=has_gpu, whole=output.verbose))
+    if output.verbose:
+        output.show(diagnosis_view(diagnoses_of(results)))
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:
@@ -176,25 +168,18 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
     else:
         analyzed = analyze_traces([located], read_as, with_data=False, with_diagnosis=True)
         found = {"": analyzed.results}
-    every = [diagnosis for results in found.values() for diagnosis in _diagnoses(results).values()]
-    if not any(matching_stages(diagnosis, stage) for diagnosis in every):
-        there = sorted({one.path[-1] for diagnosis in every for one in diagnosis.stages})
+    named = {
+        f"{run}/{name}" if run else name: diagnosis
+        for run, results in found.items()
+        for name, diagnosis in diagnoses_of(results).items()
+    }
+    if not any(matching_stages(diagnosis, stage) for diagnosis in named.values()):
+        there = sorted({one.path[-1] for diagnosis in named.values() for one in diagnosis.stages})
         raise UsageError(f"There is no stage '{stage}'; stages there are: {', '.join(there) or 'none'}.")
     if output.is_json:
-        output.json_document(
-            {
-                f"{run}/{name}" if run else name: diagnosis_of_stage(diagnosis, stage)
-                for run, results in found.items()
-                for name, diagnosis in _diagnoses(results).items()
-            }
-        )
+        output.json_document({name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()})
     else:
-        for run, results in found.items():
-            of_processes = [
-                Section(f"{run}/{name}" if run else name, stage_view(diagnosis, stage))
-                for name, diagnosis in _diagnoses(results).items()
-            ]
-            print_blocks(output.results, of_processes)
+        output.show([Section(name, stage_view(diagnosis, stage)) for name, diagnosis in named.items()])
     output.findings(analyzed.findings)
     return exit_code(analyzed.findings)
 
@@ -208,16 +193,12 @@ def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -
     if output.is_json:
         output.json_document(found.model_dump(mode="json"))
     else:
-        print_blocks(output.results, slowest_view(found, details=output.verbose))
+        output.show(slowest_view(found, details=output.verbose))
     has_any = any(loop.requests for loop in found.loops)
     if not has_any:
         output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
     output.findings(findings)
     return exit_code(findings) if has_any else EXIT_CHECK_FAILED
-
-
-def _diagnoses(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:
-    return {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
 
 
 def diagnosis_of_stage(diagnosis: Diagnosis, stage: str) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -18,11 +17,11 @@ from perfharness.cli.support.options import (
     EXIT_OK,
     split_commas,
 )
+from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
 from perfharness.model.conditions import ClockStep
 from perfharness.model.settings import Option
-from perfharness.render.text import safe
 from perfharness.telemetry.clocks import (
     CLOCK_SETTINGS,
     RESTORE_COMMAND,
@@ -39,26 +38,17 @@ from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
 
 
-class ChosenGpus(BaseModel):
+class Gpus(BaseModel):
+    """Whose clocks are restored: all, where none is named."""
+
+    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
+
+
+class ChosenGpus(Gpus):
     """Whose clocks are set."""
 
     num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
     gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
-
-
-class RestoreSettings(BaseModel):
-    """What is restored."""
-
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX; default: all.", metavar="GPU,…")] = (
-        None
-    )
-
-
-class StatusSettings(BaseModel):
-    """How it is printed."""
-
-    json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
 
 
 def register(app: typer.Typer) -> None:
@@ -90,13 +80,14 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
             raise
         if interrupts:
             restore(nvml, steps)
+    output = Output()
     for line in step_lines(steps):
-        _echo(line)
+        output.line(line)
     if interrupts:
-        _echo("interrupted", err=True)
+        output.message("interrupted")
         raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
-        _echo(f"until `{RESTORE_COMMAND}`")
+        output.line(f"until `{RESTORE_COMMAND}`")
     raise typer.Exit(_code(steps))
 
 
@@ -122,37 +113,37 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 
 @with_settings()
-def restore_verb(*, asked: RestoreSettings) -> None:
+def restore_verb(*, asked: Gpus) -> None:
     """Set the clocks to the driver's defaults.
 
-    Releases the locks of graphics and memory clocks, and sets the default power limit and application clocks, whoever
-    changed them. Persistence mode stays as it is. Needs root.
+    All GPUs, unless --gpus names some. Releases the locks of graphics and memory clocks, and sets the default power
+    limit and application clocks, whoever changed them. Persistence mode stays as it is. Needs root.
 
     Exit codes: 0 done; 1 something could not be restored.
     """
-    names = split_commas(asked.gpus)
-    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if names else None
+    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if asked.gpus else None
     with noting_interrupts(), open_nvml() as nvml:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:
             raise ClockError(f"there is no GPU whose clocks could be restored ({nvml.opened.reason})")
+    output = Output()
     for line in step_lines(steps):
-        _echo(line)
+        output.line(line)
     raise typer.Exit(EXIT_FAILED if any(step.restored == "failed" for step in steps) else EXIT_OK)
 
 
 @with_settings()
-def status(*, asked: StatusSettings) -> None:
+def status(*, output: Output) -> None:
     """Show the clocks, and settings that a killed launch may have left. Changes nothing."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
-        if asked.json_format:
-            _echo(json.dumps({"gpus": gpus}, indent=2))
-            return
-        if not nvml.opened.ok:
-            _echo(f"no GPU: {nvml.opened.reason}")
+    if output.is_json:
+        output.json_document({"gpus": gpus})
+        return
+    if not nvml.opened.ok:
+        output.line(f"no GPU: {nvml.opened.reason}")
     for gpu in gpus:
-        _print_gpu(gpu)
+        _print_gpu(gpu, output)
 
 
 def _gpu_status(gpu: Device) -> dict[str, Any]:
@@ -165,25 +156,16 @@ def _gpu_status(gpu: Device) -> dict[str, Any]:
         name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
         for name, kind in (("graphics_mhz", gpu.nvml.NVML_CLOCK_GRAPHICS), ("memory_mhz", gpu.nvml.NVML_CLOCK_MEM))
     }
-    return {
-        "uuid": gpu.uuid,
-        "index": gpu.index,
-        "clocks_now": clocks,
-        "settings": settings,
-        "left": settings_left(gpu),
-    }
+    names = {"uuid": gpu.uuid, "index": gpu.index}
+    return {**names, "clocks_now": clocks, "settings": settings, "left": settings_left(gpu)}
 
 
-def _print_gpu(gpu: dict[str, Any]) -> None:
+def _print_gpu(gpu: dict[str, Any], output: Output) -> None:
     now = gpu["clocks_now"]
-    _echo(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
+    output.line(f"GPU {gpu['index']} {gpu['uuid']}: {now['graphics_mhz']} MHz, memory {now['memory_mhz']} MHz now")
     for setting in CLOCK_SETTINGS:
         found = gpu["settings"][setting.name]
         value = value_text(setting.name, found["now"]) + ("" if found["now"] else f" ({found['reason']})")
-        _echo(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
+        output.line(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
     if gpu["left"]:
-        _echo(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")
-
-
-def _echo(text: str, *, err: bool = False) -> None:
-    typer.echo(safe(text), err=err)
+        output.line(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -27,8 +26,6 @@ from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.settings import Option
-from perfharness.render.console import say
-from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
@@ -179,7 +176,7 @@ def compare_verb(
     proven), not-comparable.
 
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
-    met, or nothing could be compared.
+    met or cannot be told, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
     from perfharness.runs.comparison.compare import compare_sides
@@ -217,22 +214,14 @@ def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output)
     """Launch the commands in turns; returns the folder of each."""
     if len(runs) < 2:
         raise UsageError("--run is given once; give it once for BASE and once for each NEW")
-    cases = [_launch_of(_words(text), f"--run '{text}'") for text in runs]
-    return _measure(cases, count, folder, output)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"--run '{text}': {error}") from error
+    return _measure([_launch_of(text, f"--run '{text}'") for text in runs], count, folder, output)
 
 
 def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
     """Launch the script of a commit and of the working tree in turns; returns the folder of each."""
     from perfharness.runs.comparison.revision import worktree_of
 
-    new = _launch_of(words, f"{REV} {revision}")
+    new = _launch_of(shlex.join(words), f"{REV} {revision}")
     with worktree_of(revision, new.script) as tree:
         return _measure([tree.options(new), new], count, folder, output, tree)
 
@@ -266,57 +255,61 @@ def _measure(
     series.plan(place)
     for one in series.run(observe, output.message):
         if one.error is not None:
-            say(output.errors, str(one.error))
+            output.error(str(one.error))
         if one.interrupted:
             raise LaunchError(f"interrupted; what was measured lies in {folder}")
     measured = folder if series.folder.absolute() == folder.absolute() else series.folder
     return [str(measured / label) for label in labels]
 
 
-def _launch_of(words: Sequence[str], where: str) -> LaunchOptions:
+def _launch_of(text: str, where: str) -> LaunchOptions:
     """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
     from perfharness_launcher.options import LaunchOptions, launch_options
 
     try:
-        context, values = read_command_line(words)
-    except CommandLineError as error:
+        context, values = read_command_line(shlex.split(text))
+    except (CommandLineError, ValueError) as error:
         raise UsageError(
             f"{where}: {command_line_error(error)}; give what stands behind `perfharness launch`"
         ) from error
     named = given(context, values)
-    settings = {*LaunchOptions.model_fields} - {"script", "script_arguments", "output_dir", "explain"}
-    if other := sorted({*named} - settings - {"script", "script_arguments", "config"}):
+    arguments = {"script", "script_arguments", "config"}
+    settings = {*LaunchOptions.model_fields} - arguments - {"output_dir", "explain"}
+    if other := sorted({*named} - settings - arguments):
         name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
         raise UsageError(f"{where}: {name} is no option of one launch among several; drop it, or give it to compare")
     chosen = {name: value for name, value in named.items() if name in settings}
-    chosen |= {"explain": False}
-    return launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
+    return launch_options(
+        values["script"], values["script_arguments"] or (), {**chosen, "explain": False}, values["config"]
+    )
 
 
 def _show(comparison: Comparison, output: Output) -> None:
     if output.is_json:
-        sys.stdout.write(ascii_json(comparison.model_dump_json(indent=2)) + "\n")
+        output.json_document(comparison.model_dump(mode="json"))
         return
-    from perfharness.render.console import print_blocks
     from perfharness.render.views.compare import compare_view
 
-    print_blocks(output.results, compare_view(comparison, fold=output.format == "md"))
+    output.show(compare_view(comparison, fold=output.format == "md"))
     output.findings(finding for version in comparison.versions for finding in version.findings)
 
 
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:
     met = sorted(comparison.verdicts().intersection(verdicts))
     failed = [result for result in comparison.limits if result.failed]
+    withheld = [one for one in comparison.versions if one.withheld in verdicts]
     if met:
         output.message(f"--fail-on: {', '.join(met)}")
     if failed:
         output.message(f"--fail-if: {'; '.join(result.limit for result in failed)}")
+    for one in withheld:
+        output.message(f"--fail-on: {one.withheld} cannot be told: the machine changed with {one.side.name}; repeat")
     if comparison.has_nothing:
         names = sorted({one.name for version in comparison.versions for one in version.deciding})
         hint = f"{', '.join(names)} differ (--allow NAME where that is what is compared)" if names else "see the notes"
         output.message(f"nothing could be compared: {hint}")
-    return EXIT_CHECK_FAILED if met or failed or comparison.has_nothing else EXIT_OK
+    return EXIT_CHECK_FAILED if met or failed or withheld or comparison.has_nothing else EXIT_OK
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:

@@ -11,16 +11,15 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.launch import show_result, watching
+from perfharness.cli.launch import show_launch
 from perfharness.cli.support.options import EXIT_OK
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.model.settings import Option
-from perfharness.render.console import say
 from perfharness.render.numbers import milliseconds
-from perfharness.runs.launch import plan_launches, run_plan
+from perfharness.runs.launch import plan_launches
 from perfharness.runs.run import open_run
 from perfharness.runs.stage_lines import stage_lines
 from perfharness_launcher.options import launch_options
@@ -74,9 +73,7 @@ def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output
     output.message(f"$ {shlex.join(command)}")
     settings = {"explain": True, "warmup_batches": 1, "output_dir": folder}
     (plan,) = plan_launches([launch_options(script, arguments, settings)])
-    with watching(plan, output) as observer:
-        result = run_plan(plan, command, observer)
-    return show_result(result, output)
+    return show_launch(plan, output, command)
 
 
 def print_next(folder: Path, output: Output) -> None:
@@ -88,7 +85,7 @@ def print_next(folder: Path, output: Output) -> None:
         return
     output.message("next, with your own script: perfharness launch --explain -o out my_script.py")
     times = f"{milliseconds(after)} per batch instead of {milliseconds(before)}"
-    say(output.results, f"mended: {times}: {before / after:.1f} times as fast")
+    output.line(f"mended: {times}: {before / after:.1f} times as fast")
 
 
 def batch_ms(folder: Path) -> float | None:

@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.model.settings import Option
 
 if TYPE_CHECKING:
     from perfharness.render.blocks import Style
-    from perfharness.render.console import Console
     from perfharness_launcher.doctor import Check
 
 MARKS: dict[str, tuple[str, Style]] = {
@@ -42,7 +42,6 @@ class DoctorSettings(BaseModel):
     python: Annotated[str, Option(("--python",), "", "Interpreter that runs scripts.", show_default="this one")] = (
         Field(default_factory=lambda: sys.executable)
     )
-    json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
     install_nsys: Annotated[
         bool,
         Option(
@@ -54,14 +53,11 @@ class DoctorSettings(BaseModel):
 
 
 @with_settings()
-def doctor(*, asked: DoctorSettings) -> None:
+def doctor(*, asked: DoctorSettings, output: Output) -> None:
     """Check what a measurement needs, and try each nsys.
 
     Exit codes: 0 this machine can measure; 1 nsys could not be installed; 3 it cannot measure.
     """
-    import json
-
-    from perfharness.render.console import Console
     from perfharness_launcher.doctor import check_up
     from perfharness_launcher.nsys import install_nsys
 
@@ -69,10 +65,10 @@ def doctor(*, asked: DoctorSettings) -> None:
         raise typer.Exit(EXIT_FAILED)
     checks = [*check_up(asked.python, os.environ, nsys=asked.nsys), history_check()]
     can_measure = any(check.measures for check in checks)
-    if asked.json_format:
-        print(json.dumps({"can_measure": can_measure, "checks": [asdict(check) for check in checks]}, indent=2))
+    if output.is_json:
+        output.json_document({"can_measure": can_measure, "checks": [asdict(check) for check in checks]})
     else:
-        print_checks(checks, Console())
+        print_checks(checks, output)
     raise typer.Exit(EXIT_OK if can_measure else EXIT_CHECK_FAILED)
 
 
@@ -95,18 +91,17 @@ def history_check() -> Check:
         return Check(topic, Health.WARNING, "runs are not added to the history", str(error))
 
 
-def print_checks(checks: Sequence[Check], console: Console) -> None:
+def print_checks(checks: Sequence[Check], output: Output) -> None:
     """One check a line, its hint below it."""
     from perfharness.render.blocks import Span
-    from perfharness.render.console import say
 
     topic = ""
     for check in checks:
         mark, style = MARKS[check.health.value]
         shown = check.topic if check.topic != topic else ""
         topic = check.topic
-        say(console, f"{shown:<12}", Span(f"{mark:<3}", style), check.text)
+        output.line(f"{shown:<12}", Span(f"{mark:<3}", style), check.text)
         if check.hint:
-            say(console, f"{'':<15}hint: {check.hint}")
+            output.line(f"{'':<15}hint: {check.hint}")
     if not any(check.measures for check in checks):
-        say(console, "This machine cannot measure; see the hints above.")
+        output.line("This machine cannot measure; see the hints above.")

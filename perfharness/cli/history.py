@@ -49,7 +49,6 @@ def history(
 
     Exit codes: 0 done; 1 there is no such run or number, or the history cannot be used; 2 usage.
     """
-    from perfharness.render.console import print_blocks
     from perfharness.render.views.history import runs_view, series_json, series_view
     from perfharness.runs.history import History, entries_of
 
@@ -60,7 +59,7 @@ def history(
             if output.is_json:
                 output.json_document({"runs": runs})
             elif runs:
-                print_blocks(output.results, runs_view(runs))
+                output.show(runs_view(runs))
             else:
                 output.message(f"no runs in {opened.place} yet")
         case ["add", first, *more]:
@@ -78,6 +77,6 @@ def history(
             if output.is_json:
                 output.json_document(series_json(series))
             else:
-                print_blocks(output.results, series_view(series))
+                output.show(series_view(series))
         case _:
             raise UsageError(f"history {' '.join(words or [])}: {FORMS}")

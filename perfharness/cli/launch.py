@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,10 +29,7 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option, options_of
-from perfharness.render.console import print_blocks, say
 from perfharness.render.text import safe
-from perfharness.render.views.plan import headline, plan_view
-from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness_launcher.options import (
     PROJECT_NAME,
     SETTINGS_NAME,
@@ -40,12 +37,12 @@ from perfharness_launcher.options import (
     LaunchOptions,
     launch_options,
 )
-from perfharness_launcher.plan import LaunchPlan
-from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
     from perfharness.runs.series.launching import SeriesRun
     from perfharness.runs.series.model import Series
+    from perfharness_launcher.plan import LaunchPlan
+    from perfharness_launcher.supervise import Observer
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -126,44 +123,47 @@ def launch_verb(
     Exit codes: 0 success; 1 a process failed; 2 usage; 3 a check failed, or nothing could be measured.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
+    numbers = parse_numbers(series.np_sweep)
     if series == SeriesSettings(dry_run=series.dry_run, config=series.config):
-        plans = planned(context, [asked], output, dry_run=series.dry_run)
-        if not series.dry_run:
-            raise typer.Exit(show_launch(plans[0], output))
-        return
-    from perfharness.runs.series.launching import series_of
+        plans = planned(context, [asked], output)
+        show: Callable[[], int] = partial(show_launch, plans[0], output)
+    else:
+        from perfharness.runs.series.launching import series_of
 
-    numbers, kind = parse_numbers(series.np_sweep), {"cold": series.cold, "overhead": series.overhead}
-    with naming_settings(asked):
-        series_run = series_of(asked, series.repeat, numbers, command=command_line(), **kind)
-    launches = [one.options for one in series_run.launches]
-    series_run.plans = planned(context, launches, output, dry_run=series.dry_run)
+        kind = {"cold": series.cold, "overhead": series.overhead}
+        with naming_settings(asked):
+            series_run = series_of(asked, series.repeat, numbers, command=command_line(), **kind)
+        series_run.plans = plans = planned(context, [one.options for one in series_run.launches], output)
+        show = partial(show_series, series_run, output)
     if not series.dry_run:
-        raise typer.Exit(show_series(series_run, output))
+        raise typer.Exit(show())
+    from perfharness.render.views.plan import plan_view
+
+    for plan in plans:
+        output.show(plan_view(plan))
+        output.findings(plan.findings)
 
 
-def planned(
-    context: typer.Context, launches: Sequence[LaunchOptions], output: Output, *, dry_run: bool
-) -> list[LaunchPlan]:
-    """Plan the launches, note how the command line was read, and print the plans of a dry run.
+def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: Output) -> list[LaunchPlan]:
+    """Plan the launches, and note how the command line was read. Raises what `plan_launches` raises."""
+    from perfharness.runs.launch import plan_launches
 
-    Raises what `plan_launches` raises.
-    """
     options = launches[0]
     if options.settings is not None and options.settings.names:
         output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
         plans = plan_launches(launches)
     misplaced = options_after_script(plans[0].facts.program.script_arguments, context)
-    if misplaced:
-        finding = _after_script_finding(misplaced, options.script)
-        plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
-        print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
-    if dry_run:
-        for plan in plans:
-            print_blocks(output.results, plan_view(plan))
-            output.findings(plan.findings)
-    return plans
+    if not misplaced:
+        return plans
+    finding = Finding(
+        "options-behind-script",
+        Severity.NOTE,
+        f"{', '.join(dict.fromkeys(misplaced))} after {options.script} was passed to the script",
+        f"for perfharness, put it before {options.script}; if the script needs it, write `{options.script} -- …`",
+    )
+    print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
+    return [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
 
 
 @contextmanager
@@ -193,16 +193,6 @@ def options_after_script(arguments: Sequence[str], context: typer.Context) -> li
     return [name for name in names if (name.replace("_", "-") if name.startswith("--") else name) in own]
 
 
-def _after_script_finding(names: Sequence[str], script: str) -> Finding:
-    what = ", ".join(dict.fromkeys(names))
-    return Finding(
-        "options-behind-script",
-        Severity.NOTE,
-        f"{what} after {script} was passed to the script",
-        f"for perfharness, put it before {script}; if the script needs it, write `{script} -- …`",
-    )
-
-
 def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     """`1,2,4` -> (1, 2, 4). Raises `UsageError`."""
     if text is None:
@@ -217,10 +207,10 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
 def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
     """Show progress on stderr."""
     from perfharness.cli.support.live import LaunchView
+    from perfharness.render.views.plan import headline
 
     output.message(headline(plan))
-    view = LaunchView(output.messages, show_output=output.verbose)
-    with view:
+    with LaunchView(output.messages, show_output=output.verbose) as view:
         yield view
 
 
@@ -232,32 +222,33 @@ def watching_one(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
         yield observer
 
 
-def show_launch(plan: LaunchPlan, output: Output) -> int:
-    """Run a plan and print its results, then what was found; returns the exit code."""
-    with watching(plan, output) as observer:
-        result = run_plan(plan, command_line(), observer)
-    return show_result(result, output)
+def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -> int:
+    """Run a plan and print its results, then what was found; returns the exit code.
 
-
-def show_result(result: LaunchResult, output: Output) -> int:
-    """Print what a launch measured, then what was found; returns the exit code."""
+    Args:
+        command: the command line; empty: that of this process.
+    """
     from perfharness.render.views.result import result_view
+    from perfharness.runs.launch import run_plan
 
+    with watching(plan, output) as observer:
+        result = run_plan(plan, command or command_line(), observer)
     summary = result.summary
     if output.is_json:
         output.json_document(summary.mean)
     else:
-        print_blocks(output.results, result_view(summary.mean, summary.results))
+        output.show(result_view(summary.mean, summary.results))
     output.findings(result.findings)
-    output.message(f"Results: {result.folder}. Next: perfharness report {shlex.quote(_shortest(result.folder))}")
+    say_next(result.folder, output)
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)
 
 
-def _shortest(folder: Path) -> str:
-    """The path as a user would type it."""
-    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+def say_next(folder: Path, output: Output) -> None:
+    """Where the results are, and the command that shows them, with the path as a user would type it."""
+    typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    output.message(f"Results: {folder}. Next: perfharness report {shlex.quote(str(typed))}")
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:
@@ -266,35 +257,33 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     Returns 0: success; 3: a launch or a check failed, or nothing was measured; 1: no launch ended well, or it was
     interrupted.
     """
-    from perfharness.render.console import print_blocks
     from perfharness.render.views.series import series_view
 
     findings: list[Finding] = []
-    missing: Sequence[Finding] = ()  # from the history: reported once
+    of_history: Sequence[Finding] = ()  # reported once
     interrupted = False
     for one in series_run.run(partial(watching_one, output=output), output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
-            say(output.errors, str(one.error))
+            output.error(str(one.error))
         if one.result is not None:
+            of_history = one.result.history_findings
             name = str(one.result.folder.relative_to(series_run.options.output_dir.absolute()))
             findings += [
                 replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
                 for finding in one.result.findings
-                if finding not in one.result.history_findings
+                if finding not in of_history
             ]
-            missing = one.result.history_findings
     series = series_run.series
     if series.kind == "processes":
         draw_scaling(series, series_run.folder, output)
     if output.is_json:
         output.json_document(series.model_dump(mode="json"))
     else:
-        print_blocks(output.results, series_view(series))
-    findings += [*series.findings, *missing]
+        output.show(series_view(series))
+    findings += [*series.findings, *of_history]
     output.findings(findings)
-    folder = shlex.quote(_shortest(series_run.folder.absolute()))
-    output.message(f"Results: {series_run.folder.absolute()}. Next: perfharness report {folder}")
+    say_next(series_run.folder.absolute(), output)
     if interrupted or not any(row.ended_well for row in series.rows):
         return EXIT_FAILED
     if not series.measured() or any(row.status == "failed" for row in series.rows):
@@ -304,8 +293,8 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
 
 def draw_scaling(series: Series, folder: Path, output: Output) -> None:
     """Draw the curve of a series of numbers of processes into its folder."""
-    from perfharness.render.charts.drawing import draw
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
+    from perfharness.render.html import draw
 
     if series.measured():
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -25,6 +24,7 @@ from perfharness.cli.support.options import (
 )
 from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.files import reason_of
 from perfharness.render.text import keep_encodable, safe
 
 REMOVED = {
@@ -48,17 +48,8 @@ REMOVED = {
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
 
-
 EXIT_INTERRUPTED = 130
 """What Typer makes of Ctrl-C."""
-
-SYSTEM_ERRORS = frozenset(
-    {
-        errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE,
-        errno.ENOMEM, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE,
-    }
-)  # fmt: skip
-"""Errors of file operations that are no fault of the program."""
 
 
 def build_app() -> typer.Typer:
@@ -123,10 +114,9 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
-        if error.errno not in SYSTEM_ERRORS:
-            _say_internal_error(error)
-        else:
-            _say(f"{error.filename or 'a file'}: {error.strerror}; check the disk, the permissions and TMPDIR")
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        _say(f"{error.filename or 'a file'}: {reason_of(error)}; check the path, the disk and the permissions")
         return EXIT_FAILED
     except Exception as error:
         _say_internal_error(error)

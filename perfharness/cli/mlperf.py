@@ -14,7 +14,7 @@ from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.support.output import FullOutput
 from perfharness.cli.support.settings import given, with_settings
-from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
+from perfharness.load.mlperf import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
 from perfharness.render.console import print_blocks
 from perfharness.render.views.plan import plan_view
@@ -65,7 +65,7 @@ def mlperf_verb(
     Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own verdict, queries failed, nothing
     could be measured, or a condition of --fail-if is met.
     """
-    from perfharness.load.mlperf.run import plan_mlperf, run_test
+    from perfharness.load.mlperf import plan_mlperf, run_test
     from perfharness.render.views.mlperf import mlperf_view
     from perfharness.render.views.result import result_view
 

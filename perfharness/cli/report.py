@@ -17,9 +17,6 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import STDOUT
 from perfharness.model.settings import Option
-from perfharness.render.console import say
-from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
-from perfharness.runs.report.anonymous import anonymous
 
 COST = "Cost"
 """The group of the options of prices in the help."""
@@ -45,11 +42,11 @@ class ReportSettings(BaseModel):
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    app.command("report", cls=GroupedCommand)(report)
+    app.command("report", cls=GroupedCommand)(report_verb)
 
 
 @with_settings()
-def report(
+def report_verb(
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -71,11 +68,12 @@ def report(
     file = asked.output
     if asked.opened and file == STDOUT:
         raise UsageError("--open shows a file, and -o - writes none; name a file")
-    require_format(format_of(file))
-    made = gather_all(runs, reading.read_as(), prices_of(asked.price_per_hour, asked.price_per_kwh))
-    write_report(anonymous(made) if asked.anonymous else made, file)
+    from perfharness.render.report.files import report  # imports what draws
+
+    settings = asked.model_dump(include={"price_per_hour", "price_per_kwh", "anonymous"})
+    made = report(*runs, output=file, **settings, **reading.model_dump())
     output = Output()
-    say(output.messages if file == STDOUT else output.results, str(file))
+    (output.message if file == STDOUT else output.line)(str(file))
     output.findings(made.findings)
     if asked.opened and not webbrowser.open(file.absolute().as_uri()):
         raise ResultError(f"No browser could be started here; open {file} with one.")

@@ -14,7 +14,6 @@ from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, Output
 from perfharness.cli.support.settings import given, with_settings
-from perfharness.errors import UsageError
 from perfharness.load.profile import LAUNCH_SETTINGS
 from perfharness.model.settings import Option
 from perfharness.render.console import print_blocks
@@ -23,6 +22,7 @@ from perfharness_launcher.options import LaunchOptions
 if TYPE_CHECKING:
     from perfharness.load.stress import StressResult
     from perfharness.runs.comparison.limits import Limit
+    from perfharness_launcher.plan import LaunchPlan
 
 LOAD = "Load"
 MODEL_PANEL = "Model"
@@ -172,37 +172,40 @@ def stress_verb(
     """
     from perfharness.backends.models import shapes_of
     from perfharness.cli.support.load_progress import LoadView
-    from perfharness.load.profile import profile_of
-    from perfharness.load.stress import model_spec, plan_stress, run_stress
-    from perfharness.load.targets.http.settings import http_settings, is_url
+    from perfharness.load.stress import stress
     from perfharness.render.views.plan import headline
 
-    profile = profile_of(load.model_dump(), asked.profile)
-    expected = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
-    http = http_settings(target, asked.profile, expected) if is_url(target) else None
-    if http is None and any(one is not None for one in expected.values()):
-        raise UsageError("--expect-status and --expect-text need a URL; a function returns an Answer with an error")
-    shapes = shapes_of(model.shape) if model.shape else None
-    of_model = {"device": model.device, "precision": model.precision, "shapes": shapes}
-    spec = model_spec(model.backend, {name: value for name, value in of_model.items() if value is not None})
+    def observing(plan: LaunchPlan) -> LoadView:
+        output.message(headline(plan))
+        return LoadView(output.messages)
+
     limits = limits_of(asked.fail_if)
-    plan = plan_stress(target, profile, given(context, settings), spec, start=asked.start, http=http)
-    output.message(headline(plan.launch))
-    view = LoadView(output.messages, profile)
-    with view:
-        result = run_stress(plan, command_line(), view)
+    shapes = shapes_of(model.shape) if model.shape else None
+    of_model = {"backend": model.backend, "device": model.device, "precision": model.precision, "shapes": shapes}
+    own = {name: value for name, value in {**load.model_dump(), **of_model}.items() if value is not None}
+    request = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
+    result = stress(
+        target,
+        asked.profile,
+        asked.start,
+        {name: value for name, value in request.items() if value is not None},
+        observing,
+        command=command_line(),
+        **own,
+        **given(context, settings),
+    )
     raise typer.Exit(show_stress(result, output, limits))
 
 
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
-    from perfharness.load.reported import report_of
+    from perfharness.load.report import report_of
     from perfharness.render.views.load import load_view
 
     if output.is_json:
         output.json_document(result.load.model_dump(mode="json"))
     else:
-        print_blocks(output.results, load_view(report_of(result.load, [], None)))
+        print_blocks(output.results, load_view(report_of(result.load)))
     output.findings(result.findings)
     output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.errors import UsageError
-from perfharness.load.histogram import Ints
 from perfharness.load.profile import MixEntry, Phase, Profile
+from perfharness.model.columns import Int64
 
-MOST_ARRIVALS = 50_000_000
-"""Of a phase: their times are held in memory."""
+MOST_ARRIVALS = 5_000_000
+"""Of a phase: all their rows are read at the end."""
 
 _GRID = 4096
 
@@ -31,9 +31,9 @@ class Arrivals:
         next_id: the first one after this phase, over all processes.
     """
 
-    offsets_ns: Ints
-    ids: Ints
-    kinds: Ints
+    offsets_ns: Int64
+    ids: Int64
+    kinds: Int64
     next_id: int
 
 
@@ -115,7 +115,7 @@ class MixDraw:
         self._shares = np.array([entry.weight for entry in mix], np.float64)
         self._shares /= self._shares.sum() or 1.0
 
-    def draw(self, count: int) -> Ints:
+    def draw(self, count: int) -> Int64:
         """Indices of entries; empty where there is no mix."""
         if not len(self._shares):
             return np.empty(0, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -16,6 +16,7 @@ LATE_SHARE = 0.2
 LATE_MS = 1.0
 """Lateness below that is not reported, whatever its part: a target may be as fast as a thread wakes up."""
 
+SEE_ERRORS = "The table of errors lists the first of each kind"
 COSTLY_TRACERS = ("nsys", "embedded")
 
 KEPT_UP = 0.97
@@ -25,9 +26,18 @@ BY_CHANCE = 2
 """So many more may be open at one moment than at another."""
 
 
-def load_findings(result: LoadResult) -> list[Finding]:
-    """Of the phases that count, and of the run."""
-    found = [one for phase in result.phases if not phase.is_warmup for one in _of_phase(phase, result)]
+def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) -> list[Finding]:
+    """Of the phases that count, and of the run.
+
+    Args:
+        never_overlapped: names of phases in which no two requests were in service at a time, though they waited.
+    """
+    found = [
+        one
+        for phase in result.phases
+        if not phase.is_warmup
+        for one in _of_phase(phase, result, is_alone=phase.name in never_overlapped)
+    ]
     return [*_of_run(result), *_over_the_limit(result), *found]
 
 
@@ -36,16 +46,26 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
         yield Finding(
             "load-cut-off",
             Severity.ERROR,
-            f"The load was cut off after {result.duration_s:.1f} s, for a process that sent it was killed or crashed; "
-            "at most the last second before that is missing.",
-            "stderr.log of the process, and the findings of the run, say how it ended",
+            f"The load was cut off after {result.duration_s:.1f} s: a process that sent it was killed or crashed. At "
+            "most its last second is missing.",
+            "See stderr.log of the process and the findings of the run",
         )
     if result.status == "stopped-by-errors":
         yield Finding(
             "load-stopped",
             Severity.ERROR,
             f"The load was stopped after {result.duration_s:.1f} s: {result.status_reason}.",
-            "The errors are listed by kind, each with the first one",
+            SEE_ERRORS,
+        )
+    warm = [phase for phase in result.phases if phase.is_warmup]
+    workers = max((phase.concurrency for phase in result.phases), default=0)
+    if warm and result.target.kind != "http" and sum(phase.arrivals for phase in warm) < workers:
+        yield Finding(
+            "load-warm-up-short",
+            Severity.NOTE,
+            f"The warm-up had {sum(phase.arrivals for phase in warm)} requests for {workers} workers, so the first "
+            "request of some of them counts.",
+            "Use a longer --warm-up",
         )
 
 
@@ -65,33 +85,39 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
     )
 
 
-def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
-    limited = _late(phase)
+def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iterator[Finding]:
+    limited = None if is_alone else _late(phase)
+    if is_alone:
+        yield Finding(
+            "load-never-overlaps",
+            Severity.WARNING,
+            f"{phase.name}: service never overlapped: no two requests were in service at a time, though others waited "
+            f"and {phase.concurrency} workers were there. The target blocks the event loop.",
+            "Run blocking calls of a coroutine in a thread (await asyncio.to_thread(…)), or use more processes (-np)",
+        )
     if limited is not None:
         yield Finding(
             GENERATOR_LIMITED,
             Severity.WARNING,
-            f"{phase.name}: {limited} of the latency is lateness: requests were sent after they were due, though a "
-            "worker was free.",
-            "A lower rate, fewer workers, a free CPU, more processes (-np); of a coroutine, calls that block the event "
-            "loop in a thread (asyncio.to_thread)",
+            f"{phase.name}: the generator was late: {limited} of the latency passed between the due moment and the "
+            "sending, though a worker was free.",
+            "Use a lower rate, fewer workers, a free CPU or more processes (-np)",
         )
     if phase.unanswered:
         yield Finding(
             "requests-unanswered",
             Severity.WARNING,
             f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when "
-            f"{'the phase and its grace period were over' if result.status == 'ok' else 'the run was ended'}, and "
-            f"{phase.never_sent} of them were never sent, for no worker was free; percentiles count them as slower "
-            "than all others.",
-            "A lower rate, more workers (--concurrency), or a longer --grace",
+            f"{'the grace period' if result.status == 'ok' else 'the run'} ended; {phase.never_sent} were never "
+            "sent because no worker was free. Percentiles count them as slower than all others.",
+            "Use a lower rate, more workers (--concurrency), or a longer --grace",
         )
     if phase.arrivals and not phase.ok:
         yield Finding(
             "requests-all-failed",
             Severity.ERROR,
-            f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
-            "The errors are listed by kind, each with the first one",
+            f"{phase.name}: none of {phase.arrivals} requests was answered without error: there is no latency.",
+            SEE_ERRORS,
         )
     if not keeps_up(phase, result) and result.status in ("ok", "interrupted"):
         yield _not_kept_up(phase, result, is_limited=limited is not None)
@@ -100,7 +126,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
 def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
     """Whether the target answered about as many requests as were asked for; of a closed loop always.
 
-    The last answers come after the phase, as long after it as a request takes, which is no queue: that grows.
+    The last answers come after the phase, as long after it as a request takes. That is not a queue: a queue grows.
     """
     asked, achieved = phase.asked_rate, phase.achieved_rate
     if not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked):
@@ -133,15 +159,15 @@ def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
     """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = ["a lower rate (80 % of that leaves a short queue)"]
+    hints = ["Use a lower rate (80 % of that leaves a short queue)"]
     if result.tracer in COSTLY_TRACERS:
-        hints.append(f"{result.tracer} traces it, which costs time: --tracer none shows what it does without")
+        hints.append(f"measure without {result.tracer}, which costs time (--tracer none)")
     most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"
     return Finding(
         "rate-not-achieved",
         Severity.WARNING,
-        f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests a second were answered{most}; "
-        "latencies are those of a queue that grows, and depend on how long the phase lasts.",
+        f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests per second were answered{most}. "
+        "The queue grew, so latencies depend on how long the phase lasted.",
         "; ".join(hints),
     )
 

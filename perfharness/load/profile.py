@@ -58,13 +58,13 @@ def parse_objective(value: Any) -> Any:
     is_wrong = len(limits) > 1 or None in limits or any(share >= 1 for share in shares)
     if is_wrong or not isinstance(seconds, float) or seconds <= 0 or not 0 < percentile < 100:
         raise ValueError(
-            f"{value!r} is no objective; give a latency, or a percentile and one, as 50ms or p95<=50ms, and what may "
-            "fail, as p99<=20ms,errors<=1%"
+            f"{value!r} is not an objective; write a latency (50ms), a percentile (p95<=50ms), or a limit of errors "
+            "too (p99<=20ms,errors<=1%)"
         )
     return Objective(latency_ms=seconds * 1000, percentile=percentile, max_error_rate=next(iter(shares), None))
 
 
-class _Settings(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
+class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
     """Keys are the fields' names, without the unit, with dashes or underscores."""
 
     @model_validator(mode="before")
@@ -83,7 +83,7 @@ def _spellings(key: Any) -> tuple[str, ...]:
     return with_dashes, with_dashes.removesuffix("-s")
 
 
-class MixEntry(_Settings):
+class MixEntry(Spelled):
     """One kind of request."""
 
     name: str
@@ -97,7 +97,7 @@ class MixEntry(_Settings):
     """How often, relative to the others."""
 
 
-class Phase(_Settings):
+class Phase(Spelled):
     """A part of the profile. With a rate it is an open loop, without one a closed loop."""
 
     name: str = ""
@@ -128,7 +128,7 @@ class Phase(_Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.times_file is not None and self.rate is not None:
-            raise ValueError("a times-file has the rate of its times; leave rate away")
+            raise ValueError("a times-file has its own rate; drop rate")
         if self.rate is None and (self.rate_to is not None or self.arrivals != "constant"):
             raise ValueError("arrivals and rate-to need a rate")
         if self.loop == "open" and self.concurrency is not None:
@@ -138,7 +138,7 @@ class Phase(_Settings):
         return self
 
 
-class Profile(_Settings):
+class Profile(Spelled):
     """What `perfharness stress` sends."""
 
     seed: int = Field(default=0, ge=0)
@@ -224,7 +224,7 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
         where = str(file)
         if of_phase or warmup_s is not None:
             names = ", ".join(sorted([*of_phase, *(["warmup_s"] if warmup_s is not None else [])]))
-            raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; leave one away")
+            raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; drop one")
     else:
         table = {}
         phases = _phases_of(of_phase)
@@ -244,11 +244,11 @@ def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [phase]
     rates = phase.pop("rates")
     if "rate" in phase:
-        raise UsageError("rate and rates contradict each other; leave one away")
+        raise UsageError("rate and rates contradict each other; drop one")
     try:
         numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
     except (TypeError, ValueError):
-        raise UsageError(f"rates {rates}: must be requests a second, as 10,20,40") from None
+        raise UsageError(f"rates {rates}: must be requests per second, as 10,20,40") from None
     return [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
 
 
@@ -259,14 +259,15 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
     except ValidationError as error:
         problems = error.errors()  # of a list with a bad entry also that it is too short
         own = [problem for problem in problems if problem["type"] != "too_short"] or problems
-        raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in own)) from None
+        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in own)) from None
 
 
 KINDS = {"model_type": "a table", "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list"}
 """What a value has to be, by the type of pydantic's error; its own sentence names classes."""
 
 
-def _sentence(problem: Any) -> str:
+def sentence_of(problem: Any) -> str:
+    """A problem that pydantic found, for the user."""
     place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"the setting {place} does not exist; docs/guides/load.md lists them"

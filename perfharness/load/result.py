@@ -1,25 +1,32 @@
-"""The windows of all processes -> `LoadResult`."""
+"""The rows and lines of all processes -> `LoadResult`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
-from perfharness.load.findings import GENERATOR_LIMITED, load_findings
-from perfharness.load.histogram import Histogram
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfharness.analysis.load.latency import NEVER_NS as SLOWEST_NS
+from perfharness.analysis.load.latency import load_times, percentile_of
+from perfharness.load.findings import load_findings
 from perfharness.load.profile import Profile
-from perfharness.load.request import TIMEOUT
+from perfharness.load.record import NEVER_NS
+from perfharness.load.request import TIMEOUT, UNANSWERED
+from perfharness.model.columns import Int64
+from perfharness.model.findings import Finding
 from perfharness.model.load import (
-    LEAST_BEYOND,
-    PERCENTILES,
     TIMES,
     TOKEN_TIMES,
     ErrorKind,
     FirstError,
-    LoadFigure,
     LoadResult,
     LoadTimes,
     LoadWindow,
@@ -29,65 +36,141 @@ from perfharness.model.load import (
 )
 
 Line = dict[str, Any]
-NO_GAPS = "no answer had two tokens"
-NOT_KNOWN = "when service began is known to the target only"
-NOT_ANSWERED = "no request was answered without error"
-NOT_SENT = "no request was sent"
+NO_VALUES = {
+    "latency": "no request was answered without error",
+    "queueing": "when service began is known to the target only",
+    "service": "when service began is known to the target only",
+    "lateness": "no request was sent",
+    "first_token": "no answer had a token",
+    "between_tokens": "no answer had two tokens",
+}
+BEGIN_AND_END = {
+    "latency": ("intended_ns", "done_ns"),
+    "queueing": ("intended_ns", "begun_ns"),
+    "service": ("begun_ns", "done_ns"),
+    "first_token": ("intended_ns", "first_token_ns"),
+}
+WAS_KILLED = "a process was killed, so its open requests are not known"
 WORST: tuple[Status, ...] = ("killed", "stopped-by-errors", "interrupted", "ok")
 
 
-@dataclass
-class _Sum:
-    """Windows added up."""
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a phase as columns; a moment that is not known is `NEVER_NS`.
 
-    lines: list[Line] = field(default_factory=list)
-    times: dict[str, Histogram] = field(default_factory=lambda: {name: Histogram() for name in TIMES})
-    """`TIMES`, and those of `TOKEN_TIMES` that there are."""
+    Args:
+        missing: how many were open when a process was killed, and when that was.
+    """
 
-    errors: Counter[str] = field(default_factory=Counter)
+    table: pa.Table
+    missing: tuple[int, int] = (0, 0)
 
-    def add(self, line: Line) -> None:
-        self.lines.append(line)
-        self.errors.update(line["errors"])
-        for name in (*TIMES, *TOKEN_TIMES):
-            if name in line:
-                self.times.setdefault(name, Histogram()).merge(Histogram.of_json(line[name]))
+    def __getitem__(self, name: str) -> Int64:
+        """A column of numbers."""
+        column: Int64 = self.table[name].fill_null(NEVER_NS).to_numpy().astype(np.int64)
+        return column
 
-    def total(self, name: str) -> int:
-        return sum(line.get(name) or 0 for line in self.lines)
+    @cached_property
+    def error(self) -> npt.NDArray[Any]:
+        """The kind of error of each; empty: none."""
+        return np.asarray(self.table["error"].fill_null("").to_numpy(zero_copy_only=False), object)
+
+    @cached_property
+    def is_well(self) -> npt.NDArray[np.bool_]:
+        """Whether each was answered without error."""
+        return np.asarray(self.error == "", bool)
+
+    @cached_property
+    def is_slower(self) -> npt.NDArray[np.bool_]:
+        """Whether each had no answer in time."""
+        return np.asarray((self.error == UNANSWERED) | (self.error == TIMEOUT), bool)
+
+    @cached_property
+    def ended_ns(self) -> Int64:
+        """When each was answered; of those that were given up, after all others."""
+        done: Int64 = np.where(self["done_ns"] == NEVER_NS, SLOWEST_NS, self["done_ns"])
+        return done
+
+    def values(self, name: str) -> tuple[Int64, Int64, Int64]:
+        """One kind of time: which rows have it, when each was due, and the values.
+
+        Rows without an answer in time are slower than all others; those that were open at a kill follow as row -1.
+        """
+        intended, well = self["intended_ns"], self.is_well
+        if name == "lateness":
+            known = (self["sent_ns"] != NEVER_NS) & (self.error != UNANSWERED)
+            late = self["sent_ns"] - np.maximum(intended, self["ready_ns"])
+            return np.flatnonzero(known), intended[known], late[known]
+        begin, end = (self[moment] for moment in BEGIN_AND_END[name])
+        known = well & (begin != NEVER_NS) & (end != NEVER_NS)
+        values = np.where(known, end - begin, SLOWEST_NS)
+        if name not in ("latency", "queueing") or (name == "queueing" and not known.any() and well.any()):
+            rows = np.flatnonzero(known)
+            return rows, intended[rows], values[rows]
+        rows = np.flatnonzero(known | self.is_slower)
+        count, at_ns = self.missing
+        return (
+            np.concatenate([rows, np.full(count, -1)]),
+            np.concatenate([intended[rows], np.full(count, at_ns)]),
+            np.concatenate([values[rows], np.full(count, SLOWEST_NS)]),
+        )
+
+    def times(self, name: str) -> LoadTimes:
+        """The statistics of one kind of time."""
+        if name != "between_tokens":
+            return load_times(*self.values(name)[1:], NO_VALUES[name])
+        gaps = self.table.filter(pa.array(self.is_well))["token_gaps_ns"].combine_chunks()
+        at = self["intended_ns"][self.is_well][pc.list_parent_indices(gaps).to_numpy()]
+        return load_times(at, pc.list_flatten(gaps).to_numpy(zero_copy_only=False).astype(np.int64), NO_VALUES[name])
 
 
-def slower_in(line: Line) -> int:
-    """Requests of a window that had no answer in time, which took longer than all that were answered."""
-    return int(line["unanswered"] + line["errors"].get(TIMEOUT, 0))
+def of_phase(table: pa.Table, name: str, missing: tuple[int, int] = (0, 0)) -> Requests:
+    """The requests of the phase of that name."""
+    return Requests(table.filter(pc.equal(table["phase"], name)), missing)
 
 
 def load_result(
-    target: TargetRecord, profile: Profile, processes: Sequence[Sequence[Line]], tracer: str | None = None
+    target: TargetRecord,
+    profile: Profile,
+    processes: Mapping[str, Sequence[Line]],
+    tables: Sequence[pa.Table],
+    tracer: str | None = None,
+    findings: Sequence[Finding] = (),
 ) -> LoadResult:
-    """The result of the lines of each process's file; a process without a line had no window."""
-    runs = [lines[0] for lines in processes if lines]
-    origin_ns = min((run["start_ns"] for run in runs), default=0)
-    windows = [line for lines in processes for line in lines if line["kind"] == "window"]
-    begun = [line for lines in processes for line in lines if line["kind"] == "phase"]
-    ends = [next((line for line in lines if line["kind"] == "end"), None) for lines in processes]
+    """The result of the lines and rows of each process; a process without a line had no window.
+
+    Args:
+        processes: lines by folder, and `tables` the rows in the same order.
+        findings: what else is known of it.
+    """
+    lines = [line for found in processes.values() for line in found]
+    of_kind = {
+        kind: [line for line in lines if line["kind"] == kind] for kind in ("run", "phase", "window", "phase-end")
+    }
+    ends = [next((line for line in found if line["kind"] == "end"), None) for found in processes.values()]
     statuses: list[Status] = [end["status"] if end else "killed" for end in ends]
-    phases = [
-        _phase_result(
-            profile,
-            index,
-            begins,
-            [one for one in windows if one["phase"] == index],
-            origin_ns,
-            is_killed="killed" in statuses,
-            ends=[
-                line for lines in processes for line in lines if line["kind"] == "phase-end" and line["index"] == index
-            ],
+    origin_ns = min((run["start_ns"] for run in of_kind["run"]), default=0)
+    is_killed = "killed" in statuses
+    phases, windows, table = [], list[LoadWindow](), pa.concat_tables(tables)
+    levels_reason, alone = (WAS_KILLED if is_killed else None), list[str]()
+    for index in range(len(profile.phases)):
+        begins, own, stops = (
+            [line for line in of_kind[kind] if line[key] == index]
+            for kind, key in (("phase", "index"), ("window", "phase"), ("phase-end", "index"))
         )
-        for index in range(len(profile.phases))
-        if (begins := [line for line in begun if line["index"] == index])
-    ]
-    last_ns = max((line["end_ns"] for line in windows), default=origin_ns)
+        if not begins:
+            continue
+        last_ns = max((line["end_ns"] for line in own), default=begins[0]["start_ns"])
+        name, arrivals = profile.phases[index].name, sum(line["arrivals"] for line in own)
+        requests = of_phase(table, name)
+        if is_killed:
+            requests = of_phase(table, name, (max(arrivals - requests.table.num_rows, 0), last_ns))
+        phases.append(_phase_result(profile, index, requests, begins, own, stops, origin_ns))
+        windows += _windows(name, own, requests, origin_ns, len(windows), knows_open=not is_killed)
+        if requests.table.num_rows and not (requests["begun_ns"] != NEVER_NS).any():
+            levels_reason = levels_reason or NO_VALUES["queueing"]
+        if _is_never_overlapped([of_phase(one, name) for one in tables], begins):
+            alone.append(name)
     result = LoadResult(
         target=target,
         profile=profile.to_json(),
@@ -95,145 +178,170 @@ def load_result(
         status_reason=next((end["reason"] for end in ends if end and end["reason"]), None),
         objective=profile.objective,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        duration_s=(last_ns - origin_ns) / 1e9,
+        duration_s=(max((line["end_ns"] for line in of_kind["window"]), default=origin_ns) - origin_ns) / 1e9,
         phases=phases,
-        windows=_windows(profile, windows, origin_ns),
-        errors=_errors(windows),
+        windows=windows,
+        levels_reason=levels_reason,
+        errors=_errors(table, origin_ns),
         tracer=tracer,
-        requests_kept=next((end["requests_kept"] for end in ends if end and end.get("requests_kept")), None),
     )
-    findings = load_findings(result)
-    return result.model_copy(
-        update={
-            "generator_limited": any(finding.code == GENERATOR_LIMITED for finding in findings),
-            "findings": findings,
-        }
-    )
+    found = [*load_findings(result, alone), *findings]
+    limited = any(finding.code == "generator-limited" for finding in found)
+    return result.model_copy(update={"generator_limited": limited, "findings": found})
 
 
 def _phase_result(
     profile: Profile,
     index: int,
+    requests: Requests,
     begins: Sequence[Line],
     windows: Sequence[Line],
+    ends: Sequence[Line],
     origin_ns: int,
-    *,
-    is_killed: bool,
-    ends: Sequence[Line] = (),
 ) -> PhaseResult:
-    phase, added = profile.phases[index], _Sum()
-    for line in windows:
-        added.add(line)
+    phase = profile.phases[index]
     start_ns, planned_ns = min(line["start_ns"] for line in begins), max(line["end_ns"] for line in begins)
     covered_ns = max((line["end_ns"] for line in windows), default=start_ns)
     end_ns = min(planned_ns, covered_ns)  # of a run that was cut off, as far as it came
-    stops = [int(line["stopped_ns"]) for line in ends if line.get("stopped_ns") is not None]
+    stops = [int(line["stopped_ns"]) for line in ends if line["stopped_ns"] is not None]
     if stops and len(stops) == len(ends):  # then nothing more was sent, and what was on its way was awaited
         end_ns = min(end_ns, max(start_ns, *stops))
     duration_s = (end_ns - start_ns) / 1e9
-    last_ns = max((line["last_done_ns"] or 0 for line in windows), default=0)
-    served_s = (max(last_ns, end_ns) - start_ns) / 1e9
-    errors = dict(added.errors)
-    open_ended = added.total("arrivals") - added.total("completed") - added.total("unanswered") if is_killed else 0
-    slower = sum(map(slower_in, added.lines)) + max(open_ended, 0)
-    tokens = added.total("tokens") if any("tokens" in line for line in added.lines) else None
-    within = None if profile.objective is None else added.total("within_objective")
-
-    knows_begin = bool(added.times["queueing"].count) or not added.times["latency"].count
+    served_s = (max(int(requests["done_ns"].max(initial=0)), end_ns) - start_ns) / 1e9
+    well, errors = requests.is_well, Counter(requests.error[requests.error != ""].tolist())
+    completed = len(well) - errors[UNANSWERED]
+    arrivals = sum(line["arrivals"] for line in windows)
+    counted = requests.table.filter(pa.array(well))["tokens"]
+    tokens = pc.sum(counted).as_py()
+    within = None
+    if profile.objective is not None:
+        _, _, latency = requests.values("latency")
+        within = int((latency <= round(profile.objective.latency_ms * 1e6)).sum())
+    items = int(requests["items"][well].sum())
 
     def per_second(count: float | None, seconds: float) -> float | None:
         return count / seconds if count is not None and seconds > 0 else None
 
+    streamed = TOKEN_TIMES if (requests["first_token_ns"] != NEVER_NS).any() else ()
     return PhaseResult(
         name=phase.name,
         loop=phase.loop,
         is_warmup=phase.warmup,
-        asked_rate=per_second(added.total("arrivals"), duration_s) if phase.loop == "open" else None,
-        achieved_rate=per_second(added.total("completed"), served_s),
+        asked_rate=per_second(arrivals, duration_s) if phase.loop == "open" else None,
+        achieved_rate=per_second(completed, served_s),
         concurrency=sum(line["concurrency"] for line in begins),
         start_s=(start_ns - origin_ns) / 1e9,
         duration_s=duration_s,
-        arrivals=added.total("arrivals"),
-        sent=added.total("sent"),
-        completed=added.total("completed"),
-        ok=added.total("ok"),
-        items=added.total("items"),
-        items_per_second=per_second(added.total("items"), served_s),
+        arrivals=arrivals,
+        sent=int((requests["sent_ns"] != NEVER_NS).sum()),
+        completed=completed,
+        ok=int(well.sum()),
+        items=items,
+        items_per_second=per_second(items, served_s),
         goodput=per_second(within, served_s),
         within_objective=within,
-        latency=times_of(added.times["latency"], slower, NOT_ANSWERED),
-        queueing=times_of(added.times["queueing"], slower if knows_begin else 0),
-        service=times_of(added.times["service"]),
-        lateness=times_of(added.times["lateness"], reason=NOT_SENT),
-        **{name: times_of(added.times[name], reason=NO_GAPS) for name in TOKEN_TIMES if name in added.times},
+        **{name: requests.times(name) for name in (*TIMES, *streamed)},
         tokens=tokens,
         tokens_per_second=per_second(tokens, served_s),
-        errors=errors,
+        errors=dict(errors),
     )
 
 
-def times_of(histogram: Histogram, slower: int = 0, reason: str = NOT_KNOWN) -> LoadTimes:
-    """Mean, percentiles and maximum of a histogram, and of further requests that took longer than all in it."""
-    count = histogram.count
-    total = count + slower
-    why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) had no answer in time"
-    if not count:
-        return LoadTimes(reason=why if slower else reason, slower=slower)
-    exact = {"mean": histogram.sum_ns / count / 1e6, "max": histogram.max_ns / 1e6}
-    figures = {name: LoadFigure(reason=why) if slower else LoadFigure(value=exact[name]) for name in exact}
-    figures |= {name: percentile_of(histogram, percent, total, why) for name, percent in PERCENTILES.items()}
-    return LoadTimes.model_validate({**figures, "count": count, "slower": slower, "histogram": histogram.encode()})
+def _windows(
+    phase: str, lines: Sequence[Line], requests: Requests, origin_ns: int, first: int, *, knows_open: bool
+) -> list[LoadWindow]:
+    """The seconds of a phase: the n-th of all processes together."""
+    grouped: dict[int, list[Line]] = {}
+    for line in lines:
+        grouped.setdefault(line["index"], []).append(line)
+    groups = [grouped[index] for index in sorted(grouped)]
+    starts = np.array([min(line["start_ns"] for line in group) for group in groups], np.int64)
+    stops = np.array([max(line["end_ns"] for line in group) for group in groups], np.int64)
+    rows, _, values = requests.values("latency")
+    ended = np.where(rows < 0, SLOWEST_NS, requests.ended_ns[rows])
+    place = np.maximum(np.searchsorted(starts, ended, side="right") - 1, 0)
+    in_flight, queue = _levels(requests, starts, stops) if knows_open and groups else (None, None)
+    found = []
+    for number, group in enumerate(groups):
+        memory = [line["rss_bytes"] for line in group]
+        ordered = np.sort(values[place == number])
+        p50, p99 = (percentile_of(ordered, percent) for percent in (50, 99))
+        counts = {name: sum(line[name] for line in group) for name in ("arrivals", "completed", "ok", "items")}
+        window = LoadWindow(
+            index=first + number,
+            phase=phase,
+            start_s=(int(starts[number]) - origin_ns) / 1e9,
+            end_s=(int(stops[number]) - origin_ns) / 1e9,
+            **counts,
+            errors=dict(sum((Counter(line["errors"]) for line in group), Counter())),
+            in_flight_max=None if in_flight is None else int(in_flight[number]),
+            queue_max=None if queue is None else int(queue[number]),
+            rss_mb=None if None in memory else sum(memory) / 1e6,
+            p50_ms=None if isinstance(p50, str) else p50,
+            p99_ms=None if isinstance(p99, str) else p99,
+        )
+        found.append(window)
+    return found
 
 
-def percentile_of(histogram: Histogram, percent: float, total: int, why: str) -> LoadFigure:
-    """Of `total` values, of which those that the histogram does not hold are above all others."""
-    rank = max(1, -(-total * round(percent * 10) // 1000))
-    if percent > 50 and total - rank < LEAST_BEYOND:
-        return LoadFigure(reason=f"fewer than {LEAST_BEYOND} of {total} values are beyond it")
-    if rank > histogram.count:
-        return LoadFigure(reason=why)
-    return LoadFigure(value=histogram.value_at_rank(rank) / 1e6)
+def _levels(requests: Requests, starts_ns: Int64, stops_ns: Int64) -> tuple[Int64, Int64 | None]:
+    """By window the most requests in flight, and in the queue, at a time; None where nobody knows."""
+    intended, begun, sent = requests["intended_ns"], requests["begun_ns"], requests["sent_ns"]
+    done = np.minimum(requests.ended_ns, stops_ns[-1])
+    in_flight = _most_at_a_time(intended, done, starts_ns, stops_ns)
+    if len(begun) and not (begun != NEVER_NS).any():
+        return in_flight, None
+    served = np.where(begun != NEVER_NS, begun, np.where(sent != NEVER_NS, sent, done))
+    return in_flight, _most_at_a_time(intended, np.maximum(served, intended), starts_ns, stops_ns)
 
 
-def _windows(profile: Profile, windows: Sequence[Line], origin_ns: int) -> list[LoadWindow]:
-    """Those of all processes together: the n-th of each phase."""
-    grouped: dict[tuple[int, int], _Sum] = {}
-    for line in sorted(windows, key=lambda one: (one["phase"], one["index"])):
-        grouped.setdefault((line["phase"], line["index"]), _Sum()).add(line)
-    return [_window(number, profile, added, origin_ns) for number, added in enumerate(grouped.values())]
+def _most_at_a_time(begin_ns: Int64, end_ns: Int64, starts_ns: Int64, stops_ns: Int64) -> Int64:
+    """The most requests that had begun and not ended, in each window.
+
+    Args:
+        begin_ns, end_ns: of each request; one that ends as another begins is gone by then.
+        starts_ns, stops_ns: of each window; what begins as a window stops is not part of it.
+    """
+    moments = np.concatenate([begin_ns, end_ns])
+    steps = np.concatenate([np.ones(len(begin_ns), np.int64), -np.ones(len(end_ns), np.int64)])
+    order = np.lexsort((steps, moments))
+    moments, level = moments[order], np.concatenate([[0], np.cumsum(steps[order])])
+    firsts, lasts = np.searchsorted(moments, starts_ns), np.searchsorted(moments, stops_ns)
+    found = [int(level[first : last + 1].max()) for first, last in zip(firsts, lasts, strict=True)]
+    return np.array(found, np.int64)
 
 
-def _window(number: int, profile: Profile, added: _Sum, origin_ns: int) -> LoadWindow:
-    lines = added.lines
-    times = times_of(added.times["latency"], sum(map(slower_in, lines)))
-    memory = [line["rss_bytes"] for line in lines]
-    return LoadWindow(
-        index=number,
-        phase=profile.phases[lines[0]["phase"]].name,
-        start_s=(min(line["start_ns"] for line in lines) - origin_ns) / 1e9,
-        end_s=(max(line["end_ns"] for line in lines) - origin_ns) / 1e9,
-        arrivals=added.total("arrivals"),
-        completed=added.total("completed"),
-        ok=added.total("ok"),
-        items=added.total("items"),
-        errors=dict(added.errors),
-        in_flight_max=lines[0]["in_flight_max"] if len(lines) == 1 else None,
-        rss_mb=None if None in memory else sum(memory) / 1e6,
-        p50_ms=times.p50.value,
-        p99_ms=times.p99.value,
-    )
+LEAST_ALONE = 20
+"""So many requests must have waited: with fewer, service that never overlaps may be chance."""
 
 
-def _errors(windows: Sequence[Line]) -> list[ErrorKind]:
-    """By kind, the most frequent first."""
-    counts: Counter[str] = Counter()
-    firsts: dict[str, Mapping[str, Any]] = {}
-    for line in windows:
-        counts.update(line["errors"])
-        for one in line["first"]:
-            if one["kind"] not in firsts or one["at_s"] < firsts[one["kind"]]["at_s"]:
-                firsts[one["kind"]] = one
-    return [
-        ErrorKind(kind=kind, count=count, first=FirstError.model_validate(firsts[kind]) if kind in firsts else None)
-        for kind, count in counts.most_common()
-    ]
+def _is_never_overlapped(processes: Sequence[Requests], begins: Sequence[Line]) -> bool:
+    """Whether requests waited though workers were free, and no two were ever in service in one process: a coroutine
+    that never awaits.
+    """
+    waited = 0
+    for requests in processes:
+        known = requests.is_well & (requests["begun_ns"] != NEVER_NS)
+        order = np.argsort(requests["begun_ns"][known], kind="stable")
+        begun, done, due = (
+            column[known][order] for column in (requests["begun_ns"], requests["done_ns"], requests["intended_ns"])
+        )
+        before = np.maximum.accumulate(done)[:-1]
+        if (begun[1:] < before).any():
+            return False
+        waited += int((due[1:] < before).sum())
+    return waited >= LEAST_ALONE and min(line["concurrency"] for line in begins) > 1
+
+
+def _errors(table: pa.Table, origin_ns: int) -> list[ErrorKind]:
+    """By kind, the most frequent first; each with its first request."""
+    rows = Requests(table.filter(pc.is_valid(table["error"])))
+    at_ns = np.where(rows["done_ns"] == NEVER_NS, rows["intended_ns"], rows["done_ns"])
+    messages, ids = rows.table["message"].to_pylist(), rows.table["id"].to_pylist()
+    found = []
+    for kind, count in Counter(rows.error.tolist()).most_common():
+        own = np.flatnonzero(rows.error == kind)
+        place = next((one for one in own[np.argsort(at_ns[own])] if messages[one] is not None), own[0])
+        first = FirstError(request=ids[place], at_s=(int(at_ns[place]) - origin_ns) / 1e9, message=messages[place])
+        found.append(ErrorKind(kind=kind, count=count, first=first))
+    return found

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.arrivals import check_arrivals
-from perfharness.load.histogram import require_load
-from perfharness.load.inputs import Inputs
+from perfharness.load.callables import Inputs, check_callable
+from perfharness.load.http_settings import HttpSettings, check_http, http_settings, is_url
 from perfharness.load.judge import judge_load
+from perfharness.load.models import ModelSpec, check_model
 from perfharness.load.profile import LAUNCH_SETTINGS, Profile, profile_of
+from perfharness.load.record import read_lines, read_rows
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, load_of
-from perfharness.load.targets.backend import ModelSpec, check_model
-from perfharness.load.targets.callable import check_callable
-from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
-from perfharness.load.traced import with_service
-from perfharness.load.windows import read_lines
+from perfharness.load.traced import begun_in, with_begun
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
-from perfharness.model.load import WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.load import REQUESTS_NAME, STREAM_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.notebook import notebook_html
 from perfharness.runs.comparison.load_tests import of_no_concern
@@ -47,7 +47,7 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
     """How a model is run, where a backend (`NAME`, or `NAME/MODE`) is given. Raises `UsageError`."""
     if name is None:
         if settings:
-            raise UsageError(f"{', '.join(settings)}: of a model, and so only with a backend")
+            raise UsageError(f"{', '.join(settings)} need a model: add a backend")
         return None
     made, mode = backend_and_mode(name)
     try:
@@ -64,11 +64,6 @@ class StressPlan:
     launch: LaunchPlan
     serves: bool = False
     """Whether what is launched is the server, and the load comes from a process of its own."""
-
-    @property
-    def started(self) -> list[str] | None:
-        """The command of that server."""
-        return [self.launch.options.script, *self.launch.options.script_arguments] if self.serves else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,6 +97,8 @@ def stress(
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
     observe: Observe = unobserved,
+    *,
+    command: Sequence[str] | None = None,
     **settings: Any,
 ) -> StressResult:
     """Put a target under load and measure it.
@@ -113,6 +110,7 @@ def stress(
         start: of a URL: the command of its server, which is launched and traced.
         request: of a URL: what is sent and expected, fields of `HttpSettings`.
         observe: opens an observer of the launch.
+        command: the command line, for the manifest.
         settings: of a model (`backend`, `device`, `precision`, `shapes`), of the load (`rate`, `arrivals`,
             `duration_s`, `concurrency`, …) and of the launch (`num_processes`, `output_dir`, …).
 
@@ -124,10 +122,12 @@ def stress(
     model = model_spec(settings.pop("backend", None), {name: settings.pop(name) for name in MODEL if name in settings})
     file = None if profile is None else Path(profile)
     http = http_settings(target, file, request) if is_url(target) else None
+    if http is None and request:
+        raise UsageError(f"{', '.join(request)} need a URL; a function returns an Answer with an error")
     load = profile_of(settings, file)
     plan = plan_stress(target, load, launch, model, start=start, http=http)
     with observe(plan.launch) as observer:
-        return run_stress(plan, ["perfharness", "stress", target], observer)
+        return _run(plan, command or ["perfharness", "stress", target], observer)
 
 
 def plan_stress(
@@ -149,18 +149,18 @@ def plan_stress(
     Raises:
         UsageError: a setting is wrong, or contradicts another.
     """
-    require_load("perfharness stress")
     check_arrivals(profile)
     if "://" in target and http is None:
         raise UsageError(f"{target}: only http:// and https:// are targets; put a proxy in front of anything else")
     if http is None and start is not None:
-        raise UsageError(f"--start {start!r} starts a server, so TARGET has to be its URL, not {target}")
+        raise UsageError(f"--start {start!r} starts a server: TARGET must be its URL, not {target}")
     if http is not None:
         if model is not None:
-            raise UsageError(f"{target} is a URL, so no backend runs it; leave --backend away")
-        check_http(http)
+            raise UsageError(f"{target} is a URL; drop --backend")
         inputs = {entry.name: entry.input for entry in profile.mix if entry.input is not None}
-        spec = WorkerSpec(kind="http", target=target, profile=_with_connections(profile), http=http.with_inputs(inputs))
+        http = http.model_copy(update={"inputs": inputs})
+        check_http(http)
+        spec = WorkerSpec(kind="http", target=target, profile=_with_connections(profile), http=http)
     elif model is not None:
         check_model(target, model, profile)
         spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
@@ -169,7 +169,7 @@ def plan_stress(
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
         raise UsageError(
-            f"{target} is no target; give `module:function`, `file.py:function`, --backend with a model, or a URL"
+            f"{target} is not a target; use module:function, file.py:function, a URL, or a model with --backend"
         )
     if http is None:
         Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
@@ -202,15 +202,16 @@ def _with_connections(profile: Profile) -> Profile:
     return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
-def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
-    """Run a plan, and write `load.json` into its run folder. Raises `LaunchError`."""
+def _run(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
         folders = [spec.folder for spec in plan.launch.processes]
         kind = run.manifest.tracer.kind
         tracer = None if kind == "none" or (plan.spec.kind == "http" and not plan.serves) else kind
-        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves, started=plan.started, tracer=tracer))
+        options = plan.launch.options
+        started = [options.script, *options.script_arguments] if plan.serves else None
+        found.append(read_load(run.folder, plan.spec, folders, started=started, tracer=tracer))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
@@ -230,26 +231,25 @@ def read_load(
     spec: WorkerSpec,
     processes: Sequence[str],
     *,
-    serves: bool = False,
     started: Sequence[str] | None = None,
     tracer: str | None = None,
 ) -> LoadResult:
-    """The result of the files of windows in a run folder.
+    """The result of the files in a run folder; `requests.parquet` of each process takes the place of its stream.
 
     Args:
-        serves: the process is a traced server; its trace says when the service of each request began.
-        started: the command of that server.
+        started: the command of the process where that is a traced server, whose trace says when the service of each
+            request began.
         tracer: of the process of the target; None: nothing traced it.
 
     Raises `LaunchError` where no process sent anything.
     """
-    files = [folder / process / WINDOWS_NAME for process in processes]
-    lines = [read_lines(file) if file.is_file() else [] for file in files]
-    if not any(lines):
-        logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
+    files = {process: folder / process / WINDOWS_NAME for process in processes}
+    lines = {process: read_lines(file) if file.is_file() else [] for process, file in files.items()}
+    if not any(lines.values()):
+        logs = [folder / processes[0] / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else ""
-        raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
+        raise LaunchError(f"{spec.target} was not put under load: its process ended before{said}")
     target = TargetRecord(
         kind=spec.kind,
         name=spec.target,
@@ -258,7 +258,11 @@ def read_load(
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )
-    result = load_result(target, spec.profile, lines, tracer)
-    if serves:
-        result = with_service(result, folder, processes[0])
-    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))
+    tables, findings = [read_rows(folder / process) for process in processes], list[Finding]()
+    if started is not None:
+        tables[0], findings = with_begun(tables[0], *begun_in(folder))
+    for process, table in zip(processes, tables, strict=True):
+        pq.write_table(table, folder / process / REQUESTS_NAME, compression="zstd")
+        (folder / process / STREAM_NAME).unlink(missing_ok=True)
+    result = load_result(target, spec.profile, lines, tables, tracer, findings)
+    return judge_load(result, folder, lines, pa.concat_tables(tables))

@@ -11,23 +11,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import psutil
-
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.load.generator.errors import ErrorWatch
-from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import workers_for
-from perfharness.load.inputs import Inputs
+from perfharness.load.callables import Inputs, callable_targets
+from perfharness.load.generator import LoadRun
+from perfharness.load.http_settings import HttpSettings
+from perfharness.load.models import ModelSpec, backend_targets
 from perfharness.load.profile import Profile
+from perfharness.load.record import LoadLog, memory_bytes_below, own_memory_bytes
 from perfharness.load.request import MakeTarget
-from perfharness.load.requests import RequestTable
-from perfharness.load.targets.backend import ModelSpec, backend_targets
-from perfharness.load.targets.callable import callable_targets
-from perfharness.load.targets.http.settings import HttpSettings
-from perfharness.load.windows import WindowLog, memory_bytes_below, own_memory_bytes
+from perfharness.load.workers import workers_for
 from perfharness.model import environment
 from perfharness.model.base import Settings
 from perfharness.model.load import TargetKind
@@ -38,7 +33,7 @@ RECORDER = "load"
 
 
 class WorkerSpec(Settings):
-    """What a worker is told."""
+    """What a worker process does."""
 
     kind: TargetKind
     target: str
@@ -61,15 +56,11 @@ def main(arguments: list[str]) -> int:
     recorder = PerfRecorder(RECORDER, args={"target": spec.target})
     try:
         run_worker(spec, folder, recorder, server)
-    except UsageError as error:
-        print(f"perfharness: {error}", file=sys.stderr)
-        return 2
     except PerfHarnessError as error:
         print(f"perfharness: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        what = "interrupted" if server is None or is_running(server) else "the server ended"
-        print(f"perfharness: {what} before the load began", file=sys.stderr)
+        print("perfharness: interrupted, or the server ended, before the load began", file=sys.stderr)
         return 1
     sys.stdout.flush()
     return 0
@@ -84,21 +75,17 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     profile = spec.profile
-    table = RequestTable(seed=profile.seed, folder=folder)
-    objective = profile.objective
-    objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
-    process, processes = _place()
+    process = int(os.environ.get(environment.PROCESS_INDEX, "0"))
+    processes = int(os.environ.get(environment.NUM_PROCESSES, "1"))
     workers.open()
-    log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
-    is_alone = spec.http is not None
-    watch = ErrorWatch.of(profile)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, watch)
+    is_elsewhere = spec.http is not None
+    log = LoadLog(folder, partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=is_elsewhere)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()
-    table.write(folder)
-    log.close(run.status, run.reason, requests_kept=table.kept)
+    log.close(run.status, run.reason)
     try:
         workers.close()
     finally:
@@ -112,42 +99,22 @@ def _interrupt_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process has not ended; one that nobody has waited for has."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def memory_of_target(spec: WorkerSpec, server: int | None) -> Callable[[], int | None]:
-    """Reads the memory of the process that holds the target; that of a server elsewhere is not known."""
-    if spec.http is None:
-        return own_memory_bytes
-    return lambda: None if server is None else memory_bytes_below(server)
-
-
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
     """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` where a server does not answer."""
     if spec.http is not None:
-        from perfharness.load.targets.http.target import http_targets  # aiohttp is of no use to other targets
+        from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
 
-        inputs: dict[str | None, int] = {entry.name: entry.items for entry in spec.profile.mix}
-        return http_targets(spec.http, inputs or {None: 1}, is_started=is_started)
+        inputs: list[str | None] = [entry.name for entry in spec.profile.mix]
+        return http_targets(spec.http, inputs or [None], is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)
 
 
-def _place() -> tuple[int, int]:
-    """The index of this process, and how many there are."""
-    return int(os.environ.get(environment.PROCESS_INDEX, "0")), int(os.environ.get(environment.NUM_PROCESSES, "1"))
-
-
 def _wait_for_others() -> None:
     """All processes of the launch start their clocks together; so the first request does not wait for them."""
-    if (gate := barrier.active()) is not None:
-        gate.wait(RECORDER)
+    if (others := barrier.active()) is not None:
+        others.wait(RECORDER)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from perfharness.model.findings import Finding
 
 WINDOWS_NAME = "load_windows.jsonl"
 REQUESTS_NAME = "requests.parquet"
+STREAM_NAME = "requests.arrow"  # the same while the load goes on
 LOAD_VERSION = 1
 
 Loop = Literal["open", "closed"]
@@ -63,7 +64,6 @@ class LoadTimes(Record):
     p99_9: LoadFigure = LoadFigure()
     max: LoadFigure = LoadFigure()
     reason: str | None = None
-    histogram: str | None = None  # HDR histogram of the values in ns, 3 digits, V2 encoding
 
 
 class Objective(Record):
@@ -255,7 +255,6 @@ class LoadResult(Record):
     tracer: str | None = None  # of the target's process, whose cost is in its times; null: not traced
     generator_limited: bool = False  # the generator, not the target, explains the latency
     sustained: Sustained | None = None  # over the longest phase that counts; null: shorter than 30 s
-    requests_kept: str | None = None  # which requests `requests.parquet` has; null: all
     findings: list[Finding] = Field(default_factory=list)
 
     def in_warmup(self, kind: str) -> int:

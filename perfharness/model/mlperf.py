@@ -14,7 +14,6 @@ MLPERF_VERSION = 1
 LOGS = "mlperf"  # folder of LoadGen's logs in that of the process
 SUT_NAME = "sut.json"
 SUMMARY_LOG, DETAIL_LOG = "mlperf_log_summary.txt", "mlperf_log_detail.txt"
-TRACE_LOG = "mlperf_log_trace.json"
 
 Status = Literal["ok", "interrupted", "failed"]
 Validity = Literal["VALID", "INVALID"]
@@ -30,10 +29,11 @@ class SutRecord(Record):
     versions: dict[str, str] = Field(default_factory=dict)  # of the backend's libraries
     backend_settings: dict[str, str] = Field(default_factory=dict)
     batch_sizes: list[int] = Field(default_factory=list)  # each with a session
-    warmup_round_ms: float | None = None  # shortest execution of the largest batch before the test
+    warmup_round_ms: float | None = None  # mean execution of the largest batch before the test
     data_samples: int | None = None
     performance_samples: int | None = None  # of the data, held in memory and drawn from
     overridden: dict[str, list[int | float]] = Field(default_factory=dict)  # LoadGen's value, then ours
+    told: dict[str, float] = Field(default_factory=dict)  # settings that perfharness chose, by a rate that it measured
     batches: int = 0
     samples: int = 0
     padding: int = 0  # rows that were executed to fill batches

@@ -79,6 +79,11 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
 
+    def texts(self) -> list[list[str]]:
+        """The cells as text, row by row."""
+        kinds = [column.kind for column in self.columns]
+        return [[cell_text(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in self.rows]
+
 
 Entry = TypeVar("Entry")
 
@@ -106,6 +111,10 @@ class Items:
 
     entries: Sequence[Line | list[Line]]
     numbered: bool = False
+
+    def lines(self) -> list[list[Line]]:
+        """The lines of each entry."""
+        return [entry if isinstance(entry, list) else [entry] for entry in self.entries]
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,11 @@ class Document:
     subtitle: str
     summary: Sequence[Block]
     sections: Sequence[Section] = ()
+
+
+def kind_of(block: Block) -> str:
+    """Its name in templates."""
+    return type(block).__name__.lower()
 
 
 def walk(blocks: Sequence[Block]) -> Iterator[Block]:

@@ -25,7 +25,6 @@ from perfharness.render.blocks import (
     Span,
     Style,
     Table,
-    cell_text,
     spans,
 )
 from perfharness.render.markdown import blocks_as_markdown
@@ -98,9 +97,9 @@ def _text(line: Line) -> Text:
 
 def _print_items(console: rich.console.Console, items: Items) -> None:
     """Entries of several lines are indented; a terminal wraps them."""
-    for number, entry in enumerate(items.entries, 1):
+    for number, entry in enumerate(items.lines(), 1):
         mark = f"{number}." if items.numbered else "-"
-        lines = [_text(line) for line in (entry if isinstance(entry, list) else [entry])]
+        lines = [_text(line) for line in entry]
         if console.is_terminal:
             grid = Grid.grid(padding=(0, 1))
             for place, line in enumerate(lines):
@@ -115,9 +114,7 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
     """On a terminal that is too narrow, columns are omitted and named below; elsewhere all are printed."""
     if table.note:
         say(console, table.note)
-    cells = [
-        [cell_text(cell, column.kind) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows
-    ]
+    cells = table.texts()
     widths = [
         max([cell_len(safe_line(column.heading)), *(cell_len(row[place]) for row in cells)])
         for place, column in enumerate(table.columns)

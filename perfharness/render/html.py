@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.render.blocks import (
     Block,
@@ -17,11 +21,15 @@ from perfharness.render.blocks import (
     Column,
     Document,
     cell_text,
+    kind_of,
     plain,
     spans,
     walk,
 )
 from perfharness.render.text import safe, safe_line
+
+if TYPE_CHECKING:
+    from perfharness.render.charts.drawing import Picture
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000
@@ -34,6 +42,21 @@ def write_html(document: Document, path: Path) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return path
+
+
+def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
+    """Write every picture as a PNG, and all of them as one interactive page. Returns the files.
+
+    Args:
+        page: name of the page, without the ending.
+
+    Raises `ResultError` where nothing can be written.
+    """
+    if not pictures:
+        return []
+    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
+    document = Document(page.replace("_", " "), "", [Chart(picture) for picture in pictures])
+    return [*written, write_html(document, folder / f"{page}.html")]
 
 
 def html_page(document: Document) -> str:
@@ -61,11 +84,20 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them."""
+    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them; kept, for bundling takes longer than all the rest."""
     import vl_convert
 
+    caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
+    kept = Path(caches, "perfharness", f"vega-{version('vl-convert-python')}.js")
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8")
     bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-    return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    made = bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    with suppress(OSError, ResultError):  # a home that cannot be written to
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as temporary:
+            temporary.write_text(made, encoding="utf-8")
+    return made
 
 
 def _hash(script: str) -> str:
@@ -87,11 +119,10 @@ def _environment() -> Any:
     made.filters |= {
         "shown": cell_text,
         "line": safe_line,
-        "lines": lambda entry: entry if isinstance(entry, list) else [entry],
         "markup": _markup,
         "indent_of": _indent,
         "percent": _percent,
-        "kind": _kind,
+        "kind": kind_of,
     }
     return made
 
@@ -127,7 +158,3 @@ def _markup(line: Any) -> Any:
         for one in spans(line)
     ]
     return markupsafe.Markup("").join(parts)
-
-
-def _kind(block: Block) -> str:
-    return type(block).__name__.lower()

@@ -16,7 +16,6 @@ from perfharness.render.blocks import (
     Paragraph,
     Section,
     Table,
-    cell_text,
     plain,
 )
 from perfharness.render.text import safe_line
@@ -52,8 +51,7 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
         elif isinstance(block, Paragraph):
             yield from (("**Error:** " if block.style == "error" else "") + escaped(block.text), "")
         elif isinstance(block, Items):
-            for place, entry in enumerate(block.entries, 1):
-                lines = entry if isinstance(entry, list) else [entry]
+            for place, lines in enumerate(block.lines(), 1):
                 mark = f"{place}. " if block.numbered else "- "
                 yield mark + f"  \n{' ' * len(mark)}".join(map(escaped, lines))
             yield ""
@@ -75,9 +73,8 @@ def _table(table: Table) -> Iterator[str]:
         yield from (escaped(table.note), "")
     yield f"| {' | '.join(escaped(column.heading) for column in table.columns)} |"
     yield f"| {' | '.join(':--' if column.kind == 'text' else '--:' for column in table.columns)} |"
-    for row in table.rows:
-        cells = [_indented(cell_text(cell, column.kind)) for cell, column in zip(row, table.columns, strict=True)]
-        yield f"| {' | '.join(cells)} |"
+    for row in table.texts():
+        yield f"| {' | '.join(map(_indented, row))} |"
     yield ""
 
 

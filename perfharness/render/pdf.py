@@ -25,7 +25,7 @@ from perfharness.render.blocks import (
     Paragraph,
     Section,
     Table,
-    cell_text,
+    kind_of,
     plain,
 )
 from perfharness.render.text import safe_line
@@ -77,17 +77,13 @@ def _blocks(blocks: Sequence[Block], folder: Path) -> Iterator[dict[str, Any]]:
                 "note": safe_line(block.note),
                 "headings": [safe_line(column.heading) for column in block.columns],
                 "texts": [column.kind == "text" for column in block.columns],
-                "rows": [
-                    [cell_text(cell, column.kind) for cell, column in zip(row, block.columns, strict=True)]
-                    for row in block.rows
-                ],
+                "rows": block.texts(),
             }
         elif isinstance(block, Paragraph):
             content = {"text": safe_line(plain(block.text)), "style": block.style}
         elif isinstance(block, Items):
-            entries = [entry if isinstance(entry, list) else [entry] for entry in block.entries]
             content = {
-                "entries": [[PADDING.sub("  ", safe_line(plain(line))) for line in entry] for entry in entries],
+                "entries": [[PADDING.sub("  ", safe_line(plain(line))) for line in entry] for entry in block.lines()],
                 "numbered": block.numbered,
             }
         elif isinstance(block, Figures):
@@ -106,4 +102,4 @@ def _blocks(blocks: Sequence[Block], folder: Path) -> Iterator[dict[str, Any]]:
         elif isinstance(block, Details | Section):
             below = [*block.blocks, *(block.sections if isinstance(block, Section) else ())]
             content = {"title": safe_line(block.title), "blocks": list(_blocks(below, folder))}
-        yield {"kind": type(block).__name__.lower(), **content}
+        yield {"kind": kind_of(block), **content}

@@ -56,14 +56,6 @@ def ascii_json(text: str) -> str:
     return BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
-class AsciiJson:
-    """A text file that takes JSON for stdout."""
-
-    def write(self, text: str) -> int:
-        """Write it, characters beyond ASCII escaped."""
-        return sys.stdout.write(ascii_json(text))
-
-
 def keep_encodable() -> None:
     """Let characters that the locale cannot encode be written as escape sequences, instead of failing."""
     for stream in (sys.stdout, sys.stderr):

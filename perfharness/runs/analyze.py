@@ -25,6 +25,7 @@ from perfharness.runs.files.run_folder import (
     benchmark_tree,
     read_manifest,
 )
+from perfharness.runs.stage_lines import names_findings
 
 if TYPE_CHECKING:
     from perfharness.runs.series.model import Series
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnalyzedRuns:
-    """A run, or the runs of a series, analysed again.
-
-    Attributes:
-        series: computed again; None of a single run.
-    """
+    """A run, or the runs of a series, analysed again; `series` is None of a single run."""
 
     located: Located
     summaries: Sequence[RunSummary]
@@ -72,12 +69,7 @@ class AnalyzedRuns:
 
 @dataclass(frozen=True)
 class AnalyzedTraces:
-    """Bare traces, analysed together.
-
-    Attributes:
-        mean: as in `benchmark_mean.json`.
-        results: by the path of the trace without its ending.
-    """
+    """Bare traces, analysed together; `results` are by the path of the trace without its ending."""
 
     mean: Tree
     results: Mapping[str, ProcessResult]
@@ -86,7 +78,8 @@ class AnalyzedTraces:
     @property
     def findings(self) -> list[Finding]:
         """What was found."""
-        return [finding for result in self.results.values() for finding in result.findings]
+        of_traces = [finding for result in self.results.values() for finding in result.findings]
+        return [*of_traces, *names_findings(self.mean)]
 
     @property
     def has_numbers(self) -> bool:
@@ -161,9 +154,7 @@ def analyze_traces(
         with_data: have every range in `mean`.
         with_diagnosis: diagnose each, which takes as long as all the rest; done where they are written, too.
 
-    Raises:
-        TraceError: one cannot be read.
-        UsageError: one is named twice, or they have no telemetry that is asked for.
+    Raises `TraceError` where one cannot be read, `UsageError` where one is named twice.
     """
     paths = {str(one.trace.parent / one.name): one.trace for one in traces if one.trace is not None}
     if len(paths) < len(traces):

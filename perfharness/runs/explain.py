@@ -39,19 +39,10 @@ def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Findin
     return [Finding("explaining-pass-missing", Severity.WARNING, message, hint)]
 
 
-def longest_s(manifest: RunManifest) -> float | None:
-    """How long the longest of the run's processes took, or None where that is not known."""
-    return max((process.duration_s for process in manifest.processes if process.duration_s), default=None)
-
-
-def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str, ProcessRecord]:
-    """Processes of the profiling pass that did all that their counterparts in the measured pass did, by folder."""
+def usable_processes(measured: RunManifest, explaining: RunManifest) -> set[str]:
+    """Folders of processes of the profiling pass that did all that their counterparts in the measured pass did."""
     known = {process.folder for process in measured.measured_processes}
-    return {
-        one.folder: one
-        for one in explaining.measured_processes
-        if one.ended == "ok" and one.trace and one.folder in known
-    }
+    return known & {one.folder for one in explaining.measured_processes if one.ended == "ok" and one.trace}
 
 
 def explaining_findings(measured: RunManifest, explaining: RunManifest, explained: Collection[str]) -> list[Finding]:

@@ -109,6 +109,23 @@ class Figure(NamedTuple):
         return self.path[:1] == (PHASES,) and (self.is_latency or self.of.scope == "phase")
 
 
+@dataclass(frozen=True)
+class Value:
+    """A figure as it was measured.
+
+    Args:
+        low, high: its 95 % interval.
+        count: batches, iterations or answers that it is made of.
+        reason: why there is no value, or what is in doubt.
+    """
+
+    value: float | None
+    reason: str | None = None
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+
+
 def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
     """The stage of that path or last name; `/` and `.` separate names. Raises `UsageError` unless there is one."""
     dotted = name.replace(".", "/")
@@ -141,14 +158,14 @@ def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[
         yield from stage_entries(value, path)
 
 
-def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | None]]:
+def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, Value]]:
     """The figures of each stage of `stats_minus_warmup`; those per item where items were counted."""
     for path, entry in stage_entries(tree):
         for name, metric in METRICS.items():
             if metric.scope == "stage" and metric.at:
                 value = value_at(entry, metric)
                 if value is not None or not name.endswith(PER_ITEM):
-                    yield Figure(path, name), value
+                    yield Figure(path, name), Value(value, count=(entry.get("cpu_time") or {}).get("count"))
 
 
 def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:
@@ -181,13 +198,3 @@ def _times_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
                 yield key, found.get("mean")
         if isinstance(found := entry.get(time), dict):
             yield from ((f"{time}_{name}", found.get(name)) for name in QUANTILES)
-
-
-def run_figures(mean: Tree) -> Figures:
-    """Of the launch as a whole: its throughput."""
-    return {"items_per_second": value_at(mean, METRICS["throughput"])}
-
-
-def loop_paths(mean: Tree) -> list[str]:
-    """Paths of the batches: the entries that count items, if only to say that there was no count."""
-    return [path_text(path) for path, entry in stage_entries(mean.get("mean_data") or {}) if "total_items" in entry]

@@ -13,7 +13,6 @@ from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
-from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.files.process_traces import TraceSource
 
 
@@ -32,7 +31,6 @@ class GpuSharing:
     def __init__(self, traces: Mapping[str, TraceSource], manifest: RunManifest) -> None:
         self._traces = traces
         self._processes = manifest.measured_processes
-        self._machine = machine_clock(manifest)
         self._work: dict[tuple[str, str], GpuWork | str] = {}
 
     def work_of_others(self, process: ProcessRecord) -> list[GpuWork | str]:
@@ -76,19 +74,15 @@ class GpuSharing:
         return [uuid for uuid in process.used_gpus if uuid in used]
 
     def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
-        if (process.folder, uuid) not in self._work:
-            self._work[process.folder, uuid] = self._read(process, uuid)
-        return self._work[process.folder, uuid]
-
-    def _read(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
-        source = self._traces[process.folder]
-        if source.path is None:
-            return f"{_unknown(process)}: it left no trace"
-        try:
-            trace = on_utc(source.open(with_details=False), self._machine)
-        except TraceError:
-            return f"{_unknown(process)}: its trace cannot be read"
-        return _work_on(process, uuid, trace)
+        key, source = (process.folder, uuid), self._traces[process.folder]
+        if key not in self._work and source.path is None:
+            self._work[key] = f"{_unknown(process)}: it left no trace"
+        if key not in self._work:
+            try:
+                self._work[key] = _work_on(process, uuid, source.open(with_details=False))
+            except TraceError:
+                self._work[key] = f"{_unknown(process)}: its trace cannot be read"
+        return self._work[key]
 
 
 def _work_on(process: ProcessRecord, uuid: str, trace: Trace) -> GpuWork | str:

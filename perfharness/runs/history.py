@@ -19,17 +19,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from perfharness.distribution import install_command
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
-from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import BENCH_NAME
-from perfharness.model.result import BENCHMARK_MEAN_NAME, path_text
-from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, read_launch
-from perfharness.runs.comparison.load_tests import LoadTest, LoadValue, read_load_test
-from perfharness.runs.comparison.promises import promises_of
-from perfharness.runs.figures import Figure, stage_entries
+from perfharness.model.result import path_text
+from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, promises_of, read_launch
+from perfharness.runs.comparison.load_tests import LoadTest, read_load_test
 from perfharness.runs.files.inputs import locate
-from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.secrets import mask_text
 
@@ -90,10 +86,10 @@ class Entry:
 
 def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int]) -> list[Entry]:
     """What lies in a folder: one run, each launch of a repeat, or a suite of `bench`. Raises `ResultError`."""
-    from perfharness.runs.comparison.suites import read_suite_file, suite_file
+    from perfharness.runs.comparison.suites import read_suite, suite_file
 
     if (file := suite_file(folder)) is not None:
-        suite = read_suite_file(file)
+        suite = read_suite(file)
         return [suite_entry(suite, file.parent, suite_exit_code(suite))]
     located = locate(folder)
     if located.process is not None or not located.runs:
@@ -101,22 +97,10 @@ def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int])
     return [launch_entry(run_dir) for run_dir in located.runs]
 
 
-def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None) -> Entry:
-    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`.
-
-    Args:
-        diagnoses: by process; None: from its files.
-    """
+def launch_entry(folder: Path) -> Entry:
+    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`."""
     launch, test = read_launch(folder), read_load_test(folder)
-    tree = read_results(folder / BENCHMARK_MEAN_NAME) or {}
-    counts = {
-        path: (stage.get("cpu_time") or {}).get("count") for path, stage in stage_entries(tree["stats_minus_warmup"])
-    }
-    details = {of: LoadValue(value, count=counts.get(of.path)) for of, value in launch.figures.items()}
-    target: dict[str, str] = {}
-    if test is not None:
-        details |= test.figures
-        target = dict(part.split("=", 1) for part in test.arguments if "=" in part)
+    target = {} if test is None else dict(part.split("=", 1) for part in test.arguments if "=" in part)
     script = launch.environment["script"]
     facts = {
         "id": launch.run_id,
@@ -129,30 +113,22 @@ def launch_entry(folder: Path, diagnoses: Mapping[str, Diagnosis] | None = None)
     }
     promises = [
         {"stage": path_text(one.path), "cause": one.cause.code.value, "saves_ms": one.cause.saves_ms}
-        for one in promises_of(folder, diagnoses)
+        for one in promises_of(folder)
     ]
-    return _entry(launch, facts, details, promises)
+    return _entry(launch, facts, promises)
 
 
 def suite_entry(suite: BenchSuiteResult, folder: Path, exit_code: int) -> Entry:
     """A suite of `bench`; its cases are stages."""
-    from perfharness.runs.comparison.suites import figures_of_suite, stage_of
+    from perfharness.runs.comparison.suites import figures_of_suite
 
     launch = figures_of_suite(suite, folder)
-    details = {of: LoadValue(value) for of, value in launch.figures.items()}
-    for case in suite.cases:
-        if (latency := case.latency) is not None:
-            mean = latency.mean
-            found = LoadValue(mean.value, low=mean.low, high=mean.high, count=latency.iterations)
-            details[Figure(stage_of(case.case), "mean")] = found
     names = ("model", "backend", "precision")
     facts = {name: ", ".join(dict.fromkeys(getattr(case.case, name) for case in suite.cases)) for name in names}
-    return _entry(launch, {"id": _suite_id(launch), "kind": "bench", "exit": exit_code, **facts}, details)
+    return _entry(launch, {"id": _suite_id(launch), "kind": "bench", "exit": exit_code, **facts})
 
 
-def _entry(
-    launch: LaunchFigures, facts: Row, details: Mapping[Figure, LoadValue], promises: Sequence[Row] = ()
-) -> Entry:
+def _entry(launch: LaunchFigures, facts: Row, promises: Sequence[Row] = ()) -> Entry:
     known = launch.environment
     deciding = {name: known.get(name) for name in ("arguments", *DECIDING) if name not in ("gpu", VALIDITY)}
     row = {
@@ -167,7 +143,7 @@ def _entry(
         **facts,
     }
     figures = []
-    for of, one in details.items():
+    for of, one in launch.figures.items():
         if one.value is not None and math.isfinite(one.value):
             key = {"run": row["id"], "stage": of.stage, "metric": of.metric}
             figures.append({**key, "value": one.value, "low": one.low, "high": one.high, "count": one.count})
@@ -348,19 +324,13 @@ RULE = (
 
 @dataclass(frozen=True)
 class Series:
-    """A metric over runs, the oldest first.
-
-    Attributes:
-        points: rows of both tables.
-        failed: runs left out because they ended with an error.
-        others: runs left out because their script, machine or settings are not those of the newest.
-    """
+    """A metric over runs, the oldest first."""
 
     stage: str
     metric: str
-    points: Sequence[Row]
-    failed: int
-    others: int
+    points: Sequence[Row]  # of both tables
+    failed: int  # runs left out because they ended with an error
+    others: int  # because their script, machine or settings are not those of the newest
 
 
 def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
@@ -395,12 +365,12 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
 
 def recorded_launch(name: str) -> LaunchFigures:
     """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
-    from perfharness.runs.comparison.suites import read_suite
+    from perfharness.runs.comparison.suites import figures_of_suite, read_suite
 
     found = History().entry(name).run
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"
     try:
-        launch = read_suite(folder / BENCH_NAME) if is_suite else read_launch(folder)
+        launch = figures_of_suite(read_suite(folder / BENCH_NAME), folder) if is_suite else read_launch(folder)
     except ResultError as error:
         raise HistoryError(f"the run {found['id']} is no longer in {folder}") from error
     if found["id"] != (_suite_id(launch) if is_suite else launch.run_id):

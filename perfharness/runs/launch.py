@@ -48,9 +48,8 @@ class LaunchResult:
     """A run that was launched and analysed.
 
     Attributes:
-        folder: of the run: the output folder, or a folder in that, next to an earlier run that has numbers.
-        summary: the mean tree, each process's result, and what the analysis found.
-        is_aside: whether an earlier run kept its place.
+        folder: the output folder, or a folder in it, next to an earlier run that has numbers (`is_aside`).
+        history_findings: why the run is not in the history.
         was_interrupted: whether Ctrl-C or a signal came in while it was measured.
     """
 
@@ -59,8 +58,6 @@ class LaunchResult:
     summary: RunSummary
     is_aside: bool = False
     history_findings: Sequence[Finding] = ()
-    """Why the run is not in the history."""
-
     was_interrupted: bool = False
 
     def __repr__(self) -> str:
@@ -80,13 +77,8 @@ class LaunchResult:
             hint = "free some space or name another -o"
             found.append(Finding("results-not-written", Severity.ERROR, self.summary.not_written, hint))
         if self.is_aside:
-            found.append(
-                Finding(
-                    "earlier-run-kept",
-                    Severity.ERROR,
-                    f"Kept the previous results in {self.folder.parent}; this incomplete run is in {self.folder}.",
-                )
-            )
+            message = f"Kept the previous results in {self.folder.parent}; this incomplete run is in {self.folder}."
+            found.append(Finding("earlier-run-kept", Severity.ERROR, message))
         return found
 
     def open(self) -> Run:
@@ -126,9 +118,7 @@ def launch(
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
     """The plan of each launch of a series, all on what the machine offers now.
 
-    Raises:
-        UsageError: the options contradict each other or the machine.
-        LaunchError: what is needed is not there.
+    Raises `UsageError` where options contradict each other or the machine, `LaunchError` where something is missing.
     """
     if len(options) > 1:  # the first launch of a series is measured as the others are
         import_module(ANALYSIS)
@@ -150,9 +140,7 @@ def run_plan(
         conditions: in addition to those that the options ask for.
         complete: called with the run, analysed and not in place yet; may write further results into its folder.
 
-    Raises:
-        LaunchError: no process could be started, or results could not be written; the message says where what was
-            measured lies.
+    Raises `LaunchError` where no process could be started, or results could not be written.
     """
     all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
     with measure(plan, command, observer, conditions=all_conditions) as run:
@@ -170,8 +158,7 @@ def run_plan(
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
-    diagnoses = {name: one.diagnosis for name, one in summary.results.items() if one.diagnosis is not None}
-    return replace(result, history_findings=record(lambda: launch_entry(place, diagnoses)))
+    return replace(result, history_findings=record(lambda: launch_entry(place)))
 
 
 @contextmanager
@@ -193,11 +180,8 @@ EXPLAINING = "profiling pass: running the script again"
 
 
 def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
-    """Run the profiling pass of a measured run, into its folder, and return why there is none.
-
-    The measured run stays as it was.
-    """
-    from perfharness.runs.explain import explaining_pass_failed, longest_s
+    """Run the profiling pass of a measured run, into its folder, and return why there is none."""
+    from perfharness.runs.explain import explaining_pass_failed
 
     bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
     if bad or run.was_interrupted:
@@ -205,7 +189,8 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
         message = f"Profiling pass skipped: {why}."
         return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
     observer.stage(EXPLAINING)
-    second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
+    longest_s = max((one.duration_s for one in run.manifest.processes if one.duration_s), default=None)
+    second, folder = explaining_pass(plan, longest_s), run.folder / EXPLAIN_NAME
     try:
         with measure(
             second, command, observer, conditions=conditions_of(second, observer.stage), written_to=folder

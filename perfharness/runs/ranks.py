@@ -10,13 +10,11 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import with_rank_delays
 from perfharness.analysis.ranks import (
     Parallel,
-    RankCalls,
     RankClock,
     RankGroup,
     RankInput,
     RankWork,
     RunRanks,
-    calls_of_ranks,
     compare_ranks,
     rank_work,
 )
@@ -31,14 +29,6 @@ GPU_CLOCK_ERROR_NS = 2_000
 """Between the clocks of the host and of a GPU, as CUPTI interpolates them."""
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What was kept of one rank's trace: its work and its clock against CLOCK_MONOTONIC."""
-
-    work: RankWork
-    clock: RankClock | None
-
-
 @dataclass
 class RankComparison:
     """Takes from each process what the comparison needs, before its trace is released."""
@@ -47,7 +37,8 @@ class RankComparison:
     parallel: Parallel | None = None
     """What was asked for; None: find out."""
 
-    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _seen: dict[str, tuple[RankWork, RankClock | None]] = field(default_factory=dict)
+    """By folder: the work of a rank, and its clock against CLOCK_MONOTONIC."""
 
     def visit(self, process: ProcessRecord, analysis: Analysis) -> None:
         """Keep what is needed of one process, if it is a rank with batches."""
@@ -57,16 +48,12 @@ class RankComparison:
         offset = monotonic_offset(analysis.trace)
         error_ns = GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0
         clock = None if offset is None else RankClock(offset[0], offset[1] + error_ns)
-        self._seen[process.folder] = _Seen(work, clock)
+        self._seen[process.folder] = work, clock
 
     def compare(self) -> RunRanks | None:
         """All groups of ranks; None where no two ranks were measured."""
         groups = [self._compare(processes) for processes in self._groups()]
         return RunRanks(groups) if groups else None
-
-    def calls(self) -> list[list[RankCalls]]:
-        """The collectives of all ranks, group by group, for a timeline."""
-        return [calls_of_ranks(self._inputs(processes)) for processes in self._groups()]
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
@@ -89,11 +76,11 @@ class RankComparison:
         shares_trace = len({process.trace_path(Path()) for process in processes}) == 1
         inputs = []
         for process in processes:
-            seen, rank = self._seen[process.folder], process.rank
+            (work, clock), rank = self._seen[process.folder], process.rank
             assert rank is not None, "only ranks are kept"
-            error_ns = GPU_CLOCK_ERROR_NS if seen.work.kind == "gpu" else 0
-            clock = RankClock(0, error_ns) if shares_trace else seen.clock
-            inputs.append(RankInput(process.folder, rank, seen.work, clock))
+            if shares_trace:
+                clock = RankClock(0, GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0)
+            inputs.append(RankInput(process.folder, rank, work, clock))
         return inputs
 
 

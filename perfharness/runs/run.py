@@ -11,25 +11,24 @@ from pathlib import Path
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.host_samples.stacks import Stack, stage_stacks
 from perfharness.analysis.metrics.activity import ProcessActivity
 from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.checks import with_checks
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import MeasuredProcess, ProcessRecord, RunManifest
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
-from perfharness.model.telemetry import ClockTieRecord, SampleLog
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree, path_text
+from perfharness.model.telemetry import SampleLog
 from perfharness.notebook import notebook_html
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.json_files import read_results
-from perfharness.runs.files.process_traces import TraceSource, analysis_on_utc, bare_trace, traces_of
+from perfharness.runs.files.process_traces import TraceSource, bare_trace, traces_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
-from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES
 from perfharness.runs.tables.operations import operation_rows
-from perfharness.runs.tables.ranges import range_rows
+from perfharness.runs.tables.ranges import batch_rows, range_rows, stage_rows
 
 TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
     "ranges": range_rows,
@@ -44,29 +43,18 @@ class Process:
     """One measured process. Its trace is read when it is first needed, and kept until `release`.
 
     Attributes:
-        name: `proc_X_gpu_Y`, of one that it started `proc_X_gpu_Y/rank_R` or `proc_X_gpu_Y/child_K`, or the file name
-            of a bare trace without its ending.
-        folder: of its files.
-        trace_path: its trace, or None where none was written.
-        record: the entry of its launched process in the manifest, with its own folder, pid and trace; None without a
-            manifest. `measured` has who it is (`MeasuredProcess`).
+        name: `proc_X_gpu_Y`, `proc_X_gpu_Y/rank_R`, `proc_X_gpu_Y/child_K`, or the stem of a bare trace's file name.
+        trace_path: None where no trace was written.
+        record: its entry in the manifest; None without a manifest.
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: TraceSource,
-        options: AnalysisOptions,
-        clock: ClockTieRecord | None = None,
-        tree: Sequence[Process] = (),
-    ) -> None:
+    def __init__(self, name: str, source: TraceSource, options: AnalysisOptions, tree: Sequence[Process] = ()) -> None:
         self.name = name
         self.folder = source.folder
         self.trace_path = source.path
         self.record = source.process
         self._source = source
         self._options = options
-        self._clock = clock
         self._tree = tree
 
     def __repr__(self) -> str:
@@ -75,9 +63,7 @@ class Process:
     @cached_property
     def analysis(self) -> Analysis | None:
         """The analysis of the trace; None where there is no trace. Raises `TraceError`."""
-        if self.trace_path is None:
-            return None
-        return analysis_on_utc(self._source, self._options, self._clock)
+        return None if self.trace_path is None else self._source.analysis(self._options)
 
     @property
     def measured(self) -> MeasuredProcess | None:
@@ -140,19 +126,16 @@ class Process:
         """Whether it has no batches while others of its tree have some, as DataLoader workers. No rank is one."""
         if self.runs_batches or record.rank is not None:
             return False
-        read_first = sorted(self._tree, key=lambda one: "runs_batches" not in vars(one))
-        return any(one.runs_batches for one in read_first)
+        return any(one.runs_batches for one in self._tree)
 
 
 class Run:
     """What `open_run` returns.
 
     Attributes:
-        path: what was opened.
         manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
-        processes: the measured ones, those without a trace included: by launched process, of each the process itself,
-            then its ranks by number, then others that it started. Of several runs, their names begin with the name of
-            the run.
+        processes: the measured ones, those without a trace included: each launched one, its ranks, then others that it
+            started. Of several runs, their names begin with the name of the run.
     """
 
     def __init__(
@@ -161,12 +144,14 @@ class Run:
         manifest: RunManifest | None,
         processes: tuple[Process, ...],
         launch_findings: list[Finding] | None = None,
+        located: Located | None = None,
         read_as: ReadAs = AS_LAUNCHED,
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.processes = processes
         self._launch_findings = launch_findings or []
+        self._located = located
         self._read_as = read_as
 
     def __repr__(self) -> str:
@@ -207,12 +192,35 @@ class Run:
         """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
 
+    def read_processes(self, findings: list[Finding]) -> Iterator[tuple[Process, Analysis]]:
+        """Each process whose trace can be read; what is found is appended.
+
+        The trace is released before the next is read: delete the analysis. Raises `TraceError` where the only trace
+        cannot be read.
+        """
+        traced = [process for process in self.processes if process.trace_path is not None]
+        for process in traced:
+            if len(traced) > 1 and (problem := process.problem()) is not None:
+                findings.append(problem)
+            elif process.analysis is not None:
+                yield process, process.analysis
+                findings += process.findings
+                process.release()
+
+    def stacks(self) -> dict[str, list[Stack]]:
+        """The sampled stacks of the outermost stages of each process, by both names; of the profiling pass, if any."""
+        found: dict[str, list[Stack]] = {}
+        for process, analysis in (self.explaining or self).read_processes([]):
+            found |= named_stacks(process.name, analysis)
+            del analysis
+        return found
+
     def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
         """The slowest batches (requests) of each loop, over all processes, each beside the typical one.
 
         Args:
             most: so many of each loop.
-            explained: of the profiling pass, in which more was recorded.
+            explained: of the profiling pass.
 
         Raises `UsageError` if `most` is below 1 or there is no profiling pass, `ResultError` if no trace can be read.
         """
@@ -228,13 +236,9 @@ class Run:
         if run is None:
             raise UsageError(f"{self.path} has no profiling pass; `perfharness launch --explain` makes one.")
         seen, findings = SlowestOfRun(run.path, run.manifest, most), run.launch_findings
-        for process in run.processes:
-            if (problem := process.problem()) is not None:
-                findings.append(problem)
-            elif process.analysis is not None:
-                findings += process.findings
-                seen.visit(process.name, process.folder, process.record, process.analysis)
-                process.release()
+        for process, analysis in run.read_processes(findings):
+            seen.visit(process.name, process.folder, process.record, analysis)
+            del analysis
         if not seen.has_seen:
             reasons = "".join(f" {finding.message}" for finding in findings)
             raise ResultError(
@@ -245,9 +249,13 @@ class Run:
     @cached_property
     def explaining(self) -> Run | None:
         """The profiling pass (`--explain`), read as this run is; None where there is none."""
-        if self.manifest is None or (folder := explaining_folder(self.path, self.manifest)) is None:
+        if self._located is None or len(self._located.runs) != 1:
             return None
-        return open_located(locate(folder), self._read_as)
+        (run_dir,) = self._located.runs
+        folder = explaining_folder(run_dir, read_manifest(run_dir))
+        if folder is None:
+            return None
+        return open_located(replace(self._located, path=folder, runs=(folder,)), self._read_as)
 
     @property
     def launch_findings(self) -> list[Finding]:
@@ -278,9 +286,8 @@ def open_run(
     """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
 
     Args:
-        path: what `perfharness launch -o` wrote, of one run or of a repeat, a sweep or cold starts, a `proc_X_gpu_Y`
-            in it, or a trace: a sqlite file, or an `.nsys-rep`, which nsys exports first; the sqlite file is kept next
-            to it.
+        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace: a sqlite file, or an `.nsys-rep`,
+            which nsys exports next to it.
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
@@ -308,20 +315,27 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
             found = manifest.findings
             findings += [replace(finding, process=finding.process and before + finding.process) for finding in found]
     is_run = located.process is None and not located.is_series
-    return Run(located.path, manifest if is_run else None, tuple(processes), findings, read_as)
+    return Run(located.path, manifest if is_run else None, tuple(processes), findings, located, read_as)
 
 
 def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_as: ReadAs) -> Iterator[Process]:
     """The processes of a run that were asked for; each knows all others of its tree."""
-    options, clock, traces = read_as.options(manifest), machine_clock(manifest), traces_of(run_dir, manifest)
+    options, traces = read_as.options(manifest), traces_of(run_dir, manifest)
     trees: dict[str, list[Process]] = {}
     for record in manifest.measured_processes:
         tree = trees.setdefault(record.launched_folder, [])
         name = located.name_in(run_dir, record)
-        tree.append(Process(name, traces[record.folder], options, clock, tree))
+        tree.append(Process(name, traces[record.folder], options, tree))
     for process in chain.from_iterable(trees.values()):
         if process.record is not None and located.names_process(process.record.folder):
             yield process
+
+
+def named_stacks(process: str, analysis: Analysis) -> dict[str, list[Stack]]:
+    """The sampled stacks of each outermost stage, by the names of both."""
+    if analysis.host_probe is None:
+        return {}
+    return {f"{process}: {path_text(path)}": stacks for path, stacks in stage_stacks(analysis).items()}
 
 
 def join(tables: list[pa.Table]) -> pa.Table:
@@ -333,10 +347,7 @@ def join(tables: list[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True)
 class SampledRun:
-    """A run's telemetry and what its processes were doing meanwhile, for pictures.
-
-    `activities` has the folder names of the processes as its keys; those without a readable trace are missing.
-    """
+    """A run's telemetry and what its processes were doing meanwhile, by their folders, for pictures."""
 
     title: str
     log: SampleLog

@@ -15,10 +15,10 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_loops, slowest_of_process
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
-from perfharness.runs.files.json_files import read_model
 from perfharness.runs.telemetry import RunTelemetry
 
 NEEDED = ("id", "intended_ns", "done_ns")
@@ -32,13 +32,9 @@ NO_GPU = "GPU work was not traced: {}"
 
 
 class SlowestOfRun:
-    """Takes from each process its slowest requests, before its trace is released.
+    """Takes from each process its `most` slowest requests of each loop path, before its trace is released.
 
-    Args:
-        run_dir: of the run, or the folder of a bare trace.
-        manifest: None: a bare trace.
-        most: so many of each loop path.
-        timelines: make those of the requests and of typical batches.
+    `timelines`: make those of the requests and of typical batches.
     """
 
     def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:

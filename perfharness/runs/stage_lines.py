@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.statistics import summarise
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
 
 REST = "(outside of stages)"
 """Last key of the path of what is outside of stages."""
+
+MANY_RARE = 40
+"""Stages that occur in one batch each: with more of them, names contain ids."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class StageLine:
     limited_by: str | None = None
     agreement: str | None = None  # how many of the processes say so (`3/4`); None: all
     reason: str | None = None
+    has_id: Annotated[bool, Field(exclude=True)] = False  # one of `names_with_ids`
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,40 @@ def stage_lines(
     rests: Sequence[Mapping[Path, Rest]] = (),
     limits: Sequence[StageAgreement] = (),
 ) -> list[StageLine]:
-    """Every batch and stage, a parent before its children; what is outside of the stages of a batch behind them.
+    """Every batch and stage of a mean, a parent before its children; what is outside of a batch's stages behind them.
 
     Args:
-        mean: the tree of all processes.
         results: of each process, for shares and intervals.
         rests: of each process, what is outside of stages.
         limits: what limits each stage.
     """
-    return list(_lines(mean, results, rests, {one.path: one for one in limits}))
+    with_ids = set(names_with_ids(mean))
+    lines = _lines(mean, results, rests, {one.path: one for one in limits})
+    return [replace(line, has_id=True) if line.path in with_ids else line for line in lines]
+
+
+def names_with_ids(mean: Tree) -> list[Path]:
+    """Stages that occur in one batch of several per process, where they are so many that their names contain ids."""
+    processes = len(mean.get("throughput", {}).get("processes", ())) or 1
+    batches: list[Path] = []
+    rare: list[Path] = []
+    for path, statistics in _walk(mean["stats_minus_warmup"]):
+        is_rare = statistics["cpu_time"]["count"] <= processes
+        if "total_items" in statistics:
+            batches += [] if is_rare else [path]
+        elif is_rare and any(path[: len(around)] == around for around in batches):
+            rare.append(path)
+    return rare if len(rare) > MANY_RARE else []
+
+
+def names_findings(mean: Tree) -> list[Finding]:
+    """A warning where names of stages contain ids."""
+    found = names_with_ids(mean)
+    if not found:
+        return []
+    message = f"{len(found)} stages occur in one batch each, such as '{found[0][-1]}': their names contain ids."
+    hint = "Give a stage one name, or its times cannot be averaged."
+    return [Finding("names-differ-by-batch", Severity.WARNING, message, hint)]
 
 
 def _lines(

@@ -60,16 +60,13 @@ class RunTelemetry:
         record = next((one for one in subjects if one.subject == uuid), None)
         return (record.parent_uuid if record else None) or uuid
 
-    def _sensor_uuids(self, process: ProcessRecord) -> list[str]:
-        return list(dict.fromkeys(self._sensor_uuid(uuid) for uuid in process.used_gpus))
-
     def cpu_quota(self, process: ProcessRecord) -> CpuQuota | None:
         """The quota of the CPU time of a process, with all that was launched with it, on UTC; None: it has none."""
         return None if self.log is None else cpu_quota(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of any of the process's GPUs were throttled; None where one does not report it."""
-        found = [self._throttling_of(uuid) for uuid in self._sensor_uuids(process)]
+        found = [self._throttling_of(uuid) for uuid in dict.fromkeys(map(self._sensor_uuid, process.used_gpus))]
         known = [one for one in found if one is not None]
         return of_any(known) if known and len(known) == len(found) else None
 
@@ -84,12 +81,7 @@ class RunTelemetry:
         return self._throttling[uuid]
 
     def summarize(self, results: Mapping[str, ProcessResult], nsys_bytes: Mapping[str, int]) -> MachineSide:
-        """Metrics, energy and findings, from telemetry and traces.
-
-        Args:
-            results: of the processes that left one, by folder.
-            nsys_bytes: sizes of the traces that are nsys's, by folder.
-        """
+        """Metrics, energy and findings, from telemetry and results; `nsys_bytes`: sizes of nsys's traces, by folder."""
         if self.log is None:
             return MachineSide(findings=self.problems)
         processes = [self._measured(record, results.get(record.folder)) for record in self._manifest.measured_processes]

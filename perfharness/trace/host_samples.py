@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.files import read_regular
 from perfharness.host_probe import sample_file
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
@@ -77,7 +76,7 @@ def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
     missing: list[str] = []
     for path in _files(folder):
         try:
-            content = read_regular(path, follow=False)
+            content = path.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -28,7 +28,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "SingleStream": {},
     "MultiStream": {"min_queries": 700},
     "Server": {
-        "target_qps": 100.0, "target_latency_ms": 1000.0, "min_queries": 600, "max_batch": 4, "log_queries": True,
+        "target_qps": 100.0, "target_latency_ms": 1000.0, "min_queries": 600, "max_batch": 4,
     },
     "Offline": {"max_batch": 64},
 }  # fmt: skip

@@ -18,8 +18,11 @@ PATIENCE_S = 120.0
 FORKED = multiprocessing.get_context("forkserver")
 VERBS = ("analyze", "bench", "clocks", "compare", "export", "launch", "stress")
 PRELOADED = (
+    "perfharness.render.console",
+    "perfharness.render.views.plan",
     "perfharness.render.views.series",
     "perfharness.runs.history",
+    "perfharness.runs.launch",
     "perfharness.runs.slowest",
     "scipy.special",
     "tests.support.built_models",

@@ -68,7 +68,7 @@ def test_clocks_that_are_held_until_they_are_restored(machine: Machine) -> None:
     assert done.returncode == 0, done.stderr
     locked = {uuid: device.locked_graphics_mhz for uuid, device in machine.settings().devices.items()}
     assert locked == {gpu_uuid(0): None, gpu_uuid(1): (1980, 1980)}
-    status = json.loads(machine.run("clocks", "status", "--json").stdout)
+    status = json.loads(machine.run("clocks", "status", "--format", "json").stdout)
     assert [bool(gpu["left"]) for gpu in status["gpus"]] == [False, True]
     assert machine.run("clocks", "restore").returncode == 0
     assert machine.settings() == machine.default

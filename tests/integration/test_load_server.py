@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import workers_for
+from perfharness.load.generator import LoadRun
+from perfharness.load.http import http_targets
+from perfharness.load.http_settings import http_settings
 from perfharness.load.profile import checked_profile
-from perfharness.load.requests import RequestTable
-from perfharness.load.result import load_result
-from perfharness.load.targets.http.settings import http_settings
-from perfharness.load.targets.http.target import http_targets
-from perfharness.load.windows import WindowLog, memory_bytes_below, read_lines
-from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.load.record import LoadLog, memory_bytes_below
+from perfharness.load.stress import read_load
+from perfharness.load.worker import WorkerSpec
+from perfharness.load.workers import workers_for
+from perfharness.model.load import REQUESTS_NAME, LoadResult
 from tests.load_server import Options, draws, served_by, serving
 
 USERS = 200
@@ -30,18 +30,16 @@ def load(
 ) -> LoadResult:
     """A load from this process, without a launch."""
     profile = checked_profile({"concurrency": users, "phases": [phase]})
-    table = RequestTable()
-    workers = workers_for(
-        http_targets(http_settings(url, given=target), {None: 1}, is_started=False), profile.concurrency
-    )
+    settings = http_settings(url, given=target)
+    workers = workers_for(http_targets(settings, [None], is_started=False), profile.concurrency)
     workers.open()
-    log = WindowLog(folder, None, table.add, lambda: None if pid is None else memory_bytes_below(pid))
+    log = LoadLog(folder, lambda: memory_bytes_below(pid))
     made = LoadRun(profile, workers, log)
     made.run()
-    table.write(folder)
     log.close(made.status, made.reason)
     workers.close()
-    return load_result(TargetRecord(kind="http", name=url), profile, [read_lines(folder / WINDOWS_NAME)])
+    spec = WorkerSpec(kind="http", target=url, profile=profile, http=settings)
+    return read_load(folder.parent, spec, [folder.name])
 
 
 def latencies_s(folder: Path) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.model.telemetry import ClockTieRecord
+from perfharness.runs.files.process_traces import traces_of
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.trace import open_trace
 from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 SCRIPT = """
@@ -41,10 +41,9 @@ def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: st
     done = run_to_the_end((*own, *options, script), environment(*sites))
     assert done.returncode == 0, done.stdout + done.stderr
     manifest = read_manifest(out)
-    machine = machine_clock(manifest)
-    assert machine is not None
+    machine = ClockTieRecord.model_validate(manifest.companions["telemetry"]["clock"])
     for process in manifest.processes:
-        trace = on_utc(open_trace(out / process.folder / "trace.sqlite"), machine)
+        trace = traces_of(out, manifest)[process.folder].open()
         clock = trace.meta.clock
         assert clock is not None
         assert clock.source == "marks"

@@ -11,17 +11,17 @@ import time
 
 import numpy as np
 
-from perfharness.load.histogram import Ints
 from perfharness.load.request import LoadRequest
+from perfharness.model.columns import Int64
 
 SERVICE_S = 0.004
 
 
-def waits_ns(arrivals_ns: Ints, services_ns: Ints) -> Ints:
+def waits_ns(arrivals_ns: Int64, services_ns: Int64) -> Int64:
     """How long each of the arrivals waits for the server (Lindley's recursion)."""
     steps = services_ns[:-1] - np.diff(arrivals_ns)
     walk = np.concatenate([[0], np.cumsum(steps)])
-    found: Ints = walk - np.minimum.accumulate(walk)
+    found: Int64 = walk - np.minimum.accumulate(walk)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Percentiles and the mean of latencies under load, with intervals.
+"""Percentiles and the mean of times under load, with intervals.
 
 In a queue a slow request follows a slow one. So the run is cut into windows, and the intervals are those of values that
 depend on their neighbours (`analysis.statistics`).
@@ -13,108 +13,108 @@ import numpy as np
 
 from perfharness.analysis.statistics import MIN_INDEPENDENT, milder, ranks_around, ratio_interval, share_inflation
 from perfharness.model.columns import Float64, Int64
-from perfharness.model.load import LEAST_BEYOND, LoadFigure
+from perfharness.model.load import LEAST_BEYOND, PERCENTILES, LoadFigure, LoadTimes
 from perfharness.model.units import NS_PER_MS
 
 NEVER_NS = np.iinfo(np.int64).max
-"""The latency of a request without an answer: slower than all others."""
+"""The time of a request without an answer: slower than all others."""
+
+NOT_ANSWERED = "it is among the requests that had no answer in time"
 
 WINDOWS = 240
-"""Of single requests; a third of them has an interval, too."""
+"""Of a phase; a third of them has an interval, too."""
 
 INDEPENDENT_SHARE = 0.25
 """Of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
 
 
-@dataclass(frozen=True)
-class WindowedCounts:
-    """Latencies by window, in order of the latency: of single requests, or of the buckets of histograms (from `low_ns`
-    to `high_ns`). Windows without requests count.
+def load_times(at_ns: Int64, values_ns: Int64, otherwise: str) -> LoadTimes:
+    """The statistics of one kind of time.
+
+    Args:
+        at_ns: when each request was due.
+        values_ns: of each; `NEVER_NS`: it had no answer in time.
+        otherwise: why there is none where there is no value.
     """
+    slower = int((values_ns == NEVER_NS).sum())
+    total = len(values_ns)
+    why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) had no answer in time"
+    if total == slower:
+        return LoadTimes(reason=why if slower else otherwise, slower=slower)
+    times = Latencies.of(at_ns, values_ns)
+    figures = {name: times.percentile(percent) for name, percent in PERCENTILES.items()}
+    figures["mean"] = LoadFigure(reason=why) if slower else times.mean()
+    figures["max"] = LoadFigure(reason=why) if slower else LoadFigure(value=float(times.values_ns[-1]) / NS_PER_MS)
+    return LoadTimes.model_validate({**figures, "count": total - slower, "slower": slower})
+
+
+def percentile_of(ordered_ns: Int64, percent: float) -> float | str:
+    """A percentile of ordered times, ms; or why it is not known."""
+    total = len(ordered_ns)
+    rank = ceil(round(total * percent / 100, 6))
+    if not total or (percent > 50 and total - rank < LEAST_BEYOND):
+        return f"fewer than {LEAST_BEYOND} of {total} values are beyond it"
+    value = ordered_ns[max(rank, 1) - 1]
+    return NOT_ANSWERED if value == NEVER_NS else float(value) / NS_PER_MS
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Times in ascending order, each with the window in which its request was due. Windows without requests count."""
 
     windows: int
     window: Int64
-    low_ns: Int64
-    high_ns: Int64
-    count: Int64
+    values_ns: Int64
 
     @staticmethod
-    def of_values(at_ns: Int64, values_ns: Int64, windows: int = WINDOWS) -> WindowedCounts:
-        """Of single requests: when each was due, and its latency (`NEVER_NS`: none), in so many equal parts of time."""
-        if not len(at_ns):
-            empty = np.empty(0, np.int64)
-            return WindowedCounts(windows, empty, empty, empty, empty)
-        length = max(int(np.ptp(at_ns)), 1)
-        window = np.minimum((at_ns - at_ns.min()) * windows // length, windows - 1)
-        return WindowedCounts.of_buckets(windows, window, values_ns, values_ns, np.ones(len(at_ns), np.int64))
+    def of(at_ns: Int64, values_ns: Int64, windows: int = WINDOWS) -> Latencies:
+        """Of requests that were due then, in so many equal parts of time."""
+        order = np.argsort(values_ns, kind="stable")
+        length = max(int(np.ptp(at_ns)), 1) if len(at_ns) else 1
+        first = at_ns.min() if len(at_ns) else 0
+        window = np.minimum((at_ns - first) * windows // length, windows - 1)
+        return Latencies(windows, window[order], values_ns[order])
 
-    @staticmethod
-    def of_buckets(windows: int, window: Int64, low_ns: Int64, high_ns: Int64, count: Int64) -> WindowedCounts:
-        """Of the buckets of the windows' histograms, in any order."""
-        order = np.argsort(low_ns, kind="stable")
-        return WindowedCounts(windows, window[order], low_ns[order], high_ns[order], count[order])
-
-    def part(self, first: int, end: int) -> WindowedCounts:
+    def part(self, first: int, end: int) -> Latencies:
         """The windows from `first` up to, without, `end`."""
         inside = (self.window >= first) & (self.window < end)
-        columns = (self.low_ns, self.high_ns, self.count)
-        return WindowedCounts(end - first, self.window[inside] - first, *(column[inside] for column in columns))
-
-
-class Latencies:
-    """Answers questions about the latencies of a phase: percentiles, the mean."""
-
-    def __init__(self, counts: WindowedCounts) -> None:
-        self._counts = counts
-        self._upto = np.cumsum(counts.count)
-        self._total = int(counts.count.sum())
-        self._per_window = _per_window(counts, counts.count)
+        return Latencies(end - first, self.window[inside] - first, self.values_ns[inside])
 
     def percentile(self, percent: float) -> LoadFigure:
-        """In ms. Null where fewer than 10 values are beyond it, or it is among requests without an answer."""
-        share = percent / 100
-        if round(self._total * (1 - share), 6) < LEAST_BEYOND:
+        """In ms, with its interval, or why there is none."""
+        total, share, values = len(self.values_ns), percent / 100, self.values_ns
+        value = percentile_of(values, percent)
+        if isinstance(value, str):
+            return LoadFigure(reason=value)
+        if round(total * (1 - share), 6) < LEAST_BEYOND:
             needed = ceil(round(LEAST_BEYOND / (1 - share), 6))
-            return LoadFigure(reason=f"{self._total} requests are too few; {needed} have {LEAST_BEYOND} beyond it")
-        low_ns, high_ns = self._counts.low_ns, self._counts.high_ns
-        entry = self._entry(ceil(round(share * self._total, 6)))
-        if high_ns[entry] == NEVER_NS:
-            return LoadFigure(reason="it is among the requests that were never answered")
-        value = float(high_ns[entry]) / NS_PER_MS
-        ranks = ranks_around(self._total, share, [self._inflation(one) for one in (share, milder(share))])
+            why = f"{total} requests are too few; {needed} have {LEAST_BEYOND} beyond it"
+            return LoadFigure(value=value, reason=why)
+        ranks = ranks_around(total, share, [self._inflation(one) for one in (share, milder(share))])
         if isinstance(ranks, str):
             return LoadFigure(value=value, reason=ranks)
-        first, last = (self._entry(rank + 1) for rank in ranks)
-        low = min(value, float(low_ns[first]) / NS_PER_MS)
-        if high_ns[last] == NEVER_NS:
+        low, high = values[ranks[0]], values[min(ranks[1], total - 1)]
+        if high == NEVER_NS:
             why = "its upper end is among the requests that were never answered"
-            return LoadFigure(value=value, low=low, reason=why)
-        return LoadFigure(value=value, low=low, high=max(value, float(high_ns[last]) / NS_PER_MS))
+            return LoadFigure(value=value, low=float(low) / NS_PER_MS, reason=why)
+        return LoadFigure(value=value, low=float(low) / NS_PER_MS, high=float(high) / NS_PER_MS)
 
     def mean(self) -> LoadFigure:
-        """In ms."""
-        counts = self._counts
-        if not self._total:
-            return LoadFigure(reason="there is no request")
-        if counts.high_ns[-1] == NEVER_NS:
-            return LoadFigure(reason="some requests were never answered")
-        middle = (counts.low_ns / 2 + counts.high_ns / 2) * counts.count / NS_PER_MS
-        return ratio_figure(_per_window(counts, middle), self._per_window)
-
-    def _entry(self, rank: int) -> int:
-        """The entry of a rank, from 1."""
-        return min(int(np.searchsorted(self._upto, rank)), len(self._upto) - 1)
+        """In ms, of times that are all known."""
+        sums: Float64 = np.bincount(self.window, self.values_ns / NS_PER_MS, self.windows).astype(np.float64)
+        return ratio_figure(sums, self._counts(len(self.window)))
 
     def _inflation(self, share: float) -> float | str:
-        """Of the share of requests up to a percentile; requests of one latency are all within it."""
-        highest = self._counts.high_ns[self._entry(ceil(round(share * self._total, 6)))]
-        end = int(np.searchsorted(self._counts.high_ns, highest, side="right"))
-        below = np.bincount(self._counts.window[:end], self._counts.count[:end], self._counts.windows)
-        return share_inflation(below.astype(np.float64), self._per_window, _least(self._per_window))
+        """Of the share of requests up to a percentile; requests of one time are all within it."""
+        total = len(self.values_ns)
+        highest = self.values_ns[min(ceil(round(share * total, 6)), total) - 1]
+        end = int(np.searchsorted(self.values_ns, highest, side="right"))
+        counts = self._counts(total)
+        return share_inflation(self._counts(end), counts, _least(counts))
 
-
-def _per_window(counts: WindowedCounts, values: Float64 | Int64) -> Float64:
-    return np.bincount(counts.window, values, counts.windows).astype(np.float64)
+    def _counts(self, end: int) -> Float64:
+        """By window, how many of the first `end` values lie in it."""
+        return np.bincount(self.window[:end], minlength=self.windows).astype(np.float64)
 
 
 def ratio_figure(sums: Float64, counts: Float64) -> LoadFigure:

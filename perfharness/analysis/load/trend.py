@@ -10,7 +10,7 @@ from math import exp, hypot, log
 
 import numpy as np
 
-from perfharness.analysis.load.latency import Latencies, WindowedCounts, ratio_figure
+from perfharness.analysis.load.latency import Latencies, ratio_figure
 from perfharness.analysis.statistics import growth
 from perfharness.model.columns import Float64
 from perfharness.model.load import Drift, DriftVerdict, LoadFigure, MemoryTrend
@@ -102,11 +102,11 @@ def grows(levels: Float64) -> bool | None:
     return None if found[0] else False
 
 
-def latency_drift(counts: WindowedCounts, percent: float, tolerance: float = DRIFT_TOLERANCE) -> Drift:
+def latency_drift(times: Latencies, percent: float, tolerance: float = DRIFT_TOLERANCE) -> Drift:
     """A percentile of the last third of the windows against the first, in ms."""
-    third = counts.windows // 3
-    first = Latencies(counts.part(0, third)).percentile(percent)
-    last = Latencies(counts.part(counts.windows - third, counts.windows)).percentile(percent)
+    third = times.windows // 3
+    first = times.part(0, third).percentile(percent)
+    last = times.part(times.windows - third, times.windows).percentile(percent)
     return drift_of(f"latency.p{percent:g}", "ms", first, last, tolerance)
 
 

@@ -4,8 +4,6 @@
 puts those of all ranks on one clock.
 """
 
-from perfharness.analysis.ranks.compare import RankCalls as RankCalls
-from perfharness.analysis.ranks.compare import calls_of_ranks as calls_of_ranks
 from perfharness.analysis.ranks.compare import compare_ranks as compare_ranks
 from perfharness.analysis.ranks.matching import RankClock as RankClock
 from perfharness.analysis.ranks.matching import RankInput as RankInput

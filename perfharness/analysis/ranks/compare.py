@@ -218,49 +218,6 @@ def _skew(matched: list[Matched]) -> ArrivalSkew | None:
 
 
 @dataclass(frozen=True)
-class RankCalls:
-    """The collectives of a rank in its batches: for a timeline. Times are on the clock of the trace of the process
-    `clock_of`: the first rank's, or its own where nothing ties them. `waiting_ns` and `last_rank`, for whom all waited,
-    are -1 where not known.
-    """
-
-    process: str
-    rank: int
-    clock_of: str
-    operation: list[str]
-    start_ns: Int64
-    end_ns: Int64
-    waiting_ns: Int64
-    last_rank: Int64
-
-
-def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
-    """All collectives of ranks that work together, warm-up too; without waiting where nothing ties their clocks."""
-    inputs = sorted(ranks, key=lambda one: one.rank)
-    common = common_batches(inputs, with_warmup=True)
-    clocks = [one.clock for one in inputs if one.clock is not None]
-    has_clocks = len(clocks) == len(inputs)
-    matched = match_collectives(inputs, common)[0] if has_clocks and len(common[0]) and len(inputs) > 1 else []
-    found = []
-    for at, (side, one) in enumerate(zip(_sides(inputs, common, matched), inputs, strict=True)):
-        calls = one.work.collectives
-        moved = clocks[at].offset_ns - clocks[0].offset_ns if has_clocks else 0
-        found.append(
-            RankCalls(
-                process=one.process,
-                rank=one.rank,
-                operation=[one.work.operations[code] for code in calls.operation.tolist()],
-                clock_of=inputs[0].process if has_clocks else one.process,
-                start_ns=calls.start_ns + moved,
-                end_ns=calls.end_ns + moved,
-                waiting_ns=np.where(side.is_known, side.waiting_ns, -1),
-                last_rank=side.last_rank,
-            )
-        )
-    return found
-
-
-@dataclass(frozen=True)
 class _Site:
     """Collectives of one operation in one stage, as one rank has them: rows of a `Matched`."""
 

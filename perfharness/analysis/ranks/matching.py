@@ -80,7 +80,7 @@ class Matched:
         return margin
 
 
-def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Common:
+def common_batches(ranks: list[RankInput]) -> Common:
     """Batches of equal path, index and occurrence in all ranks, in the order of the first one. Where ranks have none in
     common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each belong together.
     """
@@ -91,7 +91,7 @@ def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> Comm
         key
         for key in positions[0]
         if all(
-            key in there and (with_warmup or not one.work.batches.warmup[there[key]])
+            key in there and not one.work.batches.warmup[there[key]]
             for one, there in zip(ranks, positions, strict=True)
         )
     ]

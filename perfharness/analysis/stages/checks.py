@@ -28,9 +28,6 @@ MUCH_OF_A_RANGE = 0.01
 LONG_PAUSE = 0.1
 """Part of a loop's measured time that a pause must take to be noted, and twice the median time from batch to batch."""
 
-MANY_RARE = 40
-"""Stages that occur in one batch each: with more of them, names contain ids."""
-
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
 """nsys 2023.4 records no range of nvtx 0.2.12 or newer, without a warning; 2025.3 does. Between: not tried."""
@@ -80,7 +77,6 @@ def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -
             else "Plain NVTX cannot count items; use PerfRecorder for that.",
         )
     yield from _long_pauses(stages, times)
-    yield from _names_with_ids(stages, times)
     waited = np.flatnonzero(stages.barrier_wait_ns > 0)
     if len(waited):
         yield Finding(
@@ -91,23 +87,6 @@ def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -
             "them.",
             "--no-barrier starts the processes' measured batches as they come.",
         )
-
-
-def _names_with_ids(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
-    """A warning where many stages have a name that no other batch has."""
-    rows = np.flatnonzero((times.outer_batch >= 0) & ~stages.is_batch)
-    batches = group_rows(np.asarray(stages.paths.code)[rows], np.asarray(times.outer_batch)[rows])
-    first = rows[batches.first]
-    occurs_in = np.bincount(stages.paths.code[first], minlength=len(stages.paths))
-    rare = np.flatnonzero(occurs_in == 1)
-    if len(rare) <= MANY_RARE or len(np.unique(times.outer_batch[rows])) < 2:
-        return
-    yield Finding(
-        "names-differ-by-batch",
-        Severity.WARNING,
-        f"{len(rare)} stages occur in one batch each, such as '{stages.paths.keys[rare[0]]}': their names contain ids.",
-        "Give a stage one name, or its times cannot be averaged.",
-    )
 
 
 def _names(stages: StageTable, rows: Int64) -> str:

@@ -226,7 +226,7 @@ def resume_command() -> str:
 
 def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:
     """Draw, and name the files; pictures that cannot be drawn do not take the numbers with them."""
-    from perfharness.render.charts.drawing import draw
+    from perfharness.render.html import draw
 
     try:
         written = draw(make(), folder, page)

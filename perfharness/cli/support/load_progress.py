@@ -2,61 +2,103 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from perfharness.cli.support.live import LaunchView
-from perfharness.load.profile import Profile
-from perfharness.load.progress import LoadProgress, LoadStatus
-from perfharness.model.load import WINDOWS_NAME
+from perfharness.model.load import UNANSWERED, WINDOWS_NAME
 from perfharness.render.console import Console
 from perfharness.render.numbers import significant
 from perfharness_launcher.process import RunningProcess
 
-LINE_S, MOST_LINES = 5.0, 20
-"""Seconds between two lines, and their number, where there is no terminal."""
+LINE_S, MANY_LINES = 5.0, 10
+"""Seconds between two lines where there is no terminal; after so many lines they come half as often."""
+
+LEAST_WINDOW_NS = 500_000_000
+"""The last window of a phase may be shorter, and then says nothing about a second."""
+
+
+class LoadProgress:
+    """Follows the files of windows as they grow, one a process; need not exist yet."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._offsets = dict.fromkeys(files, 0)
+        self._last: dict[Path, dict[str, Any]] = {}
+        self._phase: dict[str, Any] = {}
+        self._errors: Counter[str] = Counter()
+
+    def text(self) -> str | None:
+        """The last full second of all processes in one line; percentiles are those of the slowest process."""
+        for file in self._offsets:
+            for line in self._new_lines(file):
+                if line["kind"] == "phase":
+                    self._phase = line
+                elif line["kind"] == "window":
+                    self._errors.update(line["errors"])
+                    if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
+                        self._last[file] = line
+        return self._line() if self._last else None
+
+    def _new_lines(self, file: Path) -> list[dict[str, Any]]:
+        try:
+            with file.open("rb") as opened:
+                opened.seek(self._offsets[file])
+                text = opened.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offsets[file] += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _line(self) -> str:
+        phase = self._phase
+        lines = [line for line in self._last.values() if line["phase"] == phase["index"]] or list(self._last.values())
+        span_s = max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9
+        until_s = (phase["end_ns"] - time.perf_counter_ns()) / 1e9
+        rates = {name: significant(sum(line[name] for line in lines) / span_s) for name in ("arrivals", "completed")}
+        asked = f"{rates['arrivals']} asked, " if phase["loop"] == "open" else ""
+        parts = [f"{asked}{rates['completed']} answered per second"]
+        slowest = {name: max(line[f"{name}_ms"] or 0.0 for line in lines) for name in ("p50", "p99")}
+        parts += [f"{name} {significant(value)} ms" for name, value in slowest.items() if value]
+        waiting = sum(line["open"] or 0 for line in lines)
+        if phase["loop"] == "open":
+            parts.append(f"{waiting} open")
+        unanswered = self._errors[UNANSWERED]
+        parts.append(f"{self._errors.total() - unanswered} errors")
+        if unanswered:
+            parts.append(f"{unanswered} unanswered")
+        if until_s <= 0 and waiting:
+            parts.append(f"waiting up to {max(until_s + phase['grace_s'], 0):.0f} s for late answers")
+        return f"{phase['name']}: {', '.join(parts)}; {max(until_s, 0.0) + phase['later_s']:.0f} s left"
 
 
 class LoadView(LaunchView):
     """The launch's view, and the load's last second: on a terminal below the table, elsewhere a line now and then."""
 
-    def __init__(self, console: Console, profile: Profile) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._profile = profile
-        self._progress: LoadProgress | None = None
-        self._next_line = 0.0
+        self._progress = LoadProgress([])
+        self._next_line, self._lines_shown = 0.0, 0
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Follow their files."""
         super().started(processes)
-        self._progress = LoadProgress(self._profile, [process.folder / WINDOWS_NAME for process in processes])
+        self._progress = LoadProgress([process.folder / WINDOWS_NAME for process in processes])
 
     def details(self) -> list[str]:
         """The line of the load."""
-        status = self._status()
-        return [] if status is None else [status_text(status)]
-
-    def _status(self) -> LoadStatus | None:
-        return None if self._progress is None else self._progress.poll()
+        text = self._progress.text()
+        return [] if text is None else [text]
 
     def _draw(self, ending: bool) -> None:
         if not (self._console.is_terminal or self._stage or ending):
-            status = self._status()
-            if status is not None and time.monotonic() >= self._next_line:
-                self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
-                self._add_line(status_text(status))
+            text = self._progress.text()
+            if text is not None and time.monotonic() >= self._next_line:
+                self._lines_shown += 1
+                self._next_line = time.monotonic() + LINE_S * 2 ** (self._lines_shown // MANY_LINES)
+                self._add_line(text)
         super()._draw(ending)
-
-
-def status_text(status: LoadStatus) -> str:
-    """The last second of a running load in one line."""
-    asked = "" if status.asked_rate is None else f"{significant(status.asked_rate)} asked, "
-    parts = [f"{asked}{significant(status.achieved_rate)} answered per second"]
-    times = (("p50", status.p50_ms), ("p99", status.p99_ms))
-    parts += [f"{name} {significant(value)} ms" for name, value in times if value]
-    parts += [] if status.waiting is None else [f"{status.waiting} open"]
-    parts.append(f"{status.failed} errors")
-    parts += [f"{status.unanswered} unanswered"] if status.unanswered else []
-    if status.grace_left_s is not None:
-        parts.append(f"waiting up to {status.grace_left_s:.0f} s for late answers")
-    return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
-from perfharness.render.console import Console, print_blocks, say
-from perfharness.render.text import AsciiJson
-from perfharness.render.views.findings import findings_view
+from perfharness.render.text import ascii_json
+
+if TYPE_CHECKING:
+    from perfharness.render.blocks import Block, Span
+    from perfharness.render.console import Console
 
 OUTPUT = "Output"
 """The group of these options in the help."""
@@ -29,17 +32,19 @@ class Output(BaseModel):
     @cached_property
     def results(self) -> Console:
         """Stdout."""
-        return Console(markdown=self.format == "md")
+        results: Console = _printing().Console(markdown=self.format == "md")
+        return results
 
     @cached_property
     def errors(self) -> Console:
         """Stderr."""
-        return Console(stderr=True)
+        errors: Console = _printing().Console(stderr=True)
+        return errors
 
     @cached_property
     def messages(self) -> Console:
         """Stderr; of a quiet verb, a console that prints nothing."""
-        messages = Console(stderr=True)
+        messages: Console = _printing().Console(stderr=True)
         messages.quiet = self.quiet
         return messages
 
@@ -48,20 +53,34 @@ class Output(BaseModel):
         """Whether stdout is one JSON document."""
         return self.format == "json"
 
+    def show(self, blocks: Iterable[Block]) -> None:
+        """Blocks on stdout."""
+        _printing().print_blocks(self.results, blocks)
+
+    def line(self, *parts: str | Span) -> None:
+        """A line on stdout."""
+        _printing().say(self.results, *parts)
+
     def message(self, text: str) -> None:
         """A line on stderr."""
-        say(self.messages, text)
+        _printing().say(self.messages, text)
+
+    def error(self, text: str) -> None:
+        """A line on stderr, of a quiet verb too."""
+        _printing().say(self.errors, text)
 
     def findings(self, findings: Iterable[Finding]) -> None:
         """Findings on stderr."""
+        from perfharness.render.views.findings import findings_view
+
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
-        print_blocks(self.errors, findings_view(findings, least=least))
+        _printing().print_blocks(self.errors, findings_view(findings, least=least))
 
     def json_document(self, content: Mapping[str, Any]) -> None:
         """The document on stdout."""
-        from perfharness.runs.files.json_files import json_bytes  # its libraries are not needed for text
+        from perfharness.runs.files.json_files import json_bytes
 
-        AsciiJson().write(json_bytes(content).decode())
+        sys.stdout.write(ascii_json(json_bytes(content).decode()))
 
     def json_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         """A document on stdout: the only one, or an object of several by their names."""
@@ -69,9 +88,15 @@ class Output(BaseModel):
             self.json_document(next(iter(documents.values())))
             return
         for place, (name, content) in enumerate(documents.items()):
-            AsciiJson().write(f"{',' if place else '{'}\n{json.dumps(name)}: ")
+            print("," if place else "{", f"{json.dumps(name)}: ", sep="\n", end="")
             self.json_document(content)
-        AsciiJson().write("}\n" if documents else "{}\n")
+        print("}" if documents else "{}")
+
+
+def _printing() -> Any:
+    from perfharness.render import console  # slow to import, and `--help` prints without it
+
+    return console
 
 
 class FullOutput(Output):

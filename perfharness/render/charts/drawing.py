@@ -48,9 +48,6 @@ WIDE_RANGE = 20
 PIXEL_RATIO = 1.5
 """Pixels of a PNG for each unit of a specification."""
 
-LESS = "\ue000"
-"""Replaces `<` in the JSON that vl-convert embeds in a page."""
-
 OWN = dict.fromkeys(("color", "fill", "stroke", "shape", "strokeDash"), "independent")
 """Scales of charts next to each other that have legends of their own."""
 
@@ -105,47 +102,20 @@ class Picture:
         made: Specification = orjson.loads(_json(self.chart, self.rows))
         return made
 
-    def titled(self) -> Specification:
-        """The chart with its title and notes above."""
-        notes = [line for note in self.notes for line in textwrap.wrap(note, NOTE_WIDTH, subsequent_indent="    ")]
-        return {**self.chart, "title": {"text": textwrap.wrap(self.title, TITLE_WIDTH), "subtitle": notes}}
-
     def save(self, path: Path) -> Path:
-        """Write a `.png`, atomically. Raises `ResultError`."""
-        return _write(path, self.titled(), self.rows)
+        """Write a `.png` with title and notes above the chart, atomically. Raises `ResultError`."""
+        import vl_convert
 
-
-def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
-    """Write every picture as a PNG, and all of them as one interactive page. Returns the files.
-
-    Args:
-        page: name of the page, without the ending.
-
-    Raises `ResultError` where nothing can be written.
-    """
-    if not pictures:
-        return []
-    written = [picture.save(folder / f"{picture.name}.png") for picture in pictures]
-    whole = {"vconcat": [picture.titled() for picture in pictures], "spacing": 40, "resolve": {"scale": OWN}}
-    rows = {name: rows for picture in pictures for name, rows in picture.rows.items()}
-    return [*written, _write(folder / f"{page}.html", whole, rows)]
-
-
-def _write(path: Path, chart: Specification, rows: Mapping[str, Sequence[Row]]) -> Path:
-    import vl_convert
-
-    text = _json(chart, rows).decode()
-    try:
-        if path.suffix == ".png":
-            content = bytes(vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[]))
-        else:  # a name in the data must not end the script element
-            page = str(vl_convert.vegalite_to_html(text.replace("<", LESS), bundle=True))
-            content = page.replace(LESS, "\\u003c").encode()
-    except ValueError as error:
-        raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
-    with replacing(path, follow=False) as temporary:
-        temporary.write_bytes(content)
-    return path
+        notes = [line for note in self.notes for line in textwrap.wrap(note, NOTE_WIDTH, subsequent_indent="    ")]
+        title = {"text": textwrap.wrap(self.title, TITLE_WIDTH), "subtitle": notes}
+        text = _json({**self.chart, "title": title}, self.rows).decode()
+        try:
+            content = vl_convert.vegalite_to_png(text, scale=PIXEL_RATIO, allowed_base_urls=[])
+        except ValueError as error:
+            raise ResultError(f"{path.name} cannot be drawn: {str(error).splitlines()[0]}") from error
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        return path
 
 
 def _json(chart: Specification, rows: Mapping[str, Sequence[Row]]) -> bytes:

@@ -9,7 +9,7 @@ from perfharness.analysis.host_samples.frames import inside_library
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.model.host_samples import Frame
 from perfharness.render.charts.drawing import LIGHT_GREY, PALETTE, Picture, Row, Specification
-from perfharness.render.places import place_text
+from perfharness.render.views.names import line_of
 
 LEAST = 0.002
 """Of the whole: narrower functions are left out."""
@@ -44,7 +44,8 @@ def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
         root.ms += ms
         node = root
         for frame in frames[:MAX_DEPTH]:
-            node = node.below.setdefault(place_text(frame), _Node(_kind(frame)))
+            called = f"{frame.function} ({line_of(frame)})" if frame.file else frame.function
+            node = node.below.setdefault(called, _Node(_kind(frame)))
             node.ms += ms
     rows = list(_bars(root, 0, 0.0, LEAST * root.ms))
     depth = max((row["depth"] for row in rows), default=0) + 1

@@ -127,7 +127,7 @@ def _distinct(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def series_picture(name: str, found: LoopSeries) -> Picture:
+def series_picture(name: str, found: LoopSeries, *, has_gpu: bool = True) -> Picture:
     """CPU time of the batches in order; warm-up and throttled batches are shaded."""
     import altair as alt
 
@@ -169,7 +169,7 @@ def series_picture(name: str, found: LoopSeries) -> Picture:
     layers.append(line.encode(x=x, y=y("ms"), tooltip=tooltip))
     if clip:
         sheet.notes.append(f"cut at {top:,.4g} ms, the longest batch after warm-up; in warm-up: {longest:,.4g} ms")
-    if series.throttled is None:
+    if series.throttled is None and has_gpu:
         sheet.notes.append("GPU throttling is not known for these batches")
     title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
     return sheet.made(alt.layer(*layers).properties(width=WIDTH, height=180), title)
@@ -197,7 +197,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
     return sheet.made(chart, path_text(found.path[1:]) or path_text(found.path))
 
 
-def timeline_picture(name: str, found: BatchTimeline) -> Picture:
+def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -> Picture:
     """Stages, CUDA calls and GPU operations of one batch over the time since it began; zoomable."""
     import altair as alt
 
@@ -230,7 +230,7 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
             clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=ROOM)
         )
         layers.append(text.encode(x=x, y=y, text="short:N"))
-    if found.gpu_reason is not None:
+    if found.gpu_reason is not None and has_gpu:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
     if found.joined_ms is not None:
         sheet.notes.append(f"events within {found.joined_ms:,.3g} ms of each other are one bar, pale as they pause")

@@ -10,7 +10,7 @@ from perfharness.analysis.suites.cost import Prices
 from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
-from perfharness.load.reported import load_report
+from perfharness.load.report import load_report
 from perfharness.render.html import write_html
 from perfharness.render.markdown import markdown
 from perfharness.render.pdf import require_typst, write_pdf
@@ -53,23 +53,26 @@ def report(
     if not runs:
         raise UsageError("name a run, a trace or a suite")
     file = None if output is None else Path(output)
-    if file is not None:
-        require_format(format_of(file))
+    wanted = None if file is None else format_of(file)
+    if wanted == "pdf":
+        require_typst()
+    has_price = price_per_hour is not None or price_per_kwh is not None
     made = gather_all(
         [Path(run) for run in runs],
         ReadAs(warmup_batches, domain, batch_pattern),
-        prices_of(price_per_hour, price_per_kwh),
+        Prices(price_per_hour, price_per_kwh) if has_price else None,
     )
     made = made_anonymous(made) if anonymous else made
-    if file is not None:
-        write_report(made, file)
+    if file is None:
+        return made
+    document = document_of(made)
+    if wanted == "html":
+        write_html(document, file)
+    elif wanted == "pdf":
+        write_pdf(document, file)
+    else:
+        write_text(file, lambda text: print(markdown(document), end="", file=text))
     return made
-
-
-def require_format(wanted: ReportFormat) -> None:
-    """Raise `ToolNotFoundError` where what the format needs is not installed."""
-    if wanted == "pdf":
-        require_typst()
 
 
 def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) -> Report:
@@ -81,11 +84,6 @@ def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) ->
     return gather(located, read_as, prices, list(suites.values()), side_by_side(suites), loads)
 
 
-def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:
-    """The prices; None where none was given."""
-    return None if per_hour is None and per_kwh is None else Prices(per_hour, per_kwh)
-
-
 def format_of(output: Path) -> ReportFormat:
     """What the file's ending says; of stdout, Markdown. Raises `UsageError`."""
     if output == STDOUT:
@@ -94,14 +92,3 @@ def format_of(output: Path) -> ReportFormat:
     if found is None:
         raise UsageError(f"{output} has none of the endings {', '.join(ENDINGS)}, by which the format is chosen.")
     return found
-
-
-def write_report(report: Report, output: Path) -> None:
-    """Write it in the format of the file's ending. Raises `ToolNotFoundError`, `ResultError`, `UsageError`."""
-    wanted, document = format_of(output), document_of(report)
-    if wanted == "html":
-        write_html(document, output)
-    elif wanted == "pdf":
-        write_pdf(document, output)
-    else:
-        write_text(output, lambda file: print(markdown(document), end="", file=file))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.errors import PerfHarnessError
-from perfharness.load.reported import report_of
+from perfharness.load.report import report_of
 from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.render.blocks import Block, Figures, Paragraph
 from perfharness.render.html import html_fragment
 from perfharness.render.views.bench import cases_table, suite_summary
@@ -15,6 +16,7 @@ from perfharness.render.views.compare import compare_view
 from perfharness.render.views.load import load_figures, load_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.comparison.result import Comparison
+from perfharness.runs.files.json_files import part_of
 from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run import Run
 
@@ -30,7 +32,7 @@ def result_html(result: object) -> str | None:
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])
         if isinstance(result, StressResult):
-            load = report_of(result.load, [], None)
+            load = report_of(result.load)
             return html_fragment([Figures(list(load_figures(load))), *load_view(load)])
     except PerfHarnessError:  # its text is shown instead
         return None
@@ -43,4 +45,7 @@ def _run(run: Run) -> Iterator[Block]:
         yield Paragraph(f"{run.path}: {len(run.processes)} processes, not analysed; run `perfharness analyze`.")
         return
     yield Paragraph(str(run.path), "note")
-    yield from result_view(tree, {})
+    trees = {process.name: process.benchmark or {} for process in run.processes}
+    found = {name: part_of(each, "diagnosis", Diagnosis) for name, each in trees.items()}
+    diagnoses = {name: diagnosis for name, diagnosis in found.items() if diagnosis is not None}
+    yield from result_view(tree, {}, diagnoses=diagnoses)

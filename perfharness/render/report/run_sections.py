@@ -153,11 +153,11 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
 
 def _batch_figures(run: RunReport) -> Iterator[Figure]:
     throughput = run.throughput
-    if throughput.items_per_second is not None:
-        rate = f"{significant(throughput.items_per_second)} items/s"
+    if throughput["items_per_second"] is not None:
+        rate = f"{significant(throughput['items_per_second'])} items/s"
         yield Figure("throughput", rate, "all processes in steady state")
     else:
-        yield Figure("throughput", "not measured", throughput.reason or "")
+        yield Figure("throughput", "not measured", throughput["reason"] or "")
     batch = _main_batch(run)
     if batch is None or batch.cpu.p50 is None:
         return
@@ -183,20 +183,18 @@ def _stages(run: RunReport, number: int) -> Section | None:
     )
     blocks += [Chart(picture)] if picture else []
     blocks += latency_table(run.stages)
-    blocks += throughput_view(run.throughput.model_dump())
-    return Section("Stages", [*blocks, *outside_view([one.model_dump() for one in run.outside_batches])])
+    blocks += throughput_view(run.throughput)
+    return Section("Stages", [*blocks, *outside_view(run.outside_batches)])
 
 
 def _over_time(run: RunReport, number: int) -> Section | None:
     if not run.series:
         return None
     largest = sorted(range(len(run.series)), key=lambda place: -run.series[place].series.batches)[:MAX_SERIES]
-    blocks: list[Block] = []
-    for place in sorted(largest):
-        loop = run.series[place]
-        if not has_gpu(run):
-            loop = loop.model_copy(update={"series": replace(loop.series, throttled=[])})
-        blocks.append(Chart(series_picture(f"series_{number}_{place}", loop)))
+    blocks: list[Block] = [
+        Chart(series_picture(f"series_{number}_{place}", run.series[place], has_gpu=has_gpu(run)))
+        for place in sorted(largest)
+    ]
     if len(run.series) > len(largest):
         more = f"{len(run.series) - len(largest)} more loops, with no more batches, have no chart."
         blocks.append(Paragraph(more, "note"))
@@ -211,8 +209,7 @@ def _over_time(run: RunReport, number: int) -> Section | None:
 def _timelines(run: RunReport, number: int) -> Section | None:
     if not run.timelines:
         return None
-    shown = run.timelines if has_gpu(run) else [replace(one, gpu_reason=None) for one in run.timelines]
-    pictures = [timeline_picture(f"timeline_{number}_{one.which}", one) for one in shown]
+    pictures = [timeline_picture(f"timeline_{number}_{one.which}", one, has_gpu=has_gpu(run)) for one in run.timelines]
     pictures[0] = replace(pictures[0], notes=(*pictures[0].notes, HINT))
     return Section("A typical, the best and the worst batch", [Chart(picture) for picture in pictures])
 
@@ -277,7 +274,7 @@ def _measured(run: RunReport) -> Section:
     blocks: list[Block] = [Table("how it was measured", columns, list(_how(run)))]
     of = PROCESSES if has_gpu(run) else [one for one in PROCESSES if one[0].heading != "GPU"]
     if run.measured.processes:
-        rates = {name: rate.items_per_second for name, rate in run.throughput.processes.items()}
+        rates = {name: rate["items_per_second"] for name, rate in run.throughput["processes"].items()}
         of = [*of, (Column("items/s", "number"), lambda one: rates.get(one.folder))]
         blocks.append(table_of("processes", of, run.measured.processes))
     environment = list(_environment(run))
@@ -292,7 +289,8 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     yield ["command", " ".join(of.command) or None]
     why = f" ({of.tracer.reason})" if of.tracer.reason else ""
     yield ["tracer", f"{of.tracer.kind} {of.tracer.version or ''}".strip() + why]
-    yield ["warm-up", f"{of.warmup_batches} batches at both ends of each loop are left out"]
+    batches = "batch" if of.warmup_batches == 1 else "batches"
+    yield ["warm-up", f"{of.warmup_batches} {batches} at both ends of each loop"]
     yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
     yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import orjson
 
@@ -15,13 +14,12 @@ from perfharness.distribution import VERSION
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
-from perfharness.render.timeline.events import process_events, rank_events
+from perfharness.render.timeline.events import process_events
 from perfharness.render.timeline.rows import Event, Ids
-from perfharness.runs.ranks import RankComparison
 from perfharness.runs.run import Process, Run
 
-FIRST_PLACE = 1000
-"""Ranks are drawn so many places above the processes."""
+CHUNK = 1000
+"""Events in one write: gzip is slow where it is given few bytes at a time."""
 
 COMPRESSION_LEVEL = 4
 """Higher levels of gzip take several times as long for a few percent."""
@@ -38,10 +36,16 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
     if not traced:
         raise ResultError(f"{run.path} holds no trace, so there is no timeline; see its manifest and stderr.log files.")
     timeline = _Timeline(run, traced)
-    with replacing(path) as temporary, _binary(temporary, path.suffix == ".gz") as file:
+    is_compressed = path.suffix == ".gz"
+    with (
+        replacing(path) as temporary,
+        gzip.open(temporary, "wb", COMPRESSION_LEVEL) if is_compressed else temporary.open("wb") as file,
+    ):
         file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
-        for number, event in enumerate(timeline.events()):
-            file.write((b",\n" if number else b"") + orjson.dumps(event))
+        events, end = timeline.events(), b""
+        while chunk := list(islice(events, CHUNK)):
+            file.write(end + b",\n".join(map(orjson.dumps, chunk)))
+            end = b",\n"
         file.write(b'\n],\n"otherData":' + orjson.dumps(timeline.other()) + b"}\n")
     return timeline.findings
 
@@ -58,23 +62,13 @@ class _Timeline:
     def events(self) -> Iterator[Event]:
         """All events; `findings` and `processes` are complete after the last one."""
         ids = Ids()
-        ranks = None if self.run.manifest is None else RankComparison(self.run.manifest)
-        offsets: dict[str, int] = {}
-        for place, process in enumerate(self.traced):
-            if len(self.traced) > 1 and (problem := process.problem()) is not None:
-                self.findings.append(problem)
-                continue
-            analysis = process.analysis
-            assert analysis is not None  # there is a trace
+        for place, (process, analysis) in enumerate(self.run.read_processes(self.findings)):
             start_ns = process.session_start_unix_ns
             has_clock = start_ns is not None and self.origin_ns is not None
             offset_ns = start_ns - self.origin_ns if start_ns is not None and self.origin_ns is not None else 0
             apart = not has_clock and len(self.traced) > 1
             name = f"{process.name}, own clock" if apart else process.name
             yield from process_events(analysis, name, offset_ns, ids, place)
-            if ranks is not None and process.record is not None and not apart:
-                ranks.visit(process.record, analysis)
-                offsets[process.name] = offset_ns
             self.processes[process.name] = {
                 "trace": process.trace_path.name if process.trace_path else None,
                 "tracer": analysis.trace.meta.tracer,
@@ -82,11 +76,8 @@ class _Timeline:
                 "gpu": analysis.trace.meta.gpu_coverage,
                 "clock": "utc" if has_clock else "own",
             }
-            self.findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
+            self.findings += [_not_aligned(process)] if apart else []
             del analysis
-            process.release()
-        for number, group in enumerate([] if ranks is None else ranks.calls()):
-            yield from rank_events(group, offsets, ids, number - FIRST_PLACE)
 
     def other(self) -> dict[str, Any]:
         """The file's `otherData`."""
@@ -122,16 +113,3 @@ def _not_aligned(process: Process) -> Finding:
         "processes.",
         process=process.name,
     )
-
-
-@contextmanager
-def _binary(path: Path, compressed: bool) -> Iterator[BinaryIO]:
-    with path.open("wb") as file:
-        if not compressed:
-            yield file
-            return
-        with (
-            gzip.open(file, "wb", compresslevel=COMPRESSION_LEVEL) as stream,
-            io.BufferedWriter(cast(Any, stream)) as buffered,
-        ):
-            yield buffered

@@ -37,7 +37,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Line:
-    """A thread, its tasks, a stream or a rank: what rows belong to.
+    """A thread, its tasks or a stream: what rows belong to.
 
     Args:
         pid: the timeline's process.
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Slices:
-    """Starts and ends (ns) of slices, their process and thread ids, and the events that name the rows."""
+    """Starts and ends (ns) of slices, their process and thread ids, and the events that name processes and rows."""
 
     start: Int64
     end: Int64
@@ -60,10 +60,10 @@ class Slices:
     names: list[Event]
 
 
-def placed(start: Int64, end: Int64, of: Int64, lines: Sequence[Line], ids: Ids) -> Slices:
-    """Slices in rows; `of`: the line of each."""
+def placed(start: Int64, end: Int64, of: Int64, lines: Sequence[Line], ids: Ids, processes: Sequence[Event]) -> Slices:
+    """Slices in rows; `of`: the line of each; `processes`: the events that name them."""
     keys, inverse = np.unique(np.stack([of, rows_that_nest(start, end, of)]), axis=1, return_inverse=True)
-    tids, names = [], []
+    tids, names = [], [*processes]
     for place, (at, row) in enumerate(keys.T.tolist()):
         line = lines[at]
         tids.append(line.tid if row == 0 and 0 < line.tid < FIRST_MADE_ID else ids.make())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
 from perfharness.render.numbers import NOT_MEASURED, milliseconds, percent, significant
-from perfharness.runs.comparison.conclusion import FACTOR, WIDE, may_be_the_machine
+from perfharness.runs.comparison.conclusion import FACTOR, WIDE
 from perfharness.runs.comparison.limits import PERCENT, LimitResult
 from perfharness.runs.comparison.result import (
     ComparedRow,
@@ -121,7 +121,7 @@ def _rows(version: ComparedVersion, rows: Sequence[ComparedRow], *, once: bool =
                 _amount(row.new.mean, row.unit) + _spread(row.new.spread),
                 _change(row.ratio),
                 _interval(row),
-                Span(_verdict(row, version.machine_ratio), STYLES.get(row.verdict, "")),
+                Span(_verdict(row), STYLES.get(row.verdict, "")),
             ]
         )
         before = row.stage
@@ -156,12 +156,12 @@ def _interval(row: ComparedRow) -> str:
     return f"{100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f} %"
 
 
-def _verdict(row: ComparedRow, machine_ratio: float | None) -> str:
+def _verdict(row: ComparedRow) -> str:
     text = WORDS.get(row.verdict, row.verdict)
     if row.unit not in RATES_AND_TIMES:
         text = MORE_OR_LESS.get(text, text)
-    elif may_be_the_machine(row, machine_ratio):
-        return f"{text}, as the machine"
+    if row.may_be_the_machine:
+        return f"{text} (may be the machine)"
     is_open = row.verdict == "undecided" and row.launches_needed is not None
     return f"{text} (try {row.launches_needed} launches per side)" if is_open else text
 

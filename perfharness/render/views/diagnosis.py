@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
 from perfharness.model.diagnosis import Diagnosis, Path, StageDiagnosis
-from perfharness.model.result import path_text
+from perfharness.model.result import ProcessResult, path_text
 from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Line, Paragraph, Section, Table
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.views import evidence
@@ -17,6 +17,11 @@ from perfharness.render.views.names import is_named, row_names, stage_names
 
 MAX_EVIDENCE = 60
 """Stages on a page whose evidence is shown."""
+
+
+def diagnoses_of(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:
+    """Those of the processes that have one."""
+    return {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
 
 
 def matching_stages(diagnosis: Diagnosis, name: str) -> list[StageDiagnosis]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from perfharness.analysis.diagnosis import agreement
 from perfharness.model.activity import ACTIVITIES
 from perfharness.model.diagnosis import (
     CopyGroup,
@@ -173,5 +174,11 @@ def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
         return []
     low, high = min(slowdowns), max(slowdowns)
     factor = significant(low) if low == high else interval(low, high, "number")
-    mark = "; *: it took another part of the batch" if any(stage.is_changed for stage in stages) else ""
+    shown = {(one.process, one.path) for one in agreement(diagnoses)}
+    is_marked = any(
+        stage.is_changed and (process, stage.path) in shown
+        for process, diagnosis in diagnoses.items()
+        for stage in diagnosis.stages
+    )
+    mark = "; *: it took another part of the batch" if is_marked else ""
     return [Paragraph(f"Causes are of a profiling pass: stages took {factor} times as long in it{mark}.", "note")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfharness.load.reported import objective_figure, phase_verdict
+from perfharness.load.report import objective_figure, phase_verdict
 from perfharness.model.load import (
     UNANSWERED,
     ClockChange,
@@ -54,7 +54,7 @@ PARTS = {
     "service": "service",
     "first_token": "to the first token",
     "between_tokens": "between tokens",
-    "lateness": "generator late",
+    "lateness": "sent late",
 }
 MET: dict[StepVerdict | None, str] = {"meets": "met", "misses": "not met", "undecided": "undecided", None: ""}
 VERDICTS: dict[StepVerdict, str] = {
@@ -287,7 +287,7 @@ def _times(result: LoadResult) -> Table:
         (Column("requests", "count", drop=1), lambda one: one[2].count),
     ]
     columns += _statistics(lambda one: one[2])
-    note = "Parts of the latency, ms: queueing until service begins; lateness of the generator itself."
+    note = "Parts of the latency, ms: queueing until service begins; sent late: after it was due, with a worker free."
     return table_of("load times", columns, known, note)
 
 
@@ -449,8 +449,6 @@ def _profile(result: LoadResult) -> Table:
         rows.append(["objective", f"p{objective.percentile:g} below {milliseconds(objective.latency_ms)}"])
     rows += [[name, _setting(value)] for name, value in result.profile.items() if name not in ("phases", "objective")]
     rows += [[f"phase {place}", _setting(phase)] for place, phase in enumerate(phases, 1)]
-    if result.requests_kept is not None:
-        rows.append(["requests.parquet has", result.requests_kept])
     return Table("load profile", [Column("setting"), Column("value")], rows)
 
 

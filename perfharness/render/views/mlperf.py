@@ -79,6 +79,7 @@ def _verdict(result: MlperfResult) -> Table:
     rows += [["model", result.model], ["backend", result.backend]]
     if sut is not None:
         rows.append(["executions", f"{sut.batches:,} of {sut.samples:,} samples and {sut.padding:,} rows of padding"])
+        rows += [[name, f"{value:,.4g}, measured by perfharness before the test"] for name, value in sut.told.items()]
         for kind, count in sut.errors.items():
             rows.append([f"failed: {kind}", f"{count:,} samples; {sut.first_errors.get(kind, '')}"])
         rows.append(["LoadGen", sut.loadgen or "version not known"])

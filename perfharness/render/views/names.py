@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from perfharness.model.diagnosis import FunctionShare, Place
+from perfharness.model.host_samples import Frame
 from perfharness.model.result import Path, path_text
 from perfharness.render.places import file_and_line
 
@@ -52,6 +53,6 @@ def is_named(path: Path, name: str) -> bool:
     return any(name == path_text(path[begin:]) for begin in range(len(path)))
 
 
-def line_of(place: FunctionShare | Place) -> str:
+def line_of(place: FunctionShare | Place | Frame) -> str:
     """The file with its folder, and the line: `json/encoder.py:395`."""
     return "/".join(file_and_line(place).split("/")[-2:])

@@ -8,11 +8,12 @@ from perfharness.analysis.diagnosis import StageAgreement, agreement
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.stages.checks import CAPTURED
-from perfharness.model.diagnosis import Code
+from perfharness.model.diagnosis import Code, Diagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.render.blocks import Block, Paragraph
 from perfharness.render.views.causes import MOST_VALUABLE, advice_view
+from perfharness.render.views.diagnosis import diagnoses_of
 from perfharness.render.views.energy import energy_view
 from perfharness.render.views.evidence import profiling
 from perfharness.render.views.machine import gpu_names, machine_view
@@ -23,19 +24,26 @@ from perfharness.runs.stage_lines import range_sums, stage_lines
 
 
 def result_view(
-    tree: Tree, results: Mapping[str, ProcessResult], *, has_gpu: bool | None = None, whole: bool = False
+    tree: Tree,
+    results: Mapping[str, ProcessResult],
+    *,
+    diagnoses: Mapping[str, Diagnosis] | None = None,
+    has_gpu: bool | None = None,
+    whole: bool = False,
 ) -> list[Block]:
     """What a person reads first of a run.
 
     Args:
         tree: `benchmark_mean.json`, or `benchmark.json` of one process.
         results: of each process, for what limits its stages, and the ranges of a run without batches; may be empty.
+        diagnoses: of each process; None: those of the results.
         has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
         whole: all advice, for a reader who gets the evidence as well.
     """
     if has_gpu is None:
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
-    diagnoses = {name: one.diagnosis for name, one in results.items() if one.diagnosis is not None}
+    if diagnoses is None:
+        diagnoses = diagnoses_of(results)
     metrics, energy = part_of(tree, "gpu_metrics", RunMetrics), part_of(tree, "energy", RunEnergy)
     lines = stage_lines(tree)
     blocks: list[Block] = []

@@ -9,7 +9,6 @@ from operator import attrgetter
 import numpy as np
 
 from perfharness.analysis.diagnosis import StageAgreement
-from perfharness.analysis.stages.checks import MANY_RARE
 from perfharness.analysis.statistics import summarise
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import Path, Statistics, Tree
@@ -134,16 +133,9 @@ def _without_short_ones(lines: Sequence[StageLine], hidden: Container[Path]) -> 
 
 
 def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
-    """One line instead of many stages that occur in one batch of several each."""
-    batches = [line for line in lines if line.is_batch and line.batches > 1]
-    rare = [
-        line
-        for line in lines
-        if line.batches == 1
-        and not (line.is_batch or line.is_rest)
-        and any(line.path[: len(batch.path)] == batch.path for batch in batches)
-    ]
-    if len(rare) <= MANY_RARE:
+    """One line instead of the stages whose names contain ids."""
+    rare = [line for line in lines if line.has_id]
+    if not rare:
         return lines
     first = rare[0]
     one = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from math import log
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from perfharness.analysis.comparison.compare import (
+    MIN_EFFECT,
     Judgement,
     Reason,
     Rule,
@@ -18,6 +20,7 @@ from perfharness.analysis.comparison.compare import (
     geometric_mean,
     relative_spread,
 )
+from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
@@ -35,6 +38,7 @@ from perfharness.runs.comparison.remarks import (
     machine_remarks,
 )
 from perfharness.runs.comparison.result import (
+    THE_MACHINE,
     ComparedLaunch,
     ComparedRow,
     ComparedSide,
@@ -55,7 +59,9 @@ def compare_runs(
     allowed: Iterable[str] = (),
     stages: Iterable[str] = (),
     limits: Iterable[str] = (),
-    **rule: Any,
+    alpha: float = ALPHA,
+    min_effect: float = MIN_EFFECT,
+    spread: float | None = None,
 ) -> Comparison:
     """Compare versions with a base; what `perfharness compare` does.
 
@@ -66,19 +72,15 @@ def compare_runs(
         allowed: differences that would make the comparison meaningless, and may be.
         stages: only these, by last name or path.
         limits: as `inference.p95 > 20ms`; see `limits` of the result.
-        rule: fields of `Rule`, as `min_effect=0.03`.
+        alpha, min_effect, spread: see `Rule`.
 
-    Raises:
-        UsageError: an option is wrong.
-        ResultError: a side cannot be read, or has no launch that can be used.
+    Raises `UsageError` where an option is wrong, `ResultError` where a side cannot be read or has no usable launch.
     """
     try:
-        checked = Rule.model_validate(rule)
+        rule = Rule(alpha=alpha, min_effect=min_effect, spread=spread)
     except ValidationError as error:
-        raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    if unknown := sorted(set(rule) - set(Rule.model_fields)):
-        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(Rule.model_fields)}")
-    options = CompareOptions(checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
+        raise UsageError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from error
+    options = CompareOptions(rule, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
     return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
 
@@ -87,9 +89,7 @@ def compare_sides(
 ) -> Comparison:
     """Compare each of the others with the base; the verdicts are corrected for the rows of all of them.
 
-    Raises:
-        UsageError: an option names a stage or a difference that does not exist.
-        ResultError: a side has no launch that can be used.
+    Raises `UsageError` where an option names what does not exist, `ResultError` where a side has no usable launch.
     """
     for side in (base, *others):
         if not side.used:
@@ -132,10 +132,11 @@ def _side_record(side: SideInput) -> ComparedSide:
 
 
 def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule: Rule) -> ComparedVersion:
-    rows = [_row(one, found, matched) for one, found in zip(matched.pairs, judgements, strict=True)]
-    allows_drift = any(found is not None and found.allows_drift for found in judgements)
     machine = judged_machine(matched)
     machine_ratio = machine.ratio if machine is not None and machine.direction in ("up", "down") else None
+    pairs = zip(matched.pairs, judgements, strict=True)
+    rows = [_row(one, found, matched, machine_ratio) for one, found in pairs]
+    allows_drift = any(found is not None and found.allows_drift for found in judgements)
     return ComparedVersion(
         side=_side_record(matched.new),
         conclusion=conclude(matched, rows, machine_ratio, rule),
@@ -149,7 +150,7 @@ def _version(matched: MatchedSides, judgements: Sequence[Judgement | None], rule
             *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
         ],
         machine_ratio=machine_ratio,
-        advice=[] if matched.deciding else graded_advice(matched, rows),
+        advice=[] if matched.deciding else list(graded_advice(matched, rows)),
         remarks=[
             *accuracy_remarks(matched),
             *items_remarks(matched),
@@ -169,6 +170,9 @@ def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInpu
 
 # ---- rows ----
 
+OF_THE_MACHINE = ("ms", "items/s", "requests/s", "J")
+"""Units of figures that a slower machine makes worse."""
+
 REASONS = {
     Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side several times, or state the spread",
     Reason.TOO_WIDE: "the launches differ too much for the difference",
@@ -178,7 +182,9 @@ REASONS = {
 }
 
 
-def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -> ComparedRow:
+def _row(
+    one: MatchedPair, judgement: Judgement | None, matched: MatchedSides, machine_ratio: float | None
+) -> ComparedRow:
     metric = one.figure.of
     base, new = _side_figures(one.base), _side_figures(one.new)
     row: dict[str, Any] = {
@@ -196,6 +202,8 @@ def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -
     if judgement.reason is Reason.TOO_WIDE and judgement.allows_drift:
         reason = f"{reason}, and one side was measured after the other"
     verdict = _verdict(judgement, more_is_better=metric.more_is_better)
+    if metric.unit in OF_THE_MACHINE and _may_be_the_machine(verdict, judgement.ratio, machine_ratio):
+        verdict, reason = "undecided", THE_MACHINE
     return ComparedRow(**row, **vars(judgement) | {"verdict": verdict, "reason": reason})
 
 
@@ -210,6 +218,13 @@ def _verdict(judgement: Judgement, *, more_is_better: bool) -> Verdict:
     if judgement.direction == "down":
         return "slower" if more_is_better else "faster"
     return judgement.direction
+
+
+def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: float | None) -> bool:
+    """Whether the machine changed in the same direction, by half as much or more."""
+    if verdict not in ("slower", "faster") or ratio is None or machine_ratio is None:
+        return False
+    return (verdict == "slower") == (machine_ratio > 1) and abs(log(ratio)) < 2 * abs(log(machine_ratio))
 
 
 def _why_not_comparable(matched: MatchedSides) -> str:

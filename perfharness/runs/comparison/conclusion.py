@@ -44,7 +44,7 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
         return "Cannot compare: the sides have no figure in common that both measured."
     lead = next((row for metric in LEADING for row in judged if row.metric == metric and not row.stage), judged[0])
     lead_name = figure_name(lead, judged)
-    proven = [row for row in judged if row.is_proven and not may_be_the_machine(row, machine_ratio)]
+    proven = [row for row in judged if row.is_proven]
     if machine_ratio is not None and not proven:
         return f"Cannot tell: the machine was {_change(machine_ratio, 'slower', 'faster')} during {name}. " + (
             "Stop what else runs, and repeat." if matched.order == "in-turns" else _measure_in_turns(matched)
@@ -72,14 +72,6 @@ def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
     return f"{last if is_only else row.stage} {METRICS[row.metric].label}".strip()
 
 
-def may_be_the_machine(row: ComparedRow, machine_ratio: float | None) -> bool:
-    """Whether the machine changed in the same direction, by half as much or more."""
-    if machine_ratio is None or not row.is_proven or row.ratio is None:
-        return False
-    is_same = (row.verdict == "slower") == (machine_ratio > 1)
-    return is_same and abs(log(row.ratio)) < 2 * abs(log(machine_ratio))
-
-
 def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: Sequence[ComparedRow]) -> str:
     """What is said of the rate, or else of the largest change, and which figures say the opposite."""
     most = lead if lead in proven else max(proven, key=lambda row: abs(log(row.ratio or 1)))
@@ -102,13 +94,9 @@ def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged:
 
 def _change(ratio: float, up: str, down: str) -> str:
     """`12 % faster`, `x14 slower`."""
-    if ratio > FACTOR or ratio < 1 / FACTOR:
-        return f"x{max(ratio, 1 / ratio):.3g} {up if ratio > 1 else down}"
-    return f"{_percent(ratio)} {up if ratio > 1 else down}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{_digits(100 * abs(ratio - 1))} %"
+    is_large = ratio > FACTOR or ratio < 1 / FACTOR
+    size = f"x{max(ratio, 1 / ratio):.3g}" if is_large else f"{_digits(100 * abs(ratio - 1))} %"
+    return f"{size} {up if ratio > 1 else down}"
 
 
 def _digits(value: float) -> str:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
+from perfharness.analysis.diagnosis import Advice, advise
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.conditions import CLOCKS
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Severity
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.load_tests import read_load_test
-from perfharness.runs.figures import LATENCY, METRICS, Figure, figures_of_stages, stage_entries, value_at
+from perfharness.runs.figures import LATENCY, METRICS, Figure, Value, figures_of_stages, stage_entries, value_at
 from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import json_bytes, read_results
+from perfharness.runs.files.process_traces import startup_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
-from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.series.machine import LaunchConditions, conditions_of
 
 
@@ -31,24 +35,18 @@ class LaunchFigures:
 
     Attributes:
         folder: of the run, or the file.
-        created: UTC, ISO 8601; None: not known.
         problem: why it cannot stand for its side; None: it can.
-        figures: None where it could not be measured; `reasons` may have why.
-        environment: what it ran on and how, by name, as text; None: not recorded.
-        start_unix_ns: of its first process; None: not known.
+        environment: what it ran on and how, by name; None: not recorded.
         errors: codes of the findings that put numbers in doubt.
-        conditions: what is known about the machine meanwhile.
-        invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
+        invalid: why no figure of it is to be compared, by the verdict of the test itself.
         batches: mean number of items by the path of each batch, whose latency is judged; None: not counted.
-        command: the command line that made it.
     """
 
     folder: Path
     run_id: str
     created: str | None
     problem: str | None
-    figures: Mapping[Figure, float | None]
-    reasons: Mapping[Figure, str] = field(default_factory=dict)
+    figures: Mapping[Figure, Value]
     environment: Mapping[str, str | None] = field(default_factory=dict)
     start_unix_ns: int | None = None
     errors: tuple[str, ...] = ()
@@ -58,31 +56,40 @@ class LaunchFigures:
     command: Sequence[str] = ()
 
     @property
-    def paths(self) -> list[StagePath]:
-        """Of its stages, in order."""
-        return list(dict.fromkeys(figure.path for figure in self.figures if figure.path))
+    def has_numbers(self) -> bool:
+        """Whether any figure was measured."""
+        return any(one.value is not None for one in self.figures.values())
+
+    def value(self, figure: Figure) -> float | None:
+        """A figure; None where it was not measured."""
+        return None if (found := self.figures.get(figure)) is None else found.value
 
 
 def values_of(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
     """A figure of each launch that has it."""
-    return [value for launch in launches if (value := launch.figures.get(figure)) is not None]
+    return [value for launch in launches if (value := launch.value(figure)) is not None]
+
+
+def reason_of(launches: Sequence[LaunchFigures], figure: Figure) -> str | None:
+    """Why a launch does not have a figure."""
+    found = (launch.figures[figure] for launch in launches if figure in launch.figures)
+    return next((one.reason for one in found if one.value is None and one.reason), None)
+
+
+def figures_of(launches: Sequence[LaunchFigures]) -> list[Figure]:
+    """The figures of all launches, in order."""
+    return list(dict.fromkeys(figure for launch in launches for figure in launch.figures))
 
 
 def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
     """The stages of all launches, in order."""
-    return list(dict.fromkeys(path for launch in launches for path in launch.paths))
+    return list(dict.fromkeys(figure.path for figure in figures_of(launches) if figure.path))
 
 
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
     """The launches that a path names: a run, a process of one, all launches of a repeat, or a trace.
 
-    Args:
-        read_as: how a trace is read; a run has been.
-
-    Raises:
-        ResultError: it is none of these, or cannot be read.
-        TraceError: a trace cannot be read.
-        UsageError: a run is to be read in another way.
+    Raises `ResultError` or `TraceError` where it cannot be read, `UsageError` where a run is to be read in another way.
     """
     if located.trace is not None:
         return [read_trace(located.trace, read_as)]
@@ -114,7 +121,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     stages = tree.get("stats_minus_warmup")
     if not isinstance(stages, dict):
         raise ResultError(f"{path} has no stages; write it again: perfharness analyze {folder}")
-    measured = list(_figures_of_run(folder, records, tree, process))
+    figures = {**dict(figures_of_stages(stages)), **dict(_figures_of_run(folder, records, tree, process))}
     batches, environment = batches_of(stages), environment_of(manifest, records)
     errors = {
         one["code"] for one in tree.get("meta", {}).get("findings", []) if one.get("severity") == Severity.ERROR.value
@@ -123,22 +130,18 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     problem = f"{bad.folder} ended: {bad.ended}" if bad else None
     test = read_load_test(folder) if process is None else None
     if test is not None:
-        measured += [(figure, one.value, one.reason) for figure, one in test.figures.items()]
+        figures |= test.figures
         environment |= test.environment
         batches[LATENCY] = None
         errors -= test.of_no_concern
         errors |= {one.code for one in test.findings if one.severity is Severity.ERROR}
         problem = problem or test.problem
-    figures = dict(figures_of_stages(stages)) | {figure: value for figure, value, _ in measured}
-    if problem is None and not any(value is not None for value in figures.values()):
-        problem = "it has no numbers"
-    return LaunchFigures(
+    launch = LaunchFigures(
         folder=folder,
         run_id=manifest.run_id,
         created=manifest.created,
         problem=problem,
         figures=figures,
-        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
         environment=environment,
         start_unix_ns=min((one.start_unix_ns for one in records if one.start_unix_ns is not None), default=None),
         errors=tuple(sorted(errors)),
@@ -147,6 +150,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         batches=batches,
         command=manifest.command,
     )
+    return launch if problem or launch.has_numbers else replace(launch, problem="it has no numbers")
 
 
 def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
@@ -155,14 +159,13 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     opened = analyze_trace(path, options, with_diagnosis=False)
     result, meta = opened.result, opened.trace_meta
     stages = orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]
-    figures = dict(figures_of_stages(stages))
     errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}
-    return LaunchFigures(
+    launch = LaunchFigures(
         folder=path,
         run_id=f"trace {path.resolve()}",
         created=None,
-        problem=None if any(value is not None for value in figures.values()) else "it has no batches",
-        figures=figures,
+        problem=None,
+        figures=dict(figures_of_stages(stages)),
         environment={
             "gpu": f"1 x {meta.device_names[0]}" if len(meta.device_names) == 1 else None,
             "tracer": meta.tracer,
@@ -174,6 +177,17 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
         errors=tuple(sorted(errors)),
         batches=batches_of(stages),
     )
+    return launch if launch.has_numbers else replace(launch, problem="it has no batches")
+
+
+def promises_of(folder: Path) -> list[Advice]:
+    """The advice of a run that names a saving, the largest first."""
+    adapter, diagnoses = TypeAdapter(Diagnosis), {}
+    for process in read_manifest(folder).measured_processes if (folder / MANIFEST_NAME).is_file() else ():
+        found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
+        with suppress(ValidationError):  # none, or that of another version
+            diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
+    return [one for one in advise(diagnoses) if one.cause.saves_ms is not None]
 
 
 # ---- figures ----
@@ -185,38 +199,34 @@ def batches_of(stages: Mapping[str, Any]) -> dict[StagePath, float | None]:
     return {path: count.get("mean") if isinstance(count, dict) else None for path, count in counts.items()}
 
 
-Measured = tuple[Figure, float | None, str | None]
-"""A figure, its value, and why it has none."""
-
-
 def _figures_of_run(
     folder: Path, records: Sequence[ProcessRecord], tree: Mapping[str, Any], process: str | None
-) -> Iterator[Measured]:
+) -> Iterator[tuple[Figure, Value]]:
     if throughput := tree.get("throughput"):
-        yield Figure((), "throughput"), value_at(tree, METRICS["throughput"]), throughput["reason"]
+        yield Figure((), "throughput"), Value(value_at(tree, METRICS["throughput"]), throughput["reason"])
     startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
     times = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
     known = [float(time) for time in times if time is not None]
     start_up = sum(known) / len(known) if known and len(known) == len(times) else None
-    yield Figure((), "start_up"), start_up, "the time of the first batch is not known of every process"
+    yield Figure((), "start_up"), Value(start_up, "the time of the first batch is not known of every process")
     metrics = tree.get("gpu_metrics") or {}
     every = [tree.get("process_metrics")] if process else list(metrics.get("processes", {}).values())
     processes: list[dict[str, Any]] = [one for one in every if one]
     if processes and len(processes) == len(every):
-        yield _memory("host_memory", [one["resident_memory"] for one in processes])
+        yield Figure((), "host_memory"), _memory([one["resident_memory"] for one in processes])
         if any(one["gpu_uuid"] is not None or one.get("gpu_uuids") for one in processes):
-            yield _memory("gpu_memory", [one["gpu_memory"] for one in processes])
+            yield Figure((), "gpu_memory"), _memory([one["gpu_memory"] for one in processes])
     energy = tree.get("energy")
     if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
-        yield Figure((), "energy_per_item"), value_at(tree, METRICS["energy_per_item"]), energy.get("reason")
+        yield Figure((), "energy_per_item"), Value(value_at(tree, METRICS["energy_per_item"]), energy.get("reason"))
 
 
-def _memory(name: str, processes: Sequence[Mapping[str, Any]]) -> Measured:
+def _memory(processes: Sequence[Mapping[str, Any]]) -> Value:
     """The peaks of all processes together."""
     unknown = next((one for one in processes if one["peak_bytes"] is None), None)
     if unknown is not None:
-        return Figure((), name), None, unknown["reason"]
-    return Figure((), name), float(sum(one["peak_bytes"] for one in processes)), None
+        return Value(None, unknown["reason"])
+    return Value(float(sum(one["peak_bytes"] for one in processes)))
 
 
 # ---- environment ----

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.model.base import Record
 from perfharness.model.checks import PrintableText
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.launches import LaunchFigures, paths_of, read_launch, values_of
+from perfharness.runs.comparison.launches import LaunchFigures, figures_of, paths_of, read_launch, reason_of, values_of
 from perfharness.runs.figures import (
     ACCURACY,
     ACCURACY_METRIC,
@@ -27,7 +27,6 @@ from perfharness.runs.figures import (
     METRICS,
     PHASES,
     Figure,
-    Metric,
     Unit,
     find_stage,
 )
@@ -67,20 +66,13 @@ LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """A condition that makes a gate fail where it is met.
-
-    Args:
-        text: as it was written.
-        stage: last name or path; empty: the run, or the batch where the figure is one of a stage.
-        metrics: the first of them that was measured.
-        value: in the unit of the figure, or in percent.
-    """
+    """A condition that makes a gate fail where it is met."""
 
     text: str
-    stage: str
-    metrics: Sequence[str]
+    stage: str  # last name or path; empty: the run, or the batch where the figure is one of a stage
+    metrics: Sequence[str]  # the first of them that was measured
     operator: str
-    value: float
+    value: float  # in the unit of the figure, or in percent
     is_change: bool
 
 
@@ -117,22 +109,14 @@ def parse_limit(text: str) -> Limit:
         raise _wrong(text, f"there is no figure '{name}'; there are {', '.join(sorted({*SHORT_NAMES, *METRICS}))}")
     if names and (metric.scope == "run" or (metric.scope == "phase" and names[0] != PHASES)):
         raise _wrong(text, f"{name} is a figure of the whole run; drop the stage")
-    limit = Limit(text, ".".join(names), metrics, found["operator"], float(found["value"]), found["unit"] == PERCENT)
-    return _in_unit_of(limit, metric, found["unit"], name)
-
-
-def _in_unit_of(limit: Limit, metric: Metric, unit: str, name: str) -> Limit:
-    """Raises `UsageError` where the figure has another unit."""
-    if limit.is_change and metric.unit == "share":
-        share = f"{name} {limit.operator} {limit.value / 100:g}"
-        raise _wrong(limit.text, f"% would be the change of a share against BASE; give the share, as {share}")
-    if unit in ("", PERCENT):
-        return limit
-    fitting = UNITS.get(metric.unit, {})
-    if unit not in fitting:
+    value, unit, fitting = float(found["value"]), found["unit"], UNITS.get(metric.unit, {})
+    if unit == PERCENT and metric.unit == "share":
+        share = f"{name} {found['operator']} {value / 100:g}"
+        raise _wrong(text, f"% would be the change of a share against BASE; give the share, as {share}")
+    if unit not in ("", PERCENT, *fitting):
         known = f"one of the units {', '.join(fitting)}, or %" if fitting else "no unit"
-        raise _wrong(limit.text, f"{name} has {known}")
-    return replace(limit, value=limit.value * fitting[unit])
+        raise _wrong(text, f"{name} has {known}")
+    return Limit(text, ".".join(names), metrics, found["operator"], value * fitting.get(unit, 1.0), unit == PERCENT)
 
 
 def _wrong(text: str, what: str) -> UsageError:
@@ -159,8 +143,7 @@ def judge_limit(
 
     Args:
         base_path: what the base calls a stage of the new version.
-        not_comparable: why the sides have no change that could be judged; None: they are comparable. Accuracy is, on
-            whatever machine.
+        not_comparable: why the sides have no change that could be judged; accuracy always has one.
 
     Raises `UsageError`.
     """
@@ -184,8 +167,7 @@ def judge_limit(
     if (invalid := next((launch.invalid for launch in new if launch.invalid), None)) is not None:
         return result(None, None, invalid)
     if value is None:
-        reasons = (launch.reasons[figure] for launch in new if figure in launch.reasons)
-        return result(None, None, next(reasons, "it was not measured"))
+        return result(None, None, reason_of(new, figure) or "it was not measured")
     if not limit.is_change:
         return result(value, figure.of.unit)
     if not_comparable and figure.of is not ACCURACY_METRIC:
@@ -214,8 +196,8 @@ def _figure_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) ->
             raise _wrong(limit.text, f"{version} has {len(batches)} kinds of batches; name the stage")
         path = batches[0]
     figures = [Figure(path, name) for name in limit.metrics]
-    known = {figure for launch in launches for figure in launch.figures}
-    if path and not known.intersection(figures):
-        there = ", ".join(figure.metric for launch in launches[:1] for figure in launch.figures if figure.path == path)
+    known = figures_of(launches)
+    if path and not set(known).intersection(figures):
+        there = ", ".join(figure.metric for figure in known if figure.path == path)
         raise _wrong(limit.text, f"{version} has no such figure of '{limit.stage}'; there are: {there or 'none'}")
     return next((figure for figure in figures if values_of(launches, figure)), figures[0])

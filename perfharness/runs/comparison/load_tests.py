@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
+from perfharness.files import read_model
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
-from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure
-from perfharness.runs.files.json_files import read_model
+from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure, Value
 from perfharness.secrets import mask_text
 
 if TYPE_CHECKING:
@@ -43,30 +43,9 @@ SHOWN = (
 
 LOAD_SETTINGS = frozenset(
     {"model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries"}
-    | {"max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "dataset", "samples"}
+    | {"max_queries", "samples_per_query", "seed", "benchmark", "user_conf", "dataset", "samples"}
 )
 """What was asked of LoadGen that is no setting of the system under test."""
-
-
-@dataclass(frozen=True)
-class LoadValue:
-    """A figure of a load test.
-
-    Args:
-        low, high: its 95 % interval.
-        count: answers that it is made of.
-        reason: why there is no value, or what is in doubt.
-    """
-
-    value: float | None
-    reason: str | None = None
-    low: float | None = None
-    high: float | None = None
-    count: int | None = None
-
-
-Values = Mapping[str, LoadValue]
-"""By metric."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +53,13 @@ class LoadTest:
     """A load test.
 
     Attributes:
-        kind: the verb.
-        target: what was under load, by the name that was given; secrets masked.
-        arguments: settings of the target: not those of the load.
+        target: what was under load; secrets masked.
         load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
-        verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
-        values: of the longest phase that counts.
-        errors: shares of the requests, by kind of error.
-        phases: of each phase that counts, by its name.
-        findings: about the load.
+        figures: of the longest phase that counts, of kinds of errors, and of each phase.
+        arguments: settings of the target, not of the load.
+        validity: LoadGen's verdict.
         of_no_concern: codes of findings of the run that say nothing about the target.
-        exit_code: of what became of the load alone: 0, 1, or 3.
+        exit_code: of what became of the load alone.
         problem: why it cannot stand for a side of a comparison.
         invalid: why its figures are not to be compared, by its own verdict.
     """
@@ -92,12 +67,9 @@ class LoadTest:
     kind: Literal["stress", "mlperf"]
     target: str
     load: str
-    verdict: str
-    values: Values
+    figures: Mapping[Figure, Value]
     arguments: Sequence[str] = ()
-    verdict_reason: str | None = None
-    errors: Values = field(default_factory=dict)
-    phases: Mapping[str, Values] = field(default_factory=dict)
+    validity: str | None = None
     findings: Sequence[Finding] = ()
     of_no_concern: frozenset[str] = frozenset()
     exit_code: int = 0
@@ -105,30 +77,19 @@ class LoadTest:
     invalid: str | None = None
 
     @property
-    def figures(self) -> dict[Figure, LoadValue]:
-        """Of the test as a whole, whose latencies are those of a stage, and of each phase."""
-        found = {Figure(LATENCY if Figure((), name).is_latency else (), name): one for name, one in self.values.items()}
-        found |= {Figure((ERRORS, kind), "error_share"): one for kind, one in self.errors.items()}
-        for phase, values in self.phases.items():
-            found |= {Figure((PHASES, phase), name): one for name, one in values.items()}
-        return found
-
-    @property
     def short_target(self) -> str:
         """Without the folder of a file."""
         return self.target if "://" in self.target else Path(self.target).name or self.target
 
     @property
-    def environment(self) -> dict[str, str | None]:
+    def environment(self) -> dict[str, str]:
         """What was under which load; what was launched for that is perfharness's own worker."""
-        found: dict[str, str | None] = {
+        found = {
             "load": self.load,
             "script": self.short_target,
             "arguments": " ".join(self.arguments) or "none",
         }
-        if self.kind == "mlperf":
-            found["validity"] = self.verdict + (f" ({self.verdict_reason})" if self.verdict_reason else "")
-        return found
+        return found | ({} if self.validity is None else {"validity": self.validity})
 
 
 def read_load_test(folder: Path) -> LoadTest | None:
@@ -159,6 +120,11 @@ def _digest(settings: Mapping[str, Any]) -> str:
     return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:SHORT_DIGEST]
 
 
+def _of_whole(values: Mapping[str, Value]) -> dict[Figure, Value]:
+    """Figures of the test as a whole; its latencies are those of a stage."""
+    return {Figure(LATENCY if Figure((), name).is_latency else (), name): one for name, one in values.items()}
+
+
 # ---- perfharness stress ----
 
 
@@ -166,21 +132,21 @@ def stress_test(load: LoadResult) -> LoadTest:
     """Of `load.json`."""
     counting = [one for one in load.phases if not one.is_warmup]
     longest = max(counting, key=lambda one: one.duration_s, default=None)
-    values = {} if longest is None else phase_values(longest)
+    figures = {} if longest is None else _of_whole(phase_values(longest))
     if (slope := _largest_slope(load)) is not None:
-        values["memory_slope"] = slope
-    errors = {} if longest is None else longest.errors
+        figures[Figure((), "memory_slope")] = slope
+    if longest is not None:
+        for kind, count in longest.errors.items():
+            figures[Figure((ERRORS, kind), "error_share")] = Value(count / _ended(longest), count=count)
+    for phase in counting:
+        figures |= {Figure((PHASES, phase.name), name): one for name, one in phase_values(phase).items()}
     why = f" ({load.status_reason})" if load.status_reason else ""
     return LoadTest(
         kind="stress",
         target=mask_text(load.target.name),
         arguments=_arguments(load.target),
         load=load_text(load),
-        verdict=load.status,
-        verdict_reason=load.status_reason,
-        values=values,
-        errors={kind: LoadValue(n / _ended(longest), count=n) for kind, n in errors.items() if longest is not None},
-        phases={one.name: phase_values(one) for one in counting},
+        figures=figures,
         findings=load.findings,
         of_no_concern=of_no_concern(load),
         exit_code=EXIT_CODES.get(load.status, 1),
@@ -213,19 +179,19 @@ def _arguments(target: TargetRecord) -> list[str]:
     return [*(_setting(name, value) for name, value in settings.items() if value), *(target.started or ())]
 
 
-def phase_values(phase: PhaseResult) -> dict[str, LoadValue]:
+def phase_values(phase: PhaseResult) -> dict[str, Value]:
     """The rates, latencies and errors of a phase."""
     from perfharness.model.load import PERCENTILES
 
     times, ended = phase.latency, _ended(phase)
     no_objective = "it had no --objective" if phase.within_objective is None else None
     closed = "a closed loop asks for no rate" if phase.asked_rate is None else None
-    errors = LoadValue(sum(phase.errors.values()) / ended, count=ended) if ended else LoadValue(None, NO_ANSWER)
+    errors = Value(sum(phase.errors.values()) / ended, count=ended) if ended else Value(None, NO_ANSWER)
     return {
         **{name: _value_of(getattr(times, name), times.count, times.reason) for name in ("mean", *PERCENTILES)},
-        "asked_rate": LoadValue(phase.asked_rate, closed),
-        "achieved_rate": LoadValue(phase.achieved_rate, NO_ANSWER if phase.achieved_rate is None else None),
-        "goodput": LoadValue(phase.goodput, no_objective),
+        "asked_rate": Value(phase.asked_rate, closed),
+        "achieved_rate": Value(phase.achieved_rate, NO_ANSWER if phase.achieved_rate is None else None),
+        "goodput": Value(phase.goodput, no_objective),
         "error_rate": errors,
     }
 
@@ -235,12 +201,12 @@ def _ended(phase: PhaseResult) -> int:
     return phase.ok + sum(phase.errors.values())
 
 
-def _value_of(figure: LoadFigure, count: int, otherwise: str | None) -> LoadValue:
+def _value_of(figure: LoadFigure, count: int, otherwise: str | None) -> Value:
     reason = None if figure.value is not None else figure.reason or otherwise or NO_ANSWER
-    return LoadValue(figure.value, reason, figure.low, figure.high, count)
+    return Value(figure.value, reason, figure.low, figure.high, count)
 
 
-def _largest_slope(load: LoadResult) -> LoadValue | None:
+def _largest_slope(load: LoadResult) -> Value | None:
     """The memory of the process that grows the most; None: it was not judged."""
     processes = [] if load.sustained is None else load.sustained.memory
     if not processes:
@@ -248,8 +214,8 @@ def _largest_slope(load: LoadResult) -> LoadValue | None:
     most = max(processes, key=lambda one: -1e300 if one.slope_mb_per_s.value is None else one.slope_mb_per_s.value)
     slope = most.slope_mb_per_s
     if slope.value is None:
-        return LoadValue(None, most.reason or slope.reason or most.verdict)
-    return LoadValue(slope.value, f"{most.of}: {most.verdict}", slope.low, slope.high)
+        return Value(None, most.reason or slope.reason or most.verdict)
+    return Value(slope.value, f"{most.of}: {most.verdict}", slope.low, slope.high)
 
 
 def load_text(load: LoadResult) -> str:
@@ -288,9 +254,8 @@ def loadgen_test(result: MlperfResult) -> LoadTest:
         target=mask_text(result.model),
         arguments=[_setting(name, value) for name, value in {"backend": result.backend, **own}.items()],
         load=loadgen_text(result),
-        verdict=verdict,
-        verdict_reason=why,
-        values=loadgen_values(result),
+        validity=f"{verdict} ({why})" if why else verdict,
+        figures=_of_whole(loadgen_values(result)),
         findings=result.findings,
         exit_code=0 if is_ok else 1,
         problem=None if is_ok else f"the test of LoadGen did not come to its end: {result.status}",
@@ -311,12 +276,12 @@ def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
     return "INVALID", reason, f"LoadGen's verdict is INVALID; not satisfied: {reason}"
 
 
-def loadgen_values(result: MlperfResult) -> dict[str, LoadValue]:
+def loadgen_values(result: MlperfResult) -> dict[str, Value]:
     """LoadGen's figures, as it reports them."""
-    found: dict[str, LoadValue] = {}
+    found: dict[str, Value] = {}
 
     def add(name: str, value: float | None, reason: str | None, count: int | None = result.queries) -> None:
-        found[name] = LoadValue(value, None if value is not None else reason or NONE_REPORTED, count=count)
+        found[name] = Value(value, None if value is not None else reason or NONE_REPORTED, count=count)
 
     if (metric := result.metric) is not None:
         is_latency = metric.unit == "ms"

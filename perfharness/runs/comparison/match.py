@@ -12,11 +12,19 @@ from perfharness.errors import UsageError
 from perfharness.model.columns import Float64, Int64
 from perfharness.model.result import PER_ITEM, TIMES, path_text
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, paths_of
+from perfharness.runs.comparison.launches import (
+    DECIDING,
+    VALIDITY,
+    LaunchFigures,
+    figures_of,
+    paths_of,
+    reason_of,
+    values_of,
+)
 from perfharness.runs.comparison.limits import Limit
 from perfharness.runs.comparison.result import EnvironmentDifference, NotCompared, Order
 from perfharness.runs.comparison.sides import SideInput
-from perfharness.runs.figures import ACCURACY, BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, Figure, find_stage
+from perfharness.runs.figures import BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, Figure, find_stage
 
 Places = Sequence[int] | None
 """Each launch's place in the order in which all were started; None: a start is not known."""
@@ -30,7 +38,6 @@ class CompareOptions:
         renamed: stages of the base and what the new version calls them: last names or paths.
         allowed: names of differences that may be, though they make most comparisons meaningless.
         stages: only these, by last name or path; empty: all, and the run.
-        limits: that the other versions are to keep to.
     """
 
     rule: Rule = field(default_factory=Rule)
@@ -84,14 +91,6 @@ class MatchedSides:
         known = set(self.new_path.values())
         return [path for path in paths_of(self.new.used) if path not in known]
 
-    @property
-    def accuracies(self) -> list[tuple[Figure, Figure]]:
-        """Metrics of accuracy that both sides have."""
-        there = {figure for launch in self.new.used for figure in launch.figures}
-        figures = dict.fromkeys(figure for launch in self.base.used for figure in launch.figures)
-        pairs = [(one, self.new_figure(one)) for one in figures if one.path[-1:] == (ACCURACY,)]
-        return [(one, other) for one, other in pairs if other in there]
-
     def new_figure(self, figure: Figure) -> Figure:
         """The figure of the new version."""
         return Figure(self.new_path.get(figure.path, ()), figure.metric)
@@ -129,8 +128,8 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         there = matched.new_figure(figure)
         if (figure.path and there.path not in new_paths) or _is_of_other_time(figure, there, base, new):
             continue
-        values = [launch.figures.get(figure) for launch in base.used]
-        new_values = [launch.figures.get(there) for launch in new.used]
+        values = [launch.value(figure) for launch in base.used]
+        new_values = [launch.value(there) for launch in new.used]
         (known, at), (new_known, new_known_at) = _known(values, base_at), _known(new_values, new_at)
         if not len(known) or not len(new_known):
             reason = _why_missing((base, figure, known), (new, there, new_known))
@@ -144,10 +143,9 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
 def _judged_figures(launches: Sequence[LaunchFigures], wanted: set[StagePath]) -> list[Figure]:
     """Those that get a verdict, of all stages or of those wanted: the run first, then a load test's latency."""
     batches = {path for launch in launches for path in launch.batches}
-    figures = dict.fromkeys(figure for launch in launches for figure in launch.figures)
     judged = [
         figure
-        for figure in figures
+        for figure in figures_of(launches)
         if (figure.path in wanted if wanted else not figure.is_of_phase) and _is_judged(figure, batches)
     ]
     return sorted(judged, key=lambda figure: (bool(figure.path), figure.path != LATENCY))
@@ -166,7 +164,7 @@ def _is_of_other_time(figure: Figure, there: Figure, base: SideInput, new: SideI
     """Whether it is a time per batch, where both sides counted items and those per item are compared, or reversed."""
     time = figure.metric.removesuffix(PER_ITEM)
     counted = all(
-        any(launch.figures.get(Figure(key.path, f"{time}{PER_ITEM}")) is not None for launch in side.used)
+        bool(values_of(side.used, Figure(key.path, f"{time}{PER_ITEM}")))
         for side, key in ((base, figure), (new, there))
     )
     return time in TIMES and counted != figure.metric.endswith(PER_ITEM)
@@ -176,7 +174,7 @@ def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
     """Which side did not measure a figure, and why."""
     lacking = [(side, figure) for side, figure, known in sides if not len(known)]
     side, figure = lacking[0]
-    reason = next((launch.reasons[figure] for launch in side.used if figure in launch.reasons), None)
+    reason = reason_of(side.used, figure)
     where = "on neither side" if len(lacking) == 2 else f"not of {side.name}"
     return f"measured {where}" + (f": {reason}" if reason else "")
 

@@ -10,15 +10,13 @@ from statistics import fmean
 import numpy as np
 
 from perfharness.analysis.comparison.compare import Judgement, Pair, Rule, compare
-from perfharness.analysis.diagnosis import Advice
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.conclusion import in_turns
-from perfharness.runs.comparison.launches import LaunchFigures, values_of
+from perfharness.runs.comparison.launches import LaunchFigures, figures_of, promises_of, values_of
 from perfharness.runs.comparison.match import MatchedSides
-from perfharness.runs.comparison.promises import promises_of
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
-from perfharness.runs.figures import Figure
+from perfharness.runs.figures import ACCURACY, Figure
 from perfharness.runs.series.machine import machine_changes, unsteady_findings
 
 LISTED = 8
@@ -67,8 +65,11 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
 def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
     """Metrics of accuracy whose means differ: of the same samples they are no matter of chance."""
     changed = []
-    for figure, there in matched.accuracies:
-        values, new_values = values_of(matched.base.used, figure), values_of(matched.new.used, there)
+    for figure in figures_of(matched.base.used):
+        if figure.path[-1:] != (ACCURACY,):
+            continue
+        values = values_of(matched.base.used, figure)
+        new_values = values_of(matched.new.used, matched.new_figure(figure))
         if values and new_values and np.mean(values) != np.mean(new_values):
             changed.append(f"{figure.stage}/{figure.metric} {np.mean(values):.6g} → {np.mean(new_values):.6g}")
     if changed:
@@ -136,16 +137,14 @@ def base_findings(matched: MatchedSides) -> Iterator[Finding]:
             yield Finding(f"other-{name}", Severity.WARNING, message, hint)
 
 
-def graded_advice(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list[GradedAdvice]:
+def graded_advice(matched: MatchedSides, rows: Sequence[ComparedRow]) -> Iterator[GradedAdvice]:
     """The first advice for each stage by the base, and how much less time the stage takes in the new version."""
     promises = next(filter(None, (promises_of(launch.folder) for launch in matched.base.used)), [])
     first = {promise.path: promise for promise in reversed(promises)}
     proven = {row.stage for row in rows if row.metric in STAGE_TIMES and row.is_proven}
-    return list(_graded(matched, [one for one in promises if first[one.path] is one], proven))
-
-
-def _graded(matched: MatchedSides, promises: Sequence[Advice], proven: set[str]) -> Iterator[GradedAdvice]:
     for one in promises:
+        if first[one.path] is not one:
+            continue
         figure = Figure(one.path, "cpu_time")
         before = values_of(matched.base.used, figure)
         after = values_of(matched.new.used, matched.new_figure(figure))

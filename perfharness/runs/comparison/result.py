@@ -15,12 +15,14 @@ from perfharness.runs.comparison.limits import LimitResult
 from perfharness.runs.figures import Unit
 from perfharness.secrets import mask_arguments
 
-COMPARISON_NAME = "comparison.json"
 COMPARISON_VERSION = 1
 
 Verdict = Literal["faster", "slower", "same", "undecided", "not-comparable"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Order = Literal["in-turns", "one-after-the-other", "unknown"]
+
+THE_MACHINE = "the machine itself changed in the same direction, by half as much or more"
+"""Why a change of a time or a rate is undecided."""
 
 
 class _Model(Record, use_attribute_docstrings=True):
@@ -133,6 +135,11 @@ class ComparedRow(_Model):
         """Whether it changed, and not by chance."""
         return self.verdict in ("faster", "slower")
 
+    @property
+    def may_be_the_machine(self) -> bool:
+        """Whether it changed, and the machine may be why."""
+        return self.reason == THE_MACHINE
+
 
 class NotCompared(_Model):
     """A figure that is in one version only, or in neither measured."""
@@ -202,6 +209,13 @@ class ComparedVersion(_Model):
     def deciding(self) -> list[EnvironmentDifference]:
         """Differences that make the comparison meaningless."""
         return [one for one in self.differences if one.is_deciding]
+
+    @property
+    def withheld(self) -> Verdict | None:
+        """The verdict of the rows that may be the machine, if it is not."""
+        if self.machine_ratio is None or not any(row.may_be_the_machine for row in self.rows):
+            return None
+        return "slower" if self.machine_ratio > 1 else "faster"
 
 
 class Comparison(_Model):

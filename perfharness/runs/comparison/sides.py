@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfharness.errors import UsageError
 from perfharness.runs.comparison.launches import LaunchFigures, read_launches
-from perfharness.runs.comparison.suites import read_suite, suite_file
+from perfharness.runs.comparison.suites import figures_of_suite, read_suite, suite_file
 from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs
@@ -61,5 +61,5 @@ def _read(text: str, read_as: ReadAs) -> list[LaunchFigures]:
     if path.is_file() and is_trtexec(path):
         return [read_trtexec(path)]
     if (suite := suite_file(path)) is not None:
-        return [read_suite(suite)]
+        return [figures_of_suite(read_suite(suite), suite.parent)]
     return read_launches(locate(path), read_as)

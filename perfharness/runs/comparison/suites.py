@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.comparison.launches import LaunchFigures, Measured
-from perfharness.runs.figures import ACCURACY, Figure
-from perfharness.runs.files.json_files import read_model
+from perfharness.runs.comparison.launches import LaunchFigures
+from perfharness.runs.figures import ACCURACY, Figure, Value
 
 DECIDING_SETTINGS = ("latency.", "measure.")
 """Beginnings of the names of settings that change what a latency is."""
@@ -27,7 +28,7 @@ def suite_file(path: Path) -> Path | None:
     return None
 
 
-def read_suite_file(path: Path) -> BenchSuiteResult:
+def read_suite(path: Path) -> BenchSuiteResult:
     """Read `bench.json`. Raises `ResultError` where it cannot be read."""
     suite = read_model(path, BenchSuiteResult)
     if suite is None:
@@ -35,28 +36,22 @@ def read_suite_file(path: Path) -> BenchSuiteResult:
     return suite
 
 
-def read_suite(path: Path) -> LaunchFigures:
-    """A suite as a launch. Raises `ResultError` where the file cannot be read."""
-    return figures_of_suite(read_suite_file(path), path.parent)
-
-
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
     """A suite as a launch."""
-    measured = [one for result in suite.cases for one in _figures(stage_of(result.case), result)]
-    figures = {figure: value for figure, value, _ in measured}
+    figures = {figure: one for result in suite.cases for figure, one in _figures(stage_of(result.case), result)}
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
-    return LaunchFigures(
+    launch = LaunchFigures(
         folder=folder,
         run_id=f"{suite.machine.machine_id or suite.machine.hostname} {suite.created} {suite.seed}",
         created=suite.created,
-        problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",
+        problem=None,
         figures=figures,
-        reasons={figure: reason for figure, value, reason in measured if value is None and reason},
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
         batches={stage_of(result.case): None for result in suite.cases},
     )
+    return launch if launch.has_numbers else replace(launch, problem="none of its cases was measured")
 
 
 def stage_of(case: BenchCase) -> StagePath:
@@ -65,25 +60,29 @@ def stage_of(case: BenchCase) -> StagePath:
     return (case.model, case.backend, case.mode, case.precision, case.device, *variant, f"batch {case.batch_size}")
 
 
-def _figures(stage: StagePath, result: CaseResult) -> Iterator[Measured]:
+def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, Value]]:
     latency, executed, energy = result.latency, result.execute_latency, result.energy_per_item_j
     if result.status != "ok":
-        yield Figure(stage, "mean"), None, f"{result.status}: {result.reason or 'no reason is recorded'}"
+        yield Figure(stage, "mean"), Value(None, f"{result.status}: {result.reason or 'no reason is recorded'}")
         return
-    yield Figure(stage, "mean"), None if latency is None else latency.mean.value, None
-    yield Figure(stage, "p50"), None if latency is None else latency.p50, None
-    yield Figure(stage, "p95"), None if latency is None or latency.p95 is None else latency.p95.value, None
+    if latency is None:
+        yield from ((Figure(stage, name), Value(None)) for name in ("mean", "p50", "p95"))
+    else:
+        mean = latency.mean
+        yield Figure(stage, "mean"), Value(mean.value, low=mean.low, high=mean.high, count=latency.iterations)
+        yield Figure(stage, "p50"), Value(latency.p50)
+        yield Figure(stage, "p95"), Value(None if latency.p95 is None else latency.p95.value)
     if executed is not None:
-        yield Figure(stage, "gpu_time"), executed.mean.value, None
+        yield Figure(stage, "gpu_time"), Value(executed.mean.value)
     if energy is not None:
-        yield Figure(stage, "energy_per_item"), energy.value, None
+        yield Figure(stage, "energy_per_item"), Value(energy.value)
     peaks = {"gpu_memory": result.memory.device_peak_bytes, "host_memory": result.memory.host_peak_bytes}
     for name, peak in peaks.items():
         if peak is not None:
-            yield Figure(stage, name), float(peak), None
+            yield Figure(stage, name), Value(float(peak))
     if (accuracy := result.accuracy) is not None:
         for name, value in accuracy.metrics.items():
-            yield Figure((*stage, ACCURACY), name), value, accuracy.reasons.get(name)
+            yield Figure((*stage, ACCURACY), name), Value(value, accuracy.reasons.get(name))
 
 
 def _environment(suite: BenchSuiteResult) -> dict[str, str | None]:

@@ -21,10 +21,9 @@ import orjson
 
 from perfharness.analysis.statistics import summarise
 from perfharness.errors import ResultError
-from perfharness.files import read_regular
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.launches import LaunchFigures
-from perfharness.runs.figures import Figure
+from perfharness.runs.figures import Figure, Value
 
 ROOT: StagePath = ("trtexec",)
 
@@ -78,7 +77,7 @@ def _utf8(content: bytes) -> bytes:
 def read_trtexec(path: Path) -> LaunchFigures:
     """A run of trtexec as a launch. Raises `ResultError` where the file cannot be read."""
     try:
-        content = _utf8(read_regular(path))
+        content = _utf8(path.read_bytes())
     except OSError as error:
         raise ResultError(f"{path} cannot be read ({error})") from error
     is_exported = content.lstrip().startswith(b"[") and b'"computeMs"' in content
@@ -90,15 +89,14 @@ def read_trtexec(path: Path) -> LaunchFigures:
         run_id=f"trtexec-{hashlib.sha256(content).hexdigest()[:16]}",
         created=None,
         problem=None,
-        figures={**figures, Figure((), "throughput"): None},
-        reasons={Figure((), "throughput"): NO_ITEMS},
+        figures={**figures, Figure((), "throughput"): Value(None, NO_ITEMS)},
         environment=environment,
         errors=errors,
         batches={ROOT: None},
     )
 
 
-Read = tuple[dict[Figure, float | None], Mapping[str, str | None], tuple[str, ...]]
+Read = tuple[dict[Figure, Value], Mapping[str, str | None], tuple[str, ...]]
 
 
 def _exported(path: Path, content: bytes) -> Read:
@@ -109,7 +107,7 @@ def _exported(path: Path, content: bytes) -> Read:
             columns["enqueue"] = np.asarray([row["endEnqMs"] - row["startEnqMs"] for row in rows], dtype=np.float64)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise ResultError(f"{path} is no file of trtexec --exportTimes ({type(error).__name__}: {error})") from error
-    figures: dict[Figure, float | None] = {}
+    figures: dict[Figure, Value] = {}
     for key, values in columns.items():
         found = summarise(values)
         named = {"mean": found.mean, "p50": found.p50, "p95": found.p95, "p99": found.p99}
@@ -125,7 +123,7 @@ def _logged(path: Path, text: str) -> Read:
             f"{path} has no '{SUMMARY}' with a GPU Compute Time; give the whole log of a trtexec that timed the engine "
             "(TensorRT 8 or newer), or its --exportTimes file"
         )
-    figures: dict[Figure, float | None] = {}
+    figures: dict[Figure, Value] = {}
     for name, stage in LINES_OF.items():
         if name in lines:
             named = {key: float(lines[name][word]) if word in lines[name] else None for key, word in WORDS.items()}
@@ -138,6 +136,6 @@ def _logged(path: Path, text: str) -> Read:
     return figures, environment, ("gpu-compute-time-unstable",) if UNSTABLE in summary else ()
 
 
-def _figures(stage: StagePath, found: Mapping[str, float | None]) -> dict[Figure, float | None]:
+def _figures(stage: StagePath, found: Mapping[str, float | None]) -> dict[Figure, Value]:
     mean = Figure(stage, "cpu_time" if stage[-1] == "enqueue" else "gpu_time")
-    return {mean: found["mean"]} | {Figure(stage, name): found[name] for name in ("p50", "p95", "p99")}
+    return {mean if name == "mean" else Figure(stage, name): Value(value) for name, value in found.items()}

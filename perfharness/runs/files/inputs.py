@@ -10,13 +10,9 @@ from perfharness.errors import ResultError
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.collect import sqlite_of
 from perfharness_launcher.nsys import REPORT_SUFFIX, find_nsys
 from perfharness_launcher.staging import unfinished_runs
-
-REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
-"""How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
 
 LEVELS_OF_PROCESSES = 3
 """How deep a process's folder may be below its run's."""
@@ -32,10 +28,9 @@ class Located:
     """What a path names: run folders, or a trace.
 
     Args:
-        path: as it was named.
-        runs: one run; of a series of launches, all of them, in order. Empty for a trace.
+        runs: one run, or all launches of a series; empty for a trace.
         process: of a process's folder, its folder in the one run.
-        trace: the trace itself, where it is in no run.
+        trace: a trace that is in no run.
         name: what it is called in results.
     """
 
@@ -62,16 +57,13 @@ class Located:
 def locate(path: Path) -> Located:
     """What the path names; an `.nsys-rep` is exported by nsys next to it.
 
-    Of `launch --overhead`, the traced launches.
-
-    Raises:
-        ResultError: that is no result or trace, or a manifest cannot be read.
-        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+    Raises `ResultError` where that is no result or trace, `ToolNotFoundError` or `TraceFormatError` where an
+    `.nsys-rep` cannot be exported.
     """
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
     if not path.is_dir():
-        trace = sqlite_of(path, lambda: find_nsys(None, os.environ)) if _is_report(path) else path
+        trace = sqlite_of(path, lambda: find_nsys(None, os.environ)) if path.suffix == REPORT_SUFFIX else path
         return Located(path, trace=trace, name=path.stem)
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
@@ -89,18 +81,6 @@ def locate(path: Path) -> Located:
             f"killed one left: perfharness analyze {unfinished[-1]}."
         )
     raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
-
-
-def _is_report(path: Path) -> bool:
-    """By its content; by its name where the file is empty or cannot be read."""
-    if path.suffix == ".sqlite":
-        return False
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(REPORT_MAGIC))
-    except OSError:
-        head = b""
-    return head == REPORT_MAGIC or (path.suffix == REPORT_SUFFIX and not head.startswith(SQLITE_MAGIC))
 
 
 def _run_around(folder: Path) -> tuple[Path, str] | None:

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.errors import ResultError
@@ -23,7 +23,6 @@ MAX_ENTRIES = 20_000  # a table of more entries is not written as JSON: it could
 RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs to
 WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
 Part = TypeVar("Part")
 
 
@@ -42,20 +41,6 @@ def read_results(path: Path) -> Tree | None:
     if reason:
         raise ResultError(f"{path} cannot be read ({reason}); it is damaged, write it again with `perfharness analyze`")
     return tree
-
-
-def read_model(path: Path, model: type[ModelT], hint: str = "it is damaged") -> ModelT | None:
-    """A file that a model wrote; None if there is none. Raises `ResultError`, which ends in `hint`."""
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        reason = reason_of(error)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        reason = ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
-    raise ResultError(f"{path} cannot be read ({reason}); {hint}")
 
 
 def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
@@ -80,10 +65,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> list[Path]:
     table = next((value for value in content.values() if is_long(value)), None)
     if table is not None:
         written.insert(0, path.with_name(RANGES_NAME))
-        with replacing(written[0], follow=False) as temporary, temporary.open("wb") as file:
+        with replacing(written[0]) as temporary, temporary.open("wb") as file:
             pa.parquet.write_table(entry_rows(table), file)  # Arrow takes no path that is no UTF-8
         content = {**content, "meta": {**content.get("meta", {}), "data_file": RANGES_NAME}}
-    with replacing(path, follow=False) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(json_bytes(content))
     return written
 

@@ -24,9 +24,8 @@ from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult
 from perfharness.model.trace import TraceMeta
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import diagnosis_findings
-from perfharness.runs.files.process_traces import Journals, analysis_on_utc, traces_of
+from perfharness.runs.files.process_traces import Journals, traces_of
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.telemetry import RunTelemetry
 
@@ -61,9 +60,9 @@ def result_of(
 
     Args:
         evidence: of this pass; None: no diagnosis.
-        profiling: of the profiling pass; None: there is none.
+        profiling: evidence of the profiling pass.
         throttling: when the clocks of its GPUs were throttled; None: not known.
-        gpu_uuids: GPUs whose busy times telemetry needs; None: there is no telemetry.
+        gpu_uuids: GPUs whose busy times telemetry needs.
     """
     result = tabulate(analysis, throttling)
     checked = with_checks(result.findings, journals.findings(analysis.trace))
@@ -76,35 +75,30 @@ def result_of(
     )
 
 
+@dataclass
 class ProcessAnalyzer:
     """Analyses the processes of a run one at a time; what they share is read once."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        manifest: RunManifest,
-        options: AnalysisOptions,
-        profiling: Mapping[str, PassEvidence],
-        ranks: RankComparison | None,
-        visit: OnAnalysis | None,
-    ) -> None:
-        self.telemetry = RunTelemetry(run_dir, manifest)
-        self._manifest = manifest
-        self._options = options
-        self._profiling = profiling
-        self._ranks = ranks
-        self._visit = visit
-        self._traces = traces_of(run_dir, manifest)
-        self._sharing = GpuSharing(self._traces, manifest)
+    run_dir: Path
+    manifest: RunManifest
+    options: AnalysisOptions
+    profiling: Mapping[str, PassEvidence]
+    ranks: RankComparison | None
+    visit: OnAnalysis | None
+
+    def __post_init__(self) -> None:
+        self.telemetry = RunTelemetry(self.run_dir, self.manifest)
+        self._traces = traces_of(self.run_dir, self.manifest)
+        self._sharing = GpuSharing(self._traces, self.manifest)
 
     def analyze(self, process: ProcessRecord) -> tuple[TraceResult | None, list[Finding]]:
         """The result of a process, None if it left no trace that can be read; and findings."""
         source = self._traces[process.folder]
         if source.path is None:
-            return None, _no_trace(self._manifest, process)
+            return None, _no_trace(self.manifest, process)
         try:
             work_of_others = self._sharing.work_of_others(process)
-            analysis = analysis_on_utc(source, self._options, machine_clock(self._manifest))
+            analysis = source.analysis(self.options)
         except TraceError as error:
             return None, [Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)]
         others = self._sharing.others(process, analysis.trace, work_of_others)
@@ -114,25 +108,25 @@ class ProcessAnalyzer:
             analysis,
             source.journals,
             evidence,
-            profiling=self._profiling.get(process.folder),
+            profiling=self.profiling.get(process.folder),
             throttling=self.telemetry.throttling(process),
             gpu_uuids=None if self.telemetry.log is None else process.used_gpus,
         )
-        if self._ranks is not None:
-            self._ranks.visit(process, analysis)
-        if self._visit is not None:
-            self._visit(process.folder, analysis)
+        if self.ranks is not None:
+            self.ranks.visit(process, analysis)
+        if self.visit is not None:
+            self.visit(process.folder, analysis)
         findings = without_consequences(result.findings, ended_well=process.ended == "ok")
         findings += _not_sampled(analysis.host_probe)
-        if result.diagnosis is not None and process.folder in self._profiling:
+        if result.diagnosis is not None and process.folder in self.profiling:
             findings += diagnosis_findings(result.diagnosis)
         one = TraceResult(result, analysis.trace.meta, evidence, source.journals.own, source.path.stat().st_size)
         return one, [replace(finding, process=process.folder) for finding in findings]
 
     def _cpu_supply(self, process: ProcessRecord) -> CpuSupply:
         """The CPUs of a process, and the launched processes that were given the same ones."""
-        launched = next(one for one in self._manifest.processes if one.folder == process.launched_folder)
-        same = [one for one in self._manifest.processes if _cpus(one) == _cpus(launched)]
+        launched = next(one for one in self.manifest.processes if one.folder == process.launched_folder)
+        same = [one for one in self.manifest.processes if _cpus(one) == _cpus(launched)]
         threads = [one.runnable_threads for one in same if one.runnable_threads is not None]
         return CpuSupply(launched.cpus_allowed, len(same), sum(threads) if len(threads) == len(same) else None)
 

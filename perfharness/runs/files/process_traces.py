@@ -7,19 +7,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.host_samples.clock import on_trace_clock
 from perfharness.analysis.stages.checks import check_journals
+from perfharness.analysis.stages.startup import startup
+from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.manifest import BENCHMARK_NAME, ProcessRecord, RunManifest
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import ID_MASK, Trace
-from perfharness.runs.clocks import on_utc
-from perfharness.runs.files.json_files import read_model
+from perfharness.runs.files.json_files import read_results
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe, has_several_probes, read_host_probe
 from perfharness.trace.processes import part_of_process
@@ -63,23 +68,22 @@ class SharedTrace:
 
 @dataclass
 class TraceSource:
-    """A trace, and what lies beside it.
+    """A trace, and what lies beside it."""
 
-    Attributes:
-        path: None if the process left none.
-        folder: of the journal of its process.
-        launched: folder of the launched process that it belongs to.
-        process: of a run: only its part of the trace is read; None: a file that is in no run.
-    """
-
-    path: Path | None
-    folder: Path
-    launched: Path
-    process: ProcessRecord | None = None
+    path: Path | None  # None if the process left none
+    folder: Path  # of the journal of its process
+    launched: Path  # folder of the launched process that it belongs to
+    process: ProcessRecord | None = None  # only its part of the trace is read; None: a file that is in no run
     shared: SharedTrace = field(default_factory=SharedTrace)
+    clock: ClockTieRecord | None = None  # UTC against the monotonic clock during the run
+
+    def analysis(self, options: AnalysisOptions, *, with_details: bool = True) -> Analysis:
+        """The analysis of the trace with its samples. Raises `TraceError`."""
+        recorded, trace = self.host_probe, self.open(with_details=with_details)
+        return Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
 
     def open(self, *, with_details: bool = True) -> Trace:
-        """Read it. Raises `TraceError`."""
+        """Read it, with the best that is known of UTC as its session start. Raises `TraceError`."""
         assert self.path is not None, "the caller has asked whether there is a trace"
         whole = self.shared.read(self.path, self.journals.parents, with_details=with_details)
         part = whole
@@ -88,7 +92,10 @@ class TraceSource:
             part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
         if part is whole:
             self.shared.release()  # it is of one process: the caller has it
-        return part
+        clock = tie_trace_clock(part, self.clock)
+        if clock is None:
+            return part
+        return replace(part, meta=replace(part.meta, session_start_unix_ns=clock.unix_origin_ns, clock=clock))
 
     @cached_property
     def journals(self) -> Journals:
@@ -132,24 +139,29 @@ def bare_trace(path: Path) -> TraceSource:
 def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
     """The trace of each measured process of a run, by its folder."""
     shared = SharedTrace()
+    try:
+        clock = ClockTieRecord.model_validate(manifest.companions.get("telemetry", {}).get("clock"))
+    except ValidationError:  # nothing was sampled
+        clock = None
     return {
         one.folder: TraceSource(
-            one.trace_path(run_dir), run_dir / one.folder, run_dir / one.launched_folder, one, shared
+            one.trace_path(run_dir), run_dir / one.folder, run_dir / one.launched_folder, one, shared, clock
         )
         for one in manifest.measured_processes
     }
 
 
-def analysis_on_utc(
-    source: TraceSource, options: AnalysisOptions, machine: ClockTieRecord | None, *, with_details: bool = True
-) -> Analysis:
-    """The analysis of a trace with its samples, on UTC by the clock of the machine if that is known.
-
-    Raises `TraceError`.
-    """
-    recorded = source.host_probe
-    trace = on_utc(source.open(with_details=with_details), machine)
-    return Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
+def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
+    """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
+    folder = run_dir / process.folder
+    try:
+        analysed: dict[str, Any] | None = (read_results(folder / BENCHMARK_NAME) or {}).get("startup")
+    except ResultError:
+        analysed = None
+    if analysed is not None or process.start_unix_ns is None:
+        return analysed
+    journal = read_journal(folder / JOURNAL_NAME)
+    return startup(process.start_unix_ns, journal).to_json() if isinstance(journal, RecorderJournal) else None
 
 
 def read_journal(path: Path) -> RecorderJournal | Finding | None:

@@ -20,7 +20,7 @@ from perfharness.analysis.stages.startup import startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
 from perfharness.analysis.stages.tree import combine, outside_tree
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import locked, reason_of
+from perfharness.files import locked, read_model, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
@@ -34,10 +34,11 @@ from perfharness.runs.explain import (
     explaining_pass_missing,
     usable_processes,
 )
-from perfharness.runs.files.json_files import RANGES_NAME, read_model, write_json
+from perfharness.runs.files.json_files import RANGES_NAME, write_json
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_analysis import OnAnalysis, ProcessAnalyzer, TraceResult, result_of
-from perfharness.runs.files.process_traces import analysis_on_utc, bare_trace
+from perfharness.runs.files.process_traces import bare_trace
+from perfharness.runs.stage_lines import names_findings
 from perfharness.runs.telemetry import MachineSide
 from perfharness_launcher.staging import has_numbers
 
@@ -75,16 +76,11 @@ class RunSummary:
     mean: Tree
     results: dict[str, ProcessResult]
     findings: list[Finding]
-    not_written: str | None = None
-    """Why the files could not be written, in a sentence; None if they were."""
-
-    failed: Mapping[str, str] = field(default_factory=dict)
+    not_written: str | None = None  # why the files could not be written
+    failed: Mapping[str, str] = field(default_factory=dict)  # these three: arguments of `combine` for the mean
     sharing: Sharing = ALL_SEPARATE
     helpers: frozenset[str] = frozenset()
-    """Arguments of `combine` for the mean."""
-
-    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)
-    """What the diagnosis of each process rests on."""
+    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)  # what each process's diagnosis rests on
 
     def mean_of(self, process: str) -> Tree:
         """The mean of one process, or of a launched one with all that it started; empty if nothing was measured."""
@@ -140,15 +136,17 @@ def analyze_run(
     *,
     write: bool = True,
     visit: OnAnalysis | None = None,
+    visit_profiling: OnAnalysis | None = None,
 ) -> RunSummary:
     """Compute the results of a run and write them. If no trace can be read, results that are there stay.
 
     Args:
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
-        visit: gets the analysis of each process, of the measured pass, before it is released.
+        visit: gets the analysis of each process before it is released.
+        visit_profiling: the same, of the profiling pass.
     """
     options = read_as.options(manifest)
-    profiling, findings = _analyze_profiling_pass(run_dir, manifest, read_as, write=write)
+    profiling, findings = _analyze_profiling_pass(run_dir, manifest, read_as, visit_profiling, write=write)
     ranks = _rank_comparison(manifest, options)
     analyzer = ProcessAnalyzer(run_dir, manifest, options, profiling, ranks, visit)
     analysed: dict[str, TraceResult] = {}
@@ -177,8 +175,10 @@ def analyze_run(
     included, found = _included(manifest, pooled)
     findings += found
     failed = _failed(manifest, results)
+    combined = combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers)
+    findings += names_findings(combined)
     mean = {
-        **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
+        **combined,
         **_pooled_diagnosis(included),
         **({} if compared is None else {"ranks": compared.to_json()}),
         **machine.mean,
@@ -193,7 +193,7 @@ def analyze_run(
 
 
 def _analyze_profiling_pass(
-    run_dir: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
+    run_dir: Path, measured: RunManifest, read_as: ReadAs, visit: OnAnalysis | None, *, write: bool
 ) -> tuple[dict[str, PassEvidence], list[Finding]]:
     """What the profiling pass adds to each process; and the findings of the launcher with those about the pass."""
     folder = explaining_folder(run_dir, measured)
@@ -203,10 +203,11 @@ def _analyze_profiling_pass(
     try:
         manifest = read_manifest(folder)
         with alone_in(folder) if write else contextlib.nullcontext():
-            evidence = analyze_run(folder, manifest, read_as, write=write).evidence
+            evidence = analyze_run(folder, manifest, read_as, write=write, visit=visit).evidence
     except ResultError as error:
         return {}, [*findings, explaining_pass_failed(str(error))]
-    usable = {name: evidence[name] for name in usable_processes(measured, manifest) if name in evidence}
+    usable_names = usable_processes(measured, manifest)
+    usable = {name: found for name, found in evidence.items() if name in usable_names}
     return usable, [*findings, *explaining_findings(measured, manifest, usable)]
 
 
@@ -357,10 +358,9 @@ def analyze_trace(
 
     Args:
         with_diagnosis: diagnose it, which takes as long as all the rest.
-        visit: gets the analysis before it is released.
     """
     source = bare_trace(path)
-    analysis = analysis_on_utc(source, options, None, with_details=with_diagnosis)
+    analysis = source.analysis(options, with_details=with_diagnosis)
     evidence = find_evidence(Pass(analysis)) if with_diagnosis else None
     result = result_of(analysis, source.journals, evidence)
     if visit is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +27,6 @@ from perfharness.analysis.stages.charts import (
 )
 from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.distribution import VERSION
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest, TracerRecord, is_part_of
@@ -34,12 +34,10 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
-from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.inputs import Located
 from perfharness.runs.files.json_files import part_of
 from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
@@ -54,11 +52,10 @@ from perfharness.runs.report.model import (
     StageDistribution,
     SuiteReport,
 )
-from perfharness.runs.run import SampledRun
+from perfharness.runs.run import SampledRun, named_stacks
 from perfharness.runs.series.model import Series, read_series
 from perfharness.runs.slowest import SlowestOfRun
-from perfharness.runs.stacks import stacks_of_stages
-from perfharness.runs.stage_lines import StageLine, range_sums, stage_lines, stage_values
+from perfharness.runs.stage_lines import StageLine, names_findings, range_sums, stage_lines, stage_values
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
@@ -82,20 +79,15 @@ def gather(
     """The content of a report of runs, series of runs, and traces.
 
     Args:
-        located: what was asked for.
-        read_as: warm-up, domain, pattern.
-        prices: for the costs; None: none were given.
-        suites: results of `perfharness bench`, which were read already.
-        merged: suites next to each other.
+        suites, merged: suites of `perfharness bench`, which were read already.
         loads: of the run folders that were under load.
 
     Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
-    names: list[str] = []
+    loads = loads or {}
     for one in located:
-        names.append(one.name)
         if one.trace is not None:
             runs.append(_trace_report(one, read_as, prices))
             continue
@@ -105,13 +97,12 @@ def gather(
         for run_dir in one.runs:
             if found is None or found.shown in (None, run_dir.name):
                 name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
-                found_run = _run_report(name, run_dir, one.process, read_as, prices)
-                runs.append(_under_load(found_run, None if loads is None else loads.get(run_dir)))
+                runs.append(_run_report(name, run_dir, one.process, read_as, prices, loads.get(run_dir)))
     comparison, reason = _comparison(located)
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        title=", ".join([*names, *(one.name for one in suites)]),
+        title=", ".join([*(one.name for one in located), *(one.name for one in suites)]),
         runs=runs,
         series=series,
         suites=list(suites),
@@ -119,14 +110,6 @@ def gather(
         comparison=comparison,
         comparison_reason=reason,
     )
-
-
-def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
-    if load is None:
-        return run
-    ignored = of_no_concern(load.result)
-    of_run = [finding for finding in run.findings if finding.code not in ignored]
-    return run.model_copy(update={"load": load, "findings": [*load.result.findings, *of_run]})
 
 
 def _series_report(one: Located) -> SeriesReport | None:
@@ -166,13 +149,12 @@ class _Seen:
     path: Path
     manifest: RunManifest | None = None
     only: str | None = None
-    has_requests: bool = False
-    """Whether batches are requests of a load test, of which the slowest get timelines."""
-
+    has_requests: bool = False  # of a load test: the slowest get timelines
     timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
     rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
     metas: dict[str, TraceMeta] = field(default_factory=dict)
+    stacks: dict[str, list[Stack]] = field(default_factory=dict)
     slowest: SlowestOfRun = field(init=False)
 
     def __post_init__(self) -> None:
@@ -190,18 +172,34 @@ class _Seen:
         else:
             record = next(one for one in self.manifest.measured_processes if one.folder == process)
             self.slowest.visit(process, self.path / process, record, analysis)
-        clock = None if self.manifest is None else machine_clock(self.manifest)
-        tied = None if self.manifest is None else tie_trace_clock(analysis.trace, clock)
-        if tied is not None:
-            activity = process_activity(analysis.stages, analysis.stage_times, tied)
-            if activity is not None:
-                self.activities[process] = activity
+        clock = analysis.trace.meta.clock
+        activity = None if clock is None else process_activity(analysis.stages, analysis.stage_times, clock)
+        if activity is not None:
+            self.activities[process] = activity
+
+    def visit_profiling(self, process: str, analysis: Analysis) -> None:
+        """See one process of the profiling pass."""
+        if is_part_of(self.only, process):
+            self.stacks |= named_stacks(process, analysis)
+
+    def of_traces(self) -> dict[str, Any]:
+        """The GPUs that the traces name, and the largest error of their clocks."""
+        clocks = [meta.clock for meta in self.metas.values()]
+        errors = [clock.error_ns for clock in clocks if clock is not None]
+        return {
+            "devices": list(dict.fromkeys(name for meta in self.metas.values() for name in meta.device_names)),
+            "clock_error_ns": max(errors) if errors and len(errors) == len(clocks) else None,
+        }
 
 
-def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None) -> RunReport:
+def _run_report(
+    name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None, load: LoadReport | None
+) -> RunReport:
     manifest, test = read_manifest(run_dir), read_load_test(run_dir)
     seen = _Seen(run_dir, manifest, process, has_requests=test is not None)
-    summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
+    summary = analyze_run(
+        run_dir, manifest, read_as, write=False, visit=seen.visit, visit_profiling=seen.visit_profiling
+    )
     mean, findings = summary.mean, summary.findings
     included = mean["meta"]["processes"]  # those that the statistics are made of
     if process is not None:
@@ -210,8 +208,6 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     if process is not None:
         mean = summary.mean_of(process)
         findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
-    energy = part_of(mean, "energy", RunEnergy)
-    made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
         created=manifest.created,
         script=manifest.script if test is None else test.target,
@@ -219,29 +215,26 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         warmup_batches=mean["meta"]["warmup_batches"],
         tracer=manifest.tracer,
         environment=manifest.environment,
-        devices=_devices(seen.metas),
         processes=[one for one in manifest.measured_processes if is_part_of(process, one.folder)],
         explained=manifest.explained,
-        clock_error_ns=_clock_error(seen.metas),
+        **seen.of_traces(),
     )
     mlperf = read_mlperf_file(run_dir) if process is None else None
-    of = Path(manifest.script).name if test is None else test.short_target
+    of_load = [*(mlperf.findings if mlperf else ()), *(load.result.findings if load else ())]
+    ignored = of_no_concern(load.result) if load else frozenset()
     sampled = None
     if (run_dir / TELEMETRY_NAME).is_file() and "gpu_metrics" in mean:
-        try:
+        of = Path(manifest.script).name if test is None else test.short_target
+        with suppress(ResultError):  # the analysis has reported it
             log = read_sample_log(run_dir / TELEMETRY_NAME)
             sampled = SampledRun(f"{of}  {manifest.created}", log, seen.activities)
-        except ResultError:  # the analysis has reported it
-            sampled = None
     return RunReport(
-        **_common(name, str(run_dir), mean, results, seen),
+        **_common(name, str(run_dir), mean, results, seen, prices),
         measured=measured,
-        energy=energy,
-        metrics=part_of(mean, "gpu_metrics", RunMetrics),
-        cost=None if prices is None else _cost(prices, made, energy),
-        findings=[*(() if mlperf is None else mlperf.findings), *findings],
+        findings=[*of_load, *(one for one in findings if one.code not in ignored)],
+        load=load,
         mlperf=mlperf,
-        stacks=_stacks(run_dir if process is None else run_dir / process, read_as) if manifest.explained else None,
+        stacks=max(seen.stacks.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None),
         sampled=sampled,
     )
 
@@ -253,40 +246,31 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
     result, meta = opened.result, opened.trace_meta
     results = {one.name: result}
     mean = combine(results, with_data=False)
-    made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
-        created=None,
-        script=None,
-        command=[],
         warmup_batches=options.warmup_batches,
         tracer=TracerRecord(kind=meta.tracer, version=meta.tracer_version),
-        environment=None,
-        devices=_devices(seen.metas),
-        processes=[],
-        explained=False,
-        clock_error_ns=_clock_error(seen.metas),
+        **seen.of_traces(),
     )
     return RunReport(
-        **_common(one.name, str(one.path), mean, results, seen),
+        **_common(one.name, str(one.path), mean, results, seen, prices),
         measured=measured,
-        energy=None,
-        metrics=None,
-        cost=None if prices is None else _cost(prices, made, None),
-        findings=[replace(finding, process=one.name) for finding in result.findings],
+        findings=[*(replace(finding, process=one.name) for finding in result.findings), *names_findings(mean)],
     )
 
 
-def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
+def _common(
+    name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen, prices: Prices | None
+) -> dict[str, Any]:
     """What runs and bare traces have alike."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
-    of_processes = list(results.values())
+    of_processes, energy = list(results.values()), part_of(mean, "energy", RunEnergy)
     stages = stage_lines(mean, of_processes, [seen.rests[of] for of in results], agreement(diagnoses))
     return {
         "name": name,
         "path": path,
-        "throughput": Throughput.model_validate(mean["throughput"]),
+        "throughput": mean["throughput"],
         "stages": stages,
-        "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
+        "outside_batches": mean["outside_batches"],
         "ranges": [] if stages else range_sums(of_processes),
         "advice": advise(diagnoses),
         "diagnoses": diagnoses,
@@ -294,14 +278,11 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "distributions": list(_distributions(stages, of_processes)),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
         **_slowest(seen),
+        "energy": energy,
+        "metrics": part_of(mean, "gpu_metrics", RunMetrics),
+        "cost": None if prices is None else _cost(prices, mean["throughput"], energy),
         "ranks": part_of(mean, "ranks", RunRanks),
     }
-
-
-def _stacks(path: Path, read_as: ReadAs) -> tuple[str, list[Stack]] | None:
-    """The stacks of the batches that take most time, and what they are of."""
-    found = stacks_of_stages(locate(path), read_as)
-    return max(found.items(), key=lambda one: sum(ms for _, ms in one[1]), default=None)
 
 
 def _slowest(seen: _Seen) -> dict[str, Any]:
@@ -321,23 +302,13 @@ def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:
     return [LoopSeries(process=of, loop=loop.path, series=batch_series(loop, points)) for of, loop in loops]
 
 
-def _devices(metas: Mapping[str, TraceMeta]) -> list[str]:
-    return list(dict.fromkeys(name for meta in metas.values() for name in meta.device_names))
-
-
-def _clock_error(metas: Mapping[str, TraceMeta]) -> int | None:
-    clocks = [meta.clock for meta in metas.values()]
-    errors = [clock.error_ns for clock in clocks if clock is not None]
-    return max(errors) if errors and len(errors) == len(clocks) else None
-
-
-def _cost(prices: Prices, throughput: Throughput, energy: RunEnergy | None) -> Cost:
+def _cost(prices: Prices, throughput: Tree, energy: RunEnergy | None) -> Cost:
     per_item = relative = None
     if energy is not None and energy.energy_per_item_j is not None:
         per_item = energy.energy_per_item_j
         if energy.energy_j and energy.error_j is not None:
             relative = energy.error_j / energy.energy_j
-    return cost(prices, throughput.items_per_second, per_item, relative)
+    return cost(prices, throughput["items_per_second"], per_item, relative)
 
 
 def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]) -> Iterator[StageDistribution]:

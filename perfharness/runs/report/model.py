@@ -5,9 +5,9 @@ Times are milliseconds, unless a name states otherwise. None was not measured; a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from pydantic import Field, field_serializer
+from pydantic import Field
 
 from perfharness.analysis.diagnosis import Advice
 from perfharness.analysis.energy.results import RunEnergy
@@ -25,13 +25,11 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import LoadResult, StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
+from perfharness.model.result import Tree
 from perfharness.runs.comparison.result import Comparison
-from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
 from perfharness.runs.series.model import Series
 from perfharness.runs.stage_lines import RangeSum, StageLine
-
-REPORT_VERSION = 1
 
 
 class _Model(Settings, arbitrary_types_allowed=True):
@@ -56,21 +54,16 @@ class StageDistribution(_Model):
 class Measured(_Model):
     """How it was measured, and on what."""
 
-    created: str | None
-    script: str | None
-    command: list[str]
     warmup_batches: int
     tracer: TracerRecord
-    environment: EnvironmentRecord | None
-    """None of a bare trace."""
-
-    devices: list[str]
-    """GPUs that the traces name."""
-
-    processes: list[ProcessRecord]
-    explained: bool
-    clock_error_ns: int | None
-    """The largest of the traces' clocks against UTC; None where one is not known."""
+    devices: list[str]  # GPUs that the traces name
+    created: str | None = None
+    script: str | None = None
+    command: Sequence[str] = ()
+    environment: EnvironmentRecord | None = None  # None of a bare trace
+    processes: Sequence[ProcessRecord] = ()
+    explained: bool = False
+    clock_error_ns: int | None  # the largest of the traces' clocks against UTC; None where one is not known
 
 
 class LoadPoint(_Model):
@@ -86,12 +79,8 @@ class LoadPoint(_Model):
 class LoadCurve(_Model):
     """A percentile over time; each point is over as many seconds as the percentile needs."""
 
-    time: str
-    """`latency` or `lateness`."""
-
-    of: str
-    """`p50`, `p90`, `p99`, `p99_9`, `max`."""
-
+    time: str  # `latency` or `lateness`
+    of: str  # `p50`, `p90`, `p99`, `p99_9`, `max`
     points: list[LoadPoint]
 
 
@@ -122,25 +111,13 @@ class LoadReport(_Model):
     """What the load of a run came to. Seconds are since the begin of the load."""
 
     result: LoadResult
-    start_ns: int | None
-    """Begin of the load on the monotonic clock; None: the files of windows are not there."""
-
-    main: int | None
-    """Place of the phase that the first sentences are about: the longest one that counts."""
-
-    workers_busy: float | None = None
-    """Share of the time of the workers of that phase that went into service; None: service is not known."""
-
-    queueing_share: float | None = None
-    """Of its mean latency."""
-
-    objective: StepVerdict | None = None
-    """Whether its percentile is within the objective, by the interval; None: no objective, or no such percentile."""
-
+    start_ns: int | None  # begin of the load on the monotonic clock; None: the files of windows are not there
+    main: int | None  # place of the phase that the first sentences are about: the longest one that counts
+    workers_busy: float | None = None  # share of the time of that phase's workers in service; None: not known
+    queueing_share: float | None = None  # of its mean latency
+    objective: StepVerdict | None = None  # of its percentile, by the interval; None: no objective or percentile
     curves: list[LoadCurve]
-    curves_reason: str | None = None
-    """Why there are no curves."""
-
+    curves_reason: str | None = None  # why there are no curves
     moments: list[LoadMoment]
     bins: list[LoadBins]
 
@@ -149,8 +126,7 @@ class SlowestReport(_Model):
     """The slowest requests, or batches, beside the typical one."""
 
     result: Slowest
-    timelines: list[BatchTimeline]
-    """Of the slowest of all, and of a typical one, of a load test; other runs have theirs in `RunReport.timelines`."""
+    timelines: list[BatchTimeline]  # of a load test: the slowest of all, and a typical one
 
 
 class RunReport(_Model):
@@ -159,45 +135,28 @@ class RunReport(_Model):
     name: PrintableText
     path: PrintableText
     measured: Measured
-    throughput: Throughput
+    throughput: Tree
     stages: list[StageLine]
-    outside_batches: list[OutsideStage]
-    ranges: list[RangeSum]
-    """Only of a run without batches."""
-
-    advice: list[Advice]
-    """The most valuable first."""
-
-    diagnoses: dict[str, Diagnosis]
-    """By process."""
-
+    outside_batches: list[Tree]
+    ranges: list[RangeSum]  # only of a run without batches
+    advice: list[Advice]  # the most valuable first
+    diagnoses: dict[str, Diagnosis]  # by process
     series: list[LoopSeries]
     distributions: list[StageDistribution]
     timelines: list[BatchTimeline]
     slowest: SlowestReport | None = None
-    slowest_reason: str | None = None
-    """Why the slowest are not known."""
-
-    energy: RunEnergy | None
-    metrics: RunMetrics | None
-    cost: Cost | None
-    """None: no price was given."""
-
-    ranks: RunRanks | None
-    """None: no two ranks of one program were measured."""
-
-    load: LoadReport | None = None
-    """None: it was not under load."""
-
-    mlperf: MlperfResult | None = None
-    """None: it was no test of LoadGen."""
-
+    slowest_reason: str | None = None  # why the slowest are not known
+    energy: RunEnergy | None = None
+    metrics: RunMetrics | None = None
+    cost: Cost | None  # None: no price was given
+    ranks: RunRanks | None  # None: no two ranks of one program were measured
+    load: LoadReport | None = None  # None: it was not under load
+    mlperf: MlperfResult | None = None  # None: it was no test of LoadGen
     findings: list[Finding]
     stacks: tuple[str, list[Stack]] | None = Field(default=None, exclude=True)
-    """Sampled stacks of the batches that take most time, and what they are of; None: nothing was sampled."""
+    """Of the batches that take most time, and what they are of."""
 
-    sampled: SampledRun | None = Field(default=None, exclude=True)
-    """Telemetry for charts; its figures are in `metrics`."""
+    sampled: SampledRun | None = Field(default=None, exclude=True)  # telemetry for charts; its figures are in `metrics`
 
     @property
     def has_numbers(self) -> bool:
@@ -205,19 +164,13 @@ class RunReport(_Model):
         has_answers = self.load is not None and any(phase.completed for phase in self.load.result.phases)
         return bool(self.stages or self.ranges or has_answers)
 
-    @field_serializer("throughput")
-    def _as_written(self, throughput: Throughput) -> dict[str, Any]:
-        """What the files leave out is left out here too."""
-        return throughput.model_dump(mode="json", exclude_unset=True)
-
 
 class SeriesReport(_Model):
     """Several launches."""
 
     name: PrintableText
     series: Series
-    shown: str | None = None
-    """The one launch that `runs` has, the one in the middle of a repeat; None: `runs` has all."""
+    shown: str | None = None  # the one launch that `runs` has, the one in the middle of a repeat; None: `runs` has all
 
 
 class SuiteReport(_Model):
@@ -237,21 +190,15 @@ class MergedReport(_Model):
 class Report(_Model):
     """What was asked for, in its order."""
 
-    schema_version: int = REPORT_VERSION
     made_by: str
-    created: str
-    """UTC, ISO 8601."""
-
+    created: str  # UTC, ISO 8601
     title: PrintableText
     runs: list[RunReport]
     series: list[SeriesReport]
     suites: list[SuiteReport]
     merged: list[MergedReport] = Field(default_factory=list)
-    comparison: Comparison | None = None
-    """Of the second run or repeat and those behind it with the first; None of a single one."""
-
-    comparison_reason: PrintableText | None = None
-    """Why several runs could not be compared."""
+    comparison: Comparison | None = None  # of several runs, with the first
+    comparison_reason: PrintableText | None = None  # why several runs could not be compared
 
     def __repr__(self) -> str:
         return f"<Report {self.title}: {len(self.runs)} runs, {len(self.suites)} suites>"

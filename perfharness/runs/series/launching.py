@@ -50,13 +50,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class SeriesLaunch:
-    """One launch of a series.
-
-    Attributes:
-        result: None: it was not run, or failed as a whole.
-        error: why it failed as a whole.
-        interrupted: whether the user ended it, and with it the series.
-    """
+    """One launch of a series; `interrupted`: the user ended it, and with it the series."""
 
     row: SeriesRow
     result: LaunchResult | None = None
@@ -66,14 +60,7 @@ class SeriesLaunch:
 
 @dataclass(repr=False)
 class SeriesRun:
-    """A series that is measured.
-
-    Attributes:
-        launches: in their order.
-        plans: of each launch.
-        seed: of their order.
-        folder: of `series.json`; next to an earlier run if only that has numbers.
-    """
+    """A series that is measured; `seed` is of the order of its launches."""
 
     kind: Kind
     options: LaunchOptions
@@ -82,7 +69,7 @@ class SeriesRun:
     plans: Sequence[LaunchPlan] = ()
     rows: list[SeriesRow] = field(default_factory=list)
     facts: dict[str, LaunchFacts] = field(default_factory=dict)
-    folder: Path = Path()
+    folder: Path = Path()  # of `series.json`; next to an earlier run if only that has numbers
 
     def __repr__(self) -> str:
         return f"<SeriesRun {self.folder}: {self.kind}, {len(self.rows)} of {len(self.launches)} launches>"
@@ -110,15 +97,9 @@ class SeriesRun:
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
         """Launch one after the other, each when it is requested; `series.json` is written after each.
 
-        A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
-
-        Args:
-            observe: opens an observer of each launch.
-            say: called with a line where an earlier run is moved.
-
-        Raises:
-            LaunchError: another command writes to the folder.
-            ResultError: `series.json` cannot be written.
+        A launch that fails is a row with the reason, and the others go on; an interrupt ends them. `say` gets a line
+        where an earlier run is moved. Raises `LaunchError` where another command writes to the folder, `ResultError`
+        where `series.json` cannot be written.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]
@@ -334,10 +315,8 @@ def launch_series(
         seed: of the order; None: drawn, and stored.
         observe: opens an observer of each launch.
 
-    Raises:
-        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
-        LaunchError: what is needed is not there.
-        ResultError: `series.json` cannot be written.
+    Raises what `perfharness.launch` raises, before the first launch; `ResultError` where `series.json` cannot be
+    written.
     """
     options = launch_options(script, script_arguments, settings, config)
     run = series_of(options, repeat, np_sweep, cold=cold, overhead=overhead, seed=seed)
@@ -352,14 +331,9 @@ def launch_in_turns(
     seed: int | None = None,
     observe: Observe = unobserved,
 ) -> SeriesRun:
-    """Launch several cases again and again, in shuffled rounds, into `base`, `new` (or `new_1`, …) in one folder.
+    """Launch the base and what is compared with it, `count` times each, in shuffled rounds; else as `launch_series`.
 
-    Args:
-        cases: the base, and what is compared with it; their own output folders do not matter.
-        count: launches of each.
-        seed, observe: as in `launch_series`.
-
-    Raises as `launch_series`.
+    They go into `base` and `new` (or `new_1`, …) of one folder; output folders of the cases do not matter.
     """
     return _run_to_the_end(series_in_turns(cases, Path(output_dir), count, seed), observe)
 

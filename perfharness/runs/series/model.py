@@ -140,10 +140,8 @@ def read_series(folder: Path) -> Series | None:
 def runs_in(folder: Path) -> tuple[Path, ...]:
     """The run folders of a series in their order: those with figures, or all there are if none has.
 
-    Of `overhead`, the traced ones. Other launches in the folder, e.g. of an earlier series, are left out.
-
-    Raises:
-        ResultError: `series.json`, or the manifest of a launch, is damaged; or it is about several versions.
+    Of `overhead`, the traced ones. Other launches in the folder, e.g. of an earlier series, are left out. Raises
+    `ResultError` where a file is damaged, or the series is about several versions.
     """
     series = read_series(folder)
     if series is None:

@@ -18,11 +18,11 @@ from perfharness.errors import ResultError
 from perfharness.files import write_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import SERIES_NAME, RunManifest
-from perfharness.model.result import TIMES
+from perfharness.model.result import TIMES, path_text
 from perfharness.model.rounding import figure
-from perfharness.runs.figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.figures import METRICS, stage_entries, stage_figures, value_at
+from perfharness.runs.files.process_traces import startup_of
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
-from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.series.machine import LaunchConditions, conditions_of, machine_changes, unsteady_findings
 from perfharness.runs.series.model import WHOLE, Kind, Series, SeriesRow, Summary, read_series
 from perfharness.runs.series.overhead import overhead_of
@@ -73,8 +73,10 @@ def measured_row(
         startup = startup_of(summary.folder, manifest.processes[0]) or {}
         figures = {WHOLE: {name: startup.get(name) for name in STARTUP}}
     else:
-        figures = {WHOLE: {**run_figures(summary.mean), **_process_times(manifest)}, **stage_figures(summary.mean)}
-        loops = loop_paths(summary.mean)
+        rate = value_at(summary.mean, METRICS["throughput"])
+        figures = {WHOLE: {"items_per_second": rate, **_process_times(manifest)}, **stage_figures(summary.mean)}
+        entries = stage_entries(summary.mean.get("mean_data") or {})
+        loops = [path_text(path) for path, entry in entries if "total_items" in entry]
     figures = {
         path: {name: value for name, value in found.items() if value is not None or kind == "cold" or name in ALWAYS}
         for path, found in figures.items()

@@ -53,29 +53,18 @@ def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], li
     """
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
-    traced = [process for process in run.processes if process.trace_path is not None]
-    if not traced:
-        raise ResultError(f"{run.path} holds no trace, so no tables; see its manifest and stderr.log files.")
-    for process in traced:
-        if len(run.processes) > 1 and (problem := process.problem()) is not None:
-            findings.append(problem)
-            continue
+    for process, analysis in run.read_processes(findings):
+        del analysis
         for name, found in parts.items():
             found.append(process.table(name))
-        findings += process.findings
-        process.release()
     return {name: join(found) for name, found in parts.items()}, findings
 
 
 def write_tables(tables: Mapping[str, pa.Table], table_format: str, output: Path) -> list[Path]:
-    """Write tables; returns the files.
+    """Write tables, by name, in one of the formats of `WRITERS`; returns the files.
 
-    Args:
-        tables: by name.
-        table_format: one of `WRITERS`.
-        output: a file, for one table; else a folder, made where it is missing, which gets `NAME.FORMAT` files.
-
-    Raises `ResultError` where a file cannot be written.
+    One table goes into a file, others as `NAME.FORMAT` into a folder, which is made. Raises `ResultError` where a file
+    cannot be written.
     """
     in_folder = len(tables) > 1 or output.is_dir()
     if in_folder:

@@ -20,8 +20,8 @@ from perfharness.model.trace import (
     pid_of,
     tid_of,
 )
-from perfharness.runs.tables.batches import path_texts
 from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, unknown_is_null
+from perfharness.runs.tables.ranges import path_texts
 
 Columns = dict[str, pa.Array]
 

@@ -1,4 +1,4 @@
-"""Ranges as rows of an Arrow table."""
+"""Ranges, batches and stages as rows: Arrow tables of one process. Times in ns, null where not measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.model.trace import Style, pid_of, tid_of
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.model.result import path_text
+from perfharness.model.trace import Int64, Style, pid_of, tid_of
 from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, whole
 
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
@@ -43,3 +45,101 @@ def range_rows(analysis: Analysis, process: str) -> pa.Table:
             "payload": nullable(ranges.payload[order], ~ranges.has_payload[order]),
         }
     )
+
+
+def batch_rows(analysis: Analysis, process: str) -> pa.Table:
+    """One row per batch, by start. GPU times are 0 where a batch started no GPU work, null where unknown."""
+    stages = analysis.stages
+    batches = np.flatnonzero(stages.is_batch)
+    batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
+    numbers = _numbers(analysis, batches, batches, np.arange(len(batches)))
+    return pa.table({**_common(analysis, process, batches, batches), **numbers})
+
+
+def stage_rows(analysis: Analysis, process: str) -> pa.Table:
+    """One row for each stage of each batch, by batch and first start.
+
+    A stage that occurs more than once in a batch is one row: `count` says how often, the times are sums, as in
+    benchmark.json. Items are those of the batch.
+    """
+    stages, stage_times, ranges = analysis.stages, analysis.stage_times, analysis.table.ranges
+    inside = np.flatnonzero((stage_times.batch >= 0) & ~stages.is_batch)
+    inside = inside[np.argsort(stages.start_ns[inside], kind="stable")]
+    key = np.stack([stages.paths.code[inside], stage_times.batch[inside]])
+    _, first, owner = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    batch = stage_times.batch[inside[first]]
+    order = np.lexsort((first, batch, stages.start_ns[batch]))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    owner, rows = place[owner.ravel()], inside[first[order]]
+    common = _common(analysis, process, rows, stage_times.batch[rows])
+    del common["range_id"]  # it may be several
+    return pa.table(
+        {
+            **{name: common.pop(name) for name in ("process", "recorder", "path")},
+            "stage": names_of(stages.paths.code[rows], stages.paths.keys),
+            **common,
+            "batch_range_id": whole(ranges.row[stages.index[stage_times.batch[rows]]]),
+            "count": np.bincount(owner, minlength=len(rows)),
+            **_numbers(analysis, rows, inside, owner),
+        }
+    )
+
+
+def path_texts(stages: StageTable) -> list[str]:
+    """The text of each path as in benchmark.json: names from the outermost range down, without batch indices."""
+    paths = stages.paths
+    return [path_text(paths.names(path)[1:]) for path in range(len(paths))]
+
+
+def _common(analysis: Analysis, process: str, rows: Int64, batch: Int64) -> dict[str, pa.Array]:
+    stages, ranges = analysis.stages, analysis.table.ranges
+    return {
+        "process": constant(process, len(rows)),
+        "recorder": names_of(stages.owner[rows], stages.owners),
+        "path": names_of(stages.paths.code[rows], path_texts(stages)),
+        "batch_index": whole(stages.batch_index[batch]),
+        "pid": pid_of(stages.thread[rows]),
+        "tid": tid_of(stages.thread[rows]),
+        "range_id": whole(ranges.row[stages.index[rows]]),
+        "start_ns": stages.start_ns[rows],
+        "start_unix_ns": unix_times(stages.start_ns[rows], analysis.trace.meta.session_start_unix_ns),
+    }
+
+
+def _numbers(analysis: Analysis, rows: Int64, summed: Int64, owner: Int64) -> dict[str, pa.Array]:
+    """Times and items of each row.
+
+    Args:
+        summed: stages whose times are added up.
+        owner: of each of them, the place of its row.
+    """
+    stages, table, projection = analysis.stages, analysis.table, analysis.table.projection
+
+    def total(values: Int64) -> Int64:
+        sums = np.zeros(len(rows), dtype=np.int64)
+        np.add.at(sums, owner, values[summed])
+        return sums
+
+    count = projection.operation_count[stages.index]
+    gpu_ns = (projection.end_ns - projection.start_ns)[stages.index]
+    times = {
+        "duration_ns": total(stages.end_ns - stages.start_ns),
+        "gpu_duration_ns": total(np.where(count > 0, gpu_ns, 0)),
+        "gpu_busy_ns": total(np.where(count > 0, projection.busy_ns[stages.index], 0)),
+    }
+    gpu_unknown = total((~table.gpu_known[stages.index]).astype(np.int64)) > 0
+    unknown = {name: gpu_unknown & name.startswith("gpu") for name in times}
+    items = analysis.stage_times.items[rows]
+    uncounted, has_items = np.isnan(items), items > 0
+    divisor = np.where(has_items, items, 1)
+    return {
+        **{name: nullable(values, unknown[name]) for name, values in times.items()},
+        "gpu_op_count": nullable(total(count), gpu_unknown),
+        "items": nullable(np.where(uncounted, 0, items).astype(np.int64), uncounted),
+        **{
+            name.replace("_ns", "_per_item_ns"): nullable(values / divisor, ~has_items | unknown[name])
+            for name, values in times.items()
+        },
+        "warmup": pa.array(analysis.stage_times.warmup[rows]),
+    }

@@ -25,7 +25,8 @@ from perfharness.model.bench import (
 from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, Recommendation, SweepFile
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
-from perfharness.render.charts.drawing import Picture, draw
+from perfharness.render.charts.drawing import Picture
+from perfharness.render.html import draw
 from tests.schemas import valid
 from tests.support.documents import markdown_table
 from tests.unit.bench_results import made_up, suite_of, whole_suite

@@ -136,7 +136,7 @@ def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: Captu
 def test_doctor_says_what_can_measure(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfharness_launcher.doctor.find_nsys", lambda *_: ())
     monkeypatch.setattr("perfharness_launcher.doctor.find_gpus", lambda: GpuFacts(problem="no driver"))
-    assert run(["doctor", "--json"]) == 0
+    assert run(["doctor", "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     checks = {check["topic"]: check for check in report["checks"]}
     assert (report["can_measure"], checks["nsys"]["health"]) == (True, "absent")

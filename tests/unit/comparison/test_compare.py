@@ -288,7 +288,26 @@ def test_the_conclusion(
     assert run(["compare", base, new]) == 0
     out = capsys.readouterr().out
     assert out.startswith(version["conclusion"])
-    assert ("slower, as the machine" in out) == (wall_ms == 1.62)
+
+
+@pytest.mark.parametrize(
+    ("factor", "wall_ms", "words", "verdict", "code"),
+    [
+        (1.1, 1.62, [], "undecided", 0),
+        (1.1, 1.62, ["--fail-on", "slower"], "undecided", 3),
+        (1.1, 1.62, ["--fail-on", "faster"], "undecided", 0),
+        (0.9, 0.6, ["--fail-on", "faster"], "undecided", 3),
+        (1.1, 0.6, ["--fail-on", "slower"], "slower", 3),
+        (1.1, 1.01, ["--fail-on", "slower"], "slower", 3),
+    ],
+)
+def test_a_change_that_may_be_the_machine_is_undecided(
+    tmp_path: Path, factor: float, wall_ms: float, words: list[str], verdict: str, code: int, capsys: Captured
+) -> None:
+    base = write_side(tmp_path / "a", BASE, **machine(1.0))
+    new = write_side(tmp_path / "b", [factor * time for time in BASE], turn=1, **machine(wall_ms))
+    version = first(capsys, base, new, *words, code=code)
+    assert row(version, "toy/batch/decode")["verdict"] == verdict
 
 
 def test_advice_is_graded(tmp_path: Path, capsys: Captured) -> None:

@@ -167,7 +167,7 @@ def test_the_command_of_a_launch_from_python_launches_the_same(monkeypatch: pyte
         made.extend(launches)
         raise UsageError("that is all")
 
-    monkeypatch.setattr("perfharness.cli.launch.plan_launches", refuse)
+    monkeypatch.setattr("perfharness.runs.launch.plan_launches", refuse)
     of_flags = {name: VALUES[name] for name, option in options_of(LaunchOptions).items() if option.has_flag}
     asked = LaunchOptions(script="x.py", script_arguments=("-np", "9"), **of_flags)
     assert run(command_of(asked)[1:]) == 2

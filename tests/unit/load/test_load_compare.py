@@ -270,6 +270,13 @@ def test_a_load_that_ended_early_or_cannot_be_read(tmp_path: Path) -> None:
     assert run(["compare", str(good), str(ended)]) == 1
 
 
+def test_more_than_two_load_tests_are_compared_with_the_first(tmp_path: Path, capsys: Captured) -> None:
+    words = [side(tmp_path / name, load(), turn) for turn, name in enumerate("abc")]
+    assert run(["compare", *words, "--format", "json"]) == 0
+    versions = json.loads(capsys.readouterr().out)["versions"]
+    assert [rows(one)["latency.p50"]["verdict"] for one in versions] == ["same", "same"]
+
+
 # ---- gates ----
 
 

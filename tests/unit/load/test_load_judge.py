@@ -1,58 +1,57 @@
-"""What the files of a load test come to: intervals, `sustained`, findings, from requests and from histograms alike."""
+"""What the files of a load test come to: intervals, `sustained`, levels, findings."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from perfharness.load.judge import _conditions, judge_load
-from perfharness.load.profile import checked_profile
-from perfharness.load.requests import RequestTable
-from perfharness.load.result import load_result
-from perfharness.load.windows import Done
-from perfharness.model.load import LoadResult, TargetRecord
-from tests.support.load_lines import S, began, ended, hdr, window
+from perfharness.load.record import Done
+from perfharness.model.load import LoadResult
+from perfharness.telemetry.store import write_sample_log
+from tests.support.load_lines import (
+    FOLDER,
+    MS,
+    START,
+    S,
+    answered,
+    given_up,
+    made_load,
+    made_result,
+    write_process,
+)
 from tests.support.sample_builder import SampleBuilder
 
 RATE = 100
-FOLDER = "proc_0_gpu_0"
 
 
 def made(
     folder: Path, seconds: int = 90, leak_mb_per_s: float = 0.0, slower: float = 1.0, failing: float = 0.0,
-    keep_all: bool = True, kind: str = "reset", nsys_bytes: int | None = None,
+    kind: str = "reset", nsys_bytes: int | None = None,
 ) -> LoadResult:  # fmt: skip
     """A run of one phase at 100 requests a second, whose latencies are exponential, 5 ms on average."""
     drawn = np.random.default_rng(7)
-    profile = checked_profile({"phases": [{"name": "load", "duration": seconds, "rate": RATE}]})
-    lines = began(seconds)
-    table = RequestTable(most_rows=10**6 if keep_all else 500, slowest=50)
+    requests: list[Done] = []
     for second in range(seconds):
-        due = second * S + np.arange(RATE) * (S // RATE)
+        due = START + second * S + np.arange(RATE) * (S // RATE)
         level = 1 + (slower - 1) * second / seconds
-        taken = (drawn.exponential(5e6, RATE) * level).astype(np.int64) + 1
+        taken = drawn.exponential(5, RATE) * level + 1e-6
         fails = drawn.random(RATE) < failing * second / seconds
-        records = [
-            Done(second * RATE + n, None, 1, int(at), int(at), int(at), int(at), int(at + took), kind if bad else None)
-            for n, (at, took, bad) in enumerate(zip(due, taken, fails, strict=True))
+        requests += [
+            answered(second * RATE + n, int(at), float(ms), error=kind if bad else None)
+            for n, (at, ms, bad) in enumerate(zip(due, taken, fails, strict=True))
         ]
-        table.add("load", records)
-        failed = {"errors": {kind: int(fails.sum())} if fails.any() else {}}
-        came = dict.fromkeys(("arrivals", "sent", "completed"), RATE)
-        held = {"last_done_ns": records[-1].done_ns, "rss_bytes": 10**8 + int(leak_mb_per_s * second * 1e6)}
-        times = {"queueing": hdr(0 * taken[~fails]), "service": hdr(taken[~fails])}
-        lines.append(window(second, taken[~fails], **came, **failed, **held, **times))
-    lines.append(ended(table.kept))
+    profile = {"phases": [{"name": "load", "duration": seconds, "rate": RATE}]}
     (folder / FOLDER).mkdir(parents=True)
-    table.write(folder / FOLDER)
     if nsys_bytes is not None:
         with (folder / FOLDER / "trace.sqlite").open("wb") as trace:
             trace.truncate(nsys_bytes)
-    tracer = None if nsys_bytes is None else "nsys"
-    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines], tracer)
-    return judge_load(result, folder, {FOLDER: lines})
+    return made_load(
+        folder, profile, [requests], memory=lambda second: 10**8 + int(leak_mb_per_s * second * 1e6),
+        tracer=None if nsys_bytes is None else "nsys",
+    )  # fmt: skip
 
 
 def codes(result: LoadResult) -> set[str]:
@@ -62,29 +61,17 @@ def codes(result: LoadResult) -> set[str]:
 def test_a_steady_run_has_intervals_and_no_findings(tmp_path: Path) -> None:
     result = made(tmp_path)
     latency = result.phases[0].latency
-    assert latency.p50.low is not None
-    assert latency.p50.high is not None
-    assert latency.p50.low < 5 * np.log(2) < latency.p50.high
-    assert latency.mean.low is not None
-    assert latency.mean.high is not None
-    assert latency.mean.low < 5 < latency.mean.high
+    for figure, truth in ((latency.p50, 5 * np.log(2)), (latency.mean, 5)):
+        assert figure.low is not None
+        assert figure.high is not None
+        assert figure.low < truth < figure.high
     assert latency.p99_9.value is None
-    assert result.sustained is not None
-    assert result.sustained.memory[0].verdict == "does-not-leak"
-    assert result.sustained.queue_grows is False
-    assert result.sustained.throughput is not None
-    assert result.sustained.throughput.verdict == "steady"
+    sustained = result.sustained
+    assert sustained is not None
+    assert sustained.throughput is not None
+    assert (sustained.memory[0].verdict, sustained.queue_grows) == ("does-not-leak", False)
+    assert sustained.throughput.verdict == "steady"
     assert not codes(result)
-
-
-def test_requests_and_histograms_tell_the_same(tmp_path: Path) -> None:
-    exact, sampled = made(tmp_path / "all"), made(tmp_path / "sample", keep_all=False)
-    assert sampled.requests_kept is not None
-    for name in ("p50", "p90", "p95"):
-        one, other = (getattr(result.phases[0].latency, name) for result in (exact, sampled))
-        assert one.value == other.value
-        assert other.low == pytest.approx(one.low, rel=0.15)
-        assert other.high == pytest.approx(one.high, rel=0.15)
 
 
 def test_a_leak_is_a_finding_with_its_figure(tmp_path: Path) -> None:
@@ -121,88 +108,152 @@ def test_a_short_run_is_not_judged_as_a_sustained_one(tmp_path: Path) -> None:
     assert not codes(result)
 
 
-@pytest.mark.parametrize("keep_all", [True, False])
-def test_requests_that_timed_out_are_slower_than_the_others(tmp_path: Path, keep_all: bool) -> None:
-    result = made(tmp_path, failing=0.8, keep_all=keep_all, kind="timeout")
-    latency = result.phases[0].latency
-    assert latency.slower == result.phases[0].errors["timeout"] > 3000
-    assert latency.mean.value is None
-    assert latency.p90.value is None
+def test_requests_that_timed_out_are_slower_than_the_others(tmp_path: Path) -> None:
+    phase = made(tmp_path, failing=0.8, kind="timeout").phases[0]
+    latency = phase.latency
+    assert latency.slower == phase.errors["timeout"] > 3000
+    assert (latency.mean.value, latency.p90.value, latency.max.value) == (None, None, None)
     assert latency.p50.value is not None
     assert latency.p50.value > 5 * np.log(2) * 1.4  # of the answered ones it would be 5 ms * ln 2
-    assert latency.p50.low is None or latency.p50.low > 5 * np.log(2)
 
 
 def test_a_queue_that_grows_is_judged_without_the_grace_period(tmp_path: Path) -> None:
     """Twice what is answered for 40 s; then 10 s in which late answers come, and what is left is given up."""
     rate, seconds, grace = 20, 40, 10
-    profile = checked_profile({"phases": [{"name": "load", "duration": seconds, "rate": rate}], "grace": grace})
-    lines = began(seconds, workers=2)
-    left, number = 0, 0
-    table = RequestTable()
-    for second in range(seconds + grace):
-        arrivals = rate if second < seconds else 0
-        given_up = left - rate // 2 if second == seconds + grace - 1 else 0
-        left += arrivals - rate // 2
-        records = []
-        for _ in range(rate // 2):
-            due, done = number * S // rate + 1, (second + 1) * S - 1 - number % (rate // 2)
-            begun = done - S // 10
-            records.append(Done(number, None, 1, due, begun, begun, begun, done))
-            number += 1
-        later = range(number, number + given_up)
-        records += [Done(at, None, 1, at * S // rate + 1, 0, 0, 0, 0, "unanswered") for at in later]
-        table.add("load", records)
-        well = records[: rate // 2]
-        failed = {"errors": {"unanswered": given_up} if given_up else {}, "unanswered": given_up}
-        times = {"queueing": hdr([0]), "service": hdr([S // 10] * len(well)), "lateness": hdr([0])}
-        levels = {"arrivals": arrivals, "in_flight_max": left, "rss_bytes": 10**8}
-        lines.append(window(second, [one.done_ns - one.intended_ns for one in well], **failed, **times, **levels))
-    lines.append({"kind": "phase-end", "index": 0, "at_ns": (seconds + grace) * S})
-    lines.append(ended())
-    (tmp_path / FOLDER).mkdir()
-    table.write(tmp_path / FOLDER)
-    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines], "nsys")
-    result = judge_load(result, tmp_path, {FOLDER: lines})
+    requests = []
+    for number in range(rate * seconds):
+        due = START + number * S // rate + 1
+        done = START + (number // 10 + 1) * S - 1 - number % 10
+        wait_ms, ms = (done - S // 10 - due) / MS, (done - due) / MS
+        is_answered = number < 10 * (seconds + grace)
+        requests.append(answered(number, due, ms, wait_ms=wait_ms) if is_answered else given_up(number, due))
+    profile = {"phases": [{"name": "load", "duration": seconds, "rate": rate}], "grace": grace}
+    result = made_load(tmp_path, profile, [requests], workers=2, grace_s=grace, memory=lambda second: 10**8)
     (phase,) = result.phases
-    assert (phase.unanswered, phase.never_sent) == (rate * seconds - rate // 2 * 50, 300)
+    assert (phase.unanswered, phase.never_sent) == (300, 300)
     assert phase.achieved_rate == pytest.approx(10)
-    assert result.sustained is not None
-    assert result.sustained.queue_grows is True
-    assert result.sustained.throughput is not None
-    assert result.sustained.throughput.first.value == result.sustained.throughput.last.value == 0.5
-    assert result.sustained.errors == []
+    sustained = result.sustained
+    assert sustained is not None
+    assert sustained.throughput is not None
+    assert sustained.queue_grows is True
+    assert sustained.throughput.first.value == sustained.throughput.last.value == 0.5
+    assert sustained.errors == []
     # One cause, one finding: no rising latency, no growing queue, no rising errors beside it.
     assert codes(result) == {"requests-unanswered", "rate-not-achieved"}
 
 
-def test_windows_without_an_answer_and_without_requests_are_judged(tmp_path: Path) -> None:
-    """A process was killed, so there is no table of requests; what its windows have is the result. Each request takes
-    1.5 s: 25 of 40 were answered, and 15 were open.
-    """
-    profile = checked_profile({"phases": [{"name": "load", "duration": 30, "rate": 10}]})
-    lines = began(30, workers=100)
-    lines += [
-        window(at, [1.5 * S] * answered, arrivals=10, in_flight_max=15) for at, answered in enumerate((0, 5, 10, 10))
-    ]
-    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines])
-    (phase,) = judge_load(result, tmp_path, {FOLDER: lines}).phases
+def test_requests_that_were_open_at_a_kill_are_slower_than_all(tmp_path: Path) -> None:
+    """Each request takes 1.5 s: 25 of 40 were answered, and 15 were open."""
+    requests = [answered(number, START + number * S // 10, 1500.0) for number in range(25)]
+    profile = {"phases": [{"name": "load", "duration": 4, "rate": 10}]}
+    result = made_load(tmp_path, profile, [requests], workers=100, status=None, missing=15)
+    (phase,) = result.phases
     assert (result.status, phase.latency.count, phase.latency.slower) == ("killed", 25, 15)
-    assert phase.latency.p50.value == pytest.approx(1500, rel=0.001)
+    assert phase.latency.p50.value == pytest.approx(1500)
+    assert [window.in_flight_max for window in result.windows] == [None] * 4
+    assert result.levels_reason
 
 
-def test_a_gpu_under_load_has_its_clock_power_temperature_and_use(tmp_path: Path) -> None:
-    at = [second * S for second in range(100)]
-    made = SampleBuilder(offset_ns=0)
-    made.readings("GPU-1", "power_instant_mw", at, [200_000 + 1000 * second for second in range(100)])
-    made.readings("GPU-1", "temperature_c", at, [40 + second / 10 for second in range(100)])
-    made.readings("GPU-1", "gpu_utilization_percent", at, [*([50.0] * 99), None])
-    log = made.build()
-    found = _conditions(log, "GPU-1", 0, 99 * S)
-    assert found["power_w"] == pytest.approx(249.5)
-    assert found["power_max_w"] == 299
-    assert found["temperature_first_c"] == pytest.approx(40.45)
-    assert found["temperature_last_c"] == pytest.approx(49.45)
-    assert found["busy_percent"] == 50
-    assert _conditions(log, "GPU-1", 40 * S, 59 * S)["power_max_w"] == 259  # of the phase, not of the run
-    assert set(_conditions(log, "GPU-2", 0, 99 * S).values()) == {None}
+def test_a_gpu_under_load_has_its_power_temperature_and_use(tmp_path: Path) -> None:
+    at = [START + second * S for second in range(100)]
+    log = SampleBuilder(offset_ns=0).subject("GPU-1", gpu_index=0, name="made up")
+    log.readings("GPU-1", "sm_clock_mhz", at, [1980.0] * 100)
+    log.readings("GPU-1", "power_instant_mw", at, [200_000.0 + 1000 * second for second in range(100)])
+    log.readings("GPU-1", "temperature_c", at, [40 + second / 10 for second in range(100)])
+    log.readings("GPU-1", "gpu_utilization_percent", at, [50.0] * 100)
+    write_sample_log(tmp_path / "telemetry.parquet", log.build())
+    sustained = made(tmp_path, seconds=99).sustained
+    assert sustained is not None
+    (found,) = sustained.clocks
+    assert found.power_w == pytest.approx(249.5)
+    assert found.power_max_w == 299
+    assert found.temperature_first_c == pytest.approx(40.45)
+    assert found.temperature_last_c == pytest.approx(49.45)
+    assert (found.busy_percent, found.first_mhz) == (50, 1980)
+
+
+# ---- requests in flight and in the queue ----
+
+
+def levels_of(folder: Path, processes: int = 2, *, knows: bool = True, loop: str = "open") -> LoadResult:
+    """Each of the processes has 3 requests a second, due at 0, 0.1 and 0.2 s, served one after the other for 0.3 s
+    each; the last of all is never answered.
+    """
+    asked = {"rate": 3 * processes} if loop == "open" else {}
+    profile: dict[str, Any] = {"phases": [{"name": "load", "duration": 2, **asked}]}
+    for process in range(processes):
+        requests = []
+        for second, number in np.ndindex(2, 3):
+            due = START + second * S + number * S // 10
+            wait = 200.0 * number
+            one = answered(3 * second + number, due, wait + 300, wait_ms=wait, late_ms=wait)
+            requests.append(one if knows else one._replace(begun_ns=0))
+        if process == processes - 1:
+            requests[-1] = given_up(5, requests[-1].intended_ns)
+        write_process(folder / f"proc_{process}_gpu_0", profile, [requests])
+    return made_result(folder, profile, processes)
+
+
+@pytest.mark.parametrize(
+    ("more", "levels", "is_said"),
+    [
+        ({}, (6, 4), False),  # at 0.2 s the first of each is in service; the other two of each wait
+        ({"processes": 1}, (3, 2), False),
+        ({"processes": 1, "loop": "closed"}, (3, 2), False),
+        ({"knows": False}, (6, None), True),
+    ],
+)
+def test_levels_are_of_all_processes_together(
+    tmp_path: Path, more: dict[str, Any], levels: tuple[int, int | None], is_said: bool
+) -> None:
+    result = levels_of(tmp_path, **more)
+    assert [(one.in_flight_max, one.queue_max) for one in result.windows] == [levels] * 2
+    assert bool(result.levels_reason) == is_said
+    if is_said:
+        assert (result.phases[0].queueing.slower, bool(result.phases[0].queueing.reason)) == (0, True)
+
+
+@pytest.mark.parametrize(("timeouts", "p50_ms"), [(0, 5.0), (1, 5.0), (3, None)])
+def test_percentiles_of_a_window_hold_what_had_no_answer_in_time(
+    tmp_path: Path, timeouts: int, p50_ms: float | None
+) -> None:
+    requests = [answered(number, START + number, 5, error=None if number < 2 else "timeout")
+                for number in range(2 + timeouts)]  # fmt: skip
+    result = made_load(tmp_path, {"phases": [{"name": "load", "duration": 1, "rate": 3}]}, [requests], kind="http")
+    assert (result.windows[0].p50_ms, result.phases[0].latency.p50.value) == (p50_ms, p50_ms)
+
+
+def test_without_an_answer_the_reason_is_that(tmp_path: Path) -> None:
+    (phase,) = made_load(tmp_path, {"phases": [{"name": "load", "duration": 1, "rate": 3}]}, [[]]).phases
+    assert phase.latency.reason
+    assert phase.lateness.reason
+
+
+# ---- service that never overlaps ----
+
+
+@pytest.mark.parametrize(("workers", "overlap_ms", "is_found"), [(8, 0.0, True), (8, 5.0, False), (1, 0.0, False)])
+def test_a_coroutine_that_never_awaits_is_named(
+    tmp_path: Path, workers: int, overlap_ms: float, is_found: bool
+) -> None:
+    """40 requests a second, of 50 ms one after the other; all workers but one are free."""
+    requests = []
+    for number in range(80):
+        due, begun = START + number * 25 * MS, START + number * 50 * MS
+        wait_ms = (begun - due) / MS
+        requests.append(answered(number, due, wait_ms + 50 + overlap_ms, wait_ms=wait_ms, late_ms=wait_ms))
+    profile = {"phases": [{"name": "load", "duration": 2, "rate": 40}], "concurrency": workers}
+    found = codes(made_load(tmp_path, profile, [requests], workers=workers, grace_s=3))
+    assert ("load-never-overlaps" in found) == is_found
+    assert ("generator-limited" in found) != is_found
+
+
+@pytest.mark.parametrize(("warm", "is_found"), [(3, True), (4, False)])
+def test_a_warm_up_has_a_request_for_each_worker(tmp_path: Path, warm: int, is_found: bool) -> None:
+    phases = [{"name": "warm", "duration": 1, "rate": warm, "warmup": True}, {"name": "load", "duration": 1, "rate": 4}]
+    requests = [
+        [answered(number, START + phase * S + number * MS, 1) for number in range(count)]
+        for phase, count in enumerate((warm, 4))
+    ]
+    found = codes(made_load(tmp_path, {"phases": phases, "concurrency": 4}, requests, workers=4))
+    assert ("load-warm-up-short" in found) == is_found

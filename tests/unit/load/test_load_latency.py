@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.load.latency import NEVER_NS, Latencies, WindowedCounts
+from perfharness.analysis.load.latency import NEVER_NS, Latencies, load_times
 
 MS = 1_000_000
 Requests = tuple[np.ndarray, np.ndarray]
@@ -38,9 +38,9 @@ def test_a_percentile_is_the_smallest_value_that_as_many_requests_do_not_exceed(
     values: list[int], percent: float
 ) -> None:
     at = np.arange(len(values), dtype=np.int64)
-    found = Latencies(WindowedCounts.of_values(at, np.asarray(values, np.int64))).percentile(percent)
+    found = Latencies.of(at, np.asarray(values, np.int64)).percentile(percent)
     if len(values) * (100 - percent) / 100 < 10 - 1e-9:
-        assert found.value is None
+        assert found.low is None
         assert found.reason
         return
     by_hand = next(one for one in sorted(values) if sum(v <= one for v in values) >= percent / 100 * len(values) - 1e-9)
@@ -63,32 +63,18 @@ def test_a_percentile_is_the_smallest_value_that_as_many_requests_do_not_exceed(
 def test_what_is_not_known_is_null(
     requests: Requests, windows: int, percent: float, has_value: bool, has_interval: bool
 ) -> None:
-    found = Latencies(WindowedCounts.of_values(*requests, windows)).percentile(percent)
+    found = Latencies.of(*requests, windows).percentile(percent)
     assert (found.value is not None, found.low is not None and found.high is not None) == (has_value, has_interval)
     assert bool(found.reason) != has_interval
-
-
-def test_buckets_and_single_values_agree_within_the_buckets() -> None:
-    at, taken = independent(20_000)
-    exact = Latencies(WindowedCounts.of_values(at, taken, 50))
-    width = 100_000
-    window = np.minimum(at * 50 // np.ptp(at), 49)
-    keys, count = np.unique(np.stack([window, taken // width]), axis=1, return_counts=True)
-    low = keys[1] * width
-    bucketed = Latencies(WindowedCounts.of_buckets(50, keys[0], low, low + width - 1, count))
-    for percent in (50.0, 99.0, 99.9):
-        one, other = exact.percentile(percent), bucketed.percentile(percent)
-        assert other.value == pytest.approx(one.value, abs=width / MS)
-        assert (one.low is None) == (other.low is None)
 
 
 def test_requests_without_an_answer_are_slower_than_all_others() -> None:
     at, taken = independent(10_000)
     taken[::50] = NEVER_NS  # 2 %
-    latencies = Latencies(WindowedCounts.of_values(at, taken))
-    assert latencies.percentile(99.0).value is None
-    assert latencies.mean().value is None
-    assert latencies.percentile(95.0).value == np.sort(taken)[ceil(0.95 * len(taken)) - 1] / MS
+    found = load_times(at, taken, "")
+    assert (found.count, found.slower) == (9800, 200)
+    assert (found.p99.value, found.mean.value, found.max.value) == (None, None, None)
+    assert found.p95.value == np.sort(taken)[ceil(0.95 * len(taken)) - 1] / MS
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
@@ -96,7 +82,7 @@ def test_the_intervals_hold_the_truth_of_a_queue(load: float) -> None:
     """docs/internals/statistics.md has the whole table."""
     held = []
     for seed in range(30):
-        latencies = Latencies(WindowedCounts.of_values(*queue(20_000, load, seed)))
+        latencies = Latencies.of(*queue(20_000, load, seed))
         for percent in (50.0, 90.0):
             truth = -log(1 - percent / 100) * 10 / (1 - load)
             found = latencies.percentile(percent)
@@ -110,4 +96,4 @@ def test_equal_latencies_are_not_taken_for_a_change_over_time() -> None:
     at, _ = independent(20_000)
     slow = np.random.default_rng(3).random(len(at)) < 0.02
     taken = np.where(slow, 30 * MS, 10 * MS).astype(np.int64)
-    assert Latencies(WindowedCounts.of_values(at, taken)).percentile(50.0).high == 10.0
+    assert Latencies.of(at, taken).percentile(50.0).high == 10.0

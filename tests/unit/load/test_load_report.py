@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,13 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
-from perfharness.load.profile import checked_profile
-from perfharness.load.result import load_result
-from perfharness.model.load import WINDOWS_NAME, LoadFigure, LoadResult, Objective, PhaseResult, TargetRecord
+from perfharness.load.record import Done
+from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadFigure, LoadResult, Objective, PhaseResult
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.render.charts.load import over_time_picture
 from perfharness.runs.report.model import LoadCurve, LoadReport
-from tests.support import load_lines
 from tests.support.documents import markdown_table as table
-from tests.support.load_lines import MS, S, hdr
+from tests.support.load_lines import FOLDER, START, S, answered, given_up, made_result, write_process
 from tests.support.sample_builder import SampleBuilder
 from tests.support.trace_builder import Recorded
 from tests.unit.charts import lines
@@ -28,64 +27,49 @@ from tests.unit.export_runs import process_record, run_folder
 from tests.unit.load.test_load_compare import INVALID, loadgen
 from tests.unit.render.test_report import HOSTILE
 
-START = 5000 * S
-"""Of the load, on the monotonic clock."""
-
 RATE = 100
-FOLDER = "proc_0_gpu_0"
 Ends = tuple[float | None, float | None, float | None]
 
 
-def window(phase: int, index: int, start_s: float, latency_ms: list[float], **changes: Any) -> dict[str, Any]:
-    """A second with these latencies, half of each waiting."""
-    latency_ns = np.array(latency_ms) * MS
-    half, late = hdr(latency_ns / 2), hdr([0.1 * MS] * len(latency_ms))
-    begin_ns = START + round(start_s * S)
-    times = {"start_ns": begin_ns, "end_ns": begin_ns + S, "last_done_ns": begin_ns + S - 1}
-    own = {"within_objective": len(latency_ms), "in_flight_max": 2, "rss_bytes": 10**8 + index * 10**6}
-    parts = {"queueing": half, "service": half, "lateness": late}
-    return load_lines.window(index, latency_ns, phase=phase, **{**times, **own, **parts, **changes})
+def requests_of(seconds: int, warmup: int, slow: float = 1.0) -> list[list[Done]]:
+    """10 a second for the warm-up, then 100 a second, of which all in second k take k + 1 ms; half of it waiting."""
+    found: list[list[Done]] = [[], []]
+    for phase, begin, length, rate in ((0, 0, warmup, 10), (1, warmup, seconds, RATE)):
+        for second, number in np.ndindex(length, rate):
+            ms = slow * (2.0 if phase == 0 else second + 1.0)
+            due = START + (begin + second) * S + number * S // (2 * rate)
+            found[phase].append(answered(len(found[0]) + len(found[1]), due, ms, wait_ms=ms / 2, late_ms=0.1))
+    return found
 
 
-def lines_of(seconds: int = 30, warmup: int = 3, name: str = "load") -> tuple[LoadResult, list[dict[str, Any]]]:
-    """A warm-up at 10 a second, then 100 a second, of which all in second k take k + 1 ms."""
-    profile = checked_profile({
-        "objective": "p95=50ms", "concurrency": 2,
+def folder_of(
+    folder: Path, seconds: int = 30, warmup: int = 3, name: str = "load", processes: int = 1, **more: Any
+) -> tuple[Path, LoadResult]:
+    """A run folder of a load test without traces."""
+    profile = {
+        "objective": "p95=50ms",
+        "concurrency": 2,
         "phases": [{"name": "warm", "duration": warmup, "rate": 10, "warmup": True},
                    {"name": name, "duration": seconds, "rate": RATE}],
-    })  # fmt: skip
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}]
-    for phase, begin, length in ((0, 0, warmup), (1, warmup, seconds)):
-        lines.append({
-            "kind": "phase", "index": phase, "start_ns": START + begin * S, "end_ns": START + (begin + length) * S,
-            "concurrency": 2,
-        })  # fmt: skip
-        for second in range(length):
-            latency = [2.0] * 10 if phase == 0 else [second + 1.0] * RATE
-            lines.append(window(phase, second, begin + second, latency))
-    lines.append({"kind": "end", "status": "ok", "reason": None})
-    return load_result(TargetRecord(kind="callable", name="made"), profile, [lines]), lines
-
-
-def folder_of(folder: Path, result: LoadResult, lines: list[dict[str, Any]]) -> Path:
-    """A run folder of a load test without traces."""
+    }  # fmt: skip
     run_folder(folder, process_record(0, trace=None))
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "tracer": {"kind": "none"}}))
-    (folder / LOAD_NAME).write_text(result.model_dump_json())
-    (folder / FOLDER).mkdir(exist_ok=True)
-    (folder / FOLDER / WINDOWS_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    requests = more.pop("requests", requests_of(seconds, warmup))
+    write_process(folder / FOLDER, profile, requests, workers=2, memory=lambda second: 10**8)
+    for number in range(1, processes):
+        write_process(folder / f"proc_{number}_gpu_0", profile, requests_of(seconds, warmup, 100.0), workers=2)
+    return folder, made_result(folder, profile, processes, **more)
 
 
 def hostile(folder: Path) -> Path:
     """Names of the phase, of the target, of errors and their messages that try to break out of the page."""
-    result, lines = lines_of(name=HOSTILE)
-    lines[-3]["errors"] = {f"exception:{HOSTILE}": 3, "reset": 1}
-    lines[-3]["first"] = [{"kind": f"exception:{HOSTILE}", "request": 7, "at_s": 30.5, "message": HOSTILE}]
-    profile = checked_profile(result.profile)
-    target = TargetRecord(kind="callable", name=HOSTILE)
-    return folder_of(folder, load_result(target, profile, [lines]), lines)
+    requests = requests_of(30, 3)
+    errors = [f"exception:{HOSTILE}"] * 3 + ["reset"]
+    requests[1][-4:] = [
+        one._replace(error=error, message=HOSTILE) for one, error in zip(requests[1][-4:], errors, strict=True)
+    ]
+    return folder_of(folder, name=HOSTILE, requests=requests, target=HOSTILE)[0]
 
 
 def load_of(folder: Path) -> LoadReport:
@@ -97,7 +81,7 @@ def load_of(folder: Path) -> LoadReport:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folder_of(tmp_path_factory.mktemp("load") / "out", *lines_of())
+    return folder_of(tmp_path_factory.mktemp("load") / "out")[0]
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +89,13 @@ def made(recorded: Path) -> LoadReport:
     return load_of(recorded)
 
 
-def changed(folder: Path, phase: dict[str, Any], **more: Any) -> Path:
+def changed(folder: Path, phase: Callable[[PhaseResult], dict[str, Any]], **more: Any) -> Path:
     """A run folder whose counted phase has these values."""
-    result, _ = lines_of()
+    _, result = folder_of(folder, seconds=3, warmup=1)
     warm, counted = result.phases
-    phases = [warm, counted.model_copy(update=phase)]
-    return folder_of(folder, result.model_copy(update={"phases": phases, **more}), [])
+    phases = [warm, counted.model_copy(update=phase(counted))]
+    (folder / LOAD_NAME).write_text(result.model_copy(update={"phases": phases, **more}).model_dump_json())
+    return folder
 
 
 def latency(phase: PhaseResult, **figures: Ends) -> dict[str, Any]:
@@ -146,32 +131,22 @@ def test_a_percentile_is_over_as_many_seconds_as_it_needs(made: LoadReport) -> N
 
 
 def test_what_had_no_answer_is_slower_than_all(tmp_path: Path) -> None:
-    result, lines = lines_of()
-    lines[-3] |= {"unanswered": 20, "latency": hdr([MS] * 80)}
-    load = load_of(folder_of(tmp_path / "out", result, lines))
-    values = {}
-    for name in ("p50", "p90", "max"):
-        (values[name],) = [point.ms for point in curve(load, name).points if point.start_s <= 31 < point.end_s]
-    assert (values["p90"], values["max"]) == (None, None)
-    assert values["p50"] == pytest.approx(1, rel=1e-3)
+    requests = requests_of(3, 1)
+    requests[1][-20:] = [given_up(one.id, one.intended_ns) for one in requests[1][-20:]]
+    load = load_of(folder_of(tmp_path / "out", 3, 1, requests=requests)[0])
+    values = {of: curve(load, of).points[-1].ms for of in ("p50", "max")}
+    assert values == {"p50": pytest.approx(3), "max": None}
+    assert curve(load, "p90").points[-1].ms is None
 
 
 def test_processes_are_pooled(tmp_path: Path) -> None:
-    result, lines = lines_of()
-    folder = folder_of(tmp_path / "out", result, lines)
-    slow = [
-        {**line, "latency": hdr([100 * MS] * (2 * line["completed"]))} if line["kind"] == "window" else line
-        for line in lines
-    ]
-    (folder / "proc_1_gpu_0").mkdir()
-    (folder / "proc_1_gpu_0" / WINDOWS_NAME).write_text("".join(json.dumps(line) + "\n" for line in slow))
-    load = load_of(folder)
-    assert [point.count for point in curve(load, "p50").points[3:]] == [3 * RATE] * 30
-    assert [point.ms for point in curve(load, "p50").points] == pytest.approx([100] * 33, rel=1e-3)
+    load = load_of(folder_of(tmp_path / "out", 2, 1, processes=2)[0])
+    assert [point.count for point in curve(load, "p50").points] == [20, 2 * RATE, 2 * RATE]
+    assert [point.ms for point in curve(load, "max").points] == pytest.approx([200, 100, 200])
 
 
 def test_every_answer_is_in_its_bin(tmp_path: Path) -> None:
-    bins = load_of(folder_of(tmp_path / "out", *lines_of(seconds=2))).bins[1]
+    bins = load_of(folder_of(tmp_path / "out", 2, 1)[0]).bins[1]
     found = [ends for *ends, count in zip(bins.edges_ms, bins.edges_ms[1:], bins.counts, strict=False) if count]
     assert (sum(bins.counts), len(found)) == (2 * RATE, 2)
     assert all(low * 0.998 <= value <= high * 1.002 for (low, high), value in zip(found, (1, 2), strict=True))
@@ -202,26 +177,25 @@ def test_telemetry_is_on_the_axis_of_the_load(made: LoadReport) -> None:
         ((60, 55, 70), {}, "misses", "not met"),
         ((48, 45, 52), {}, "undecided", "undecided"),
         ((20, None, None), {}, "undecided", "undecided"),  # no interval
-        ((20, 18, 24), {"ok": 940, "errors": {"refused": 60}}, "meets", "not met"),  # more than may be late
-        ((20, 18, 24), {"ok": 960, "errors": {"refused": 40}}, "meets", "met"),
+        ((20, 18, 24), {"ok": 282, "errors": {"refused": 18}}, "meets", "not met"),  # more than may be late
+        ((20, 18, 24), {"ok": 288, "errors": {"refused": 12}}, "meets", "met"),
         ((20, 18, 24), {"asked_rate": 400.0}, "meets", "not met"),  # it does not keep up
     ],
 )
 def test_whether_a_phase_met_the_objective(
     tmp_path: Path, p95: Ends, changes: dict[str, Any], by_latency: str, shown: str
 ) -> None:
-    phase = lines_of()[0].phases[1]
-    folder = changed(tmp_path / "out", {**latency(phase, p95=p95), **changes}, windows=[])
+    folder = changed(tmp_path / "out", lambda phase: {**latency(phase, p95=p95), **changes}, windows=[])
     assert load_of(folder).objective == by_latency
     assert [row["objective"] for row in table(written(folder), "asked/s", "objective")] == ["", shown]
 
 
 def test_errors_beyond_the_objective_are_named_with_its_verdict(tmp_path: Path) -> None:
     """The latency is of those that were answered."""
-    few = {"ok": 2940, "errors": {"http-503": 60}}  # of 3,000
+    few = {"ok": 294, "errors": {"http-503": 6}}  # of 300
     for place, (limit, is_named) in enumerate(((None, False), (0.02, False), (0.01, True))):
         objective = Objective(latency_ms=50, percentile=95, max_error_rate=limit)
-        text = written(changed(tmp_path / str(place), few, objective=objective))
+        text = written(changed(tmp_path / str(place), lambda _: few, objective=objective))
         assert ("2.00 %" in text) == is_named
 
 
@@ -230,19 +204,16 @@ def test_the_first_figures_are_of_the_phase_that_counts(made: LoadReport) -> Non
     # 100 a second with 7.75 ms of service on average, 2 workers
     assert made.workers_busy == pytest.approx(100 * 7.75e-3 / 2, rel=1e-2)
     assert made.queueing_share == pytest.approx(0.5, rel=1e-3)
-    assert made.objective == "undecided"  # it has no interval yet
+    assert made.objective == "undecided"  # each second is slower than the one before
 
 
 # ---- the report ----
 
 
 def test_over_http_what_the_launched_generator_lacks_is_no_finding(tmp_path: Path) -> None:
-    result, lines = lines_of()
     codes = []
     for kind in ("callable", "http"):
-        target = result.target.model_copy(update={"kind": kind})
-        traced = result.model_copy(update={"target": target, "tracer": "nsys"})
-        folder = folder_of(tmp_path / kind, traced, lines)
+        folder, _ = folder_of(tmp_path / kind, 2, 1, kind=kind, tracer="nsys")
         codes.append({one.code for one in perfharness.report(folder).findings})
     assert codes[0] - codes[1] == {"not-traced"}
 
@@ -256,18 +227,17 @@ def test_a_run_without_traces_has_numbers(recorded: Path, made: LoadReport) -> N
     assert [float(counted[name]) for name in ("p50", "p90", "p99")] == pytest.approx([15, 27, 30], rel=1e-2)
     assert table(text, "load", "seconds")[1]["seconds"] == "30"
     parts = table(text, "part", "p50")
-    assert [row["part"] for row in parts] == ["queueing", "service", "generator late"] * 2
+    assert [row["part"] for row in parts] == ["queueing", "service", "sent late"] * 2
     assert float(parts[4]["mean"]) == pytest.approx(7.75, rel=1e-2)
     assert {row["setting"]: row["value"] for row in table(text, "setting")}["processes"] == "1"
 
 
 def test_tokens_of_a_stream_have_figures_of_their_own(tmp_path: Path) -> None:
-    phase = lines_of()[0].phases[1]
-    tokens = {"first_token": phase.service, "tokens": 9000, "tokens_per_second": 300.0}
-    text = written(changed(tmp_path / "out", tokens))
+    tokens = {"tokens": 9000, "tokens_per_second": 300.0}
+    text = written(changed(tmp_path / "out", lambda phase: {"first_token": phase.service, **tokens}))
     assert table(text, "asked/s", "tokens/s")[1]["tokens/s"] == "300"
     assert [row["part"] for row in table(text, "part", "p50")][3:] == [
-        "queueing", "service", "to the first token", "generator late",
+        "queueing", "service", "to the first token", "sent late",
     ]  # fmt: skip
 
 
@@ -282,10 +252,10 @@ def test_no_name_becomes_a_part_of_the_page(tmp_path: Path) -> None:
 
 
 def test_without_the_files_of_windows_the_rest_is_there(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "out", *lines_of())
+    folder, _ = folder_of(tmp_path / "out", 2, 1)
     (folder / FOLDER / WINDOWS_NAME).unlink()
     load = load_of(folder)
-    assert (load.curves, load.start_ns, len(load.moments)) == ([], None, 33)
+    assert (load.curves, load.start_ns, len(load.moments)) == ([], None, 3)
     assert load.curves_reason
     assert table(written(folder), "asked/s", "p99")
 
@@ -295,9 +265,10 @@ def test_a_run_without_load_has_none(tmp_path: Path) -> None:
     assert found.load is None
 
 
-def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: int = 37, **requests: Any) -> Path:
+def traced(folder: Path, slow: int = 37) -> Path:
     """The same with the trace of 60 requests of 10 ms, of which one takes 30 ms more in `decode`."""
-    folder_of(folder, result, lines)
+    folder_of(folder, 2, 1)
+    (folder / FOLDER / REQUESTS_NAME).unlink()
     recorded = Recorded(gpu=False)
     for index in range(60):
         at, more = 100.0 * index, 30.0 if index == slow else 0.01 * (index % 7)
@@ -309,7 +280,7 @@ def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: 
 
 
 def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = traced(tmp_path / "out", *lines_of())
+    folder = traced(tmp_path / "out")
     (found,) = perfharness.report(folder).runs
     assert found.slowest is not None
     assert run(["analyze", str(folder), "--slowest", "5", "--format", "json"]) == 0
@@ -325,7 +296,7 @@ def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pyte
 
 def loadgen_folder(folder: Path, **more: Any) -> Path:
     """A run of LoadGen with the trace of 60 queries."""
-    traced(folder, *lines_of())
+    traced(folder)
     (folder / LOAD_NAME).unlink()
     (folder / MLPERF_NAME).write_text(loadgen(**more).model_dump_json())
     return folder

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from perfharness.errors import ResultError
-from perfharness.load.findings import load_findings
-from perfharness.load.generator.errors import ErrorWatch
-from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import workers_for
-from perfharness.load.histogram import Histogram
+from perfharness.load.generator import LoadRun
 from perfharness.load.profile import checked_profile
-from perfharness.load.progress import LoadProgress
+from perfharness.load.record import LoadLog
 from perfharness.load.request import Answer, AnyTarget, LoadRequest
-from perfharness.load.requests import RequestTable
-from perfharness.load.result import load_result, times_of
-from perfharness.load.windows import Done, WindowLog, read_lines
-from perfharness.load.worker import is_running
-from perfharness.model.load import (
-    REQUESTS_NAME,
-    WINDOWS_NAME,
-    LoadResult,
-    LoadTimes,
-    LoadWindow,
-    PhaseResult,
-    TargetRecord,
-)
-
-MS = 1_000_000
+from perfharness.load.stress import read_load
+from perfharness.load.worker import WorkerSpec
+from perfharness.load.workers import workers_for
+from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult
+from tests.support.load_lines import START, S, answered, made_load
 
 
 class Target:
@@ -74,17 +56,14 @@ class AsyncTarget(Target):
 
 def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResult:
     asked = checked_profile(profile)
-    objective = asked.objective
-    table = RequestTable()
     workers = workers_for(make, asked.concurrency)
     workers.open()
-    log = WindowLog(folder, None if objective is None else round(objective.latency_ms * 1e6), table.add)
-    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked))
+    log = LoadLog(folder)
+    made = LoadRun(asked, workers, log)
     made.run()
-    table.write(folder)
-    log.close(made.status, made.reason, requests_kept=table.kept)
+    log.close(made.status, made.reason)
     workers.close()
-    return load_result(TargetRecord(kind="callable", name="test"), asked, [read_lines(folder / WINDOWS_NAME)])
+    return read_load(folder.parent, WorkerSpec(kind="callable", target="test", profile=asked), [folder.name])
 
 
 def well(request: LoadRequest) -> Answer:
@@ -209,23 +188,13 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
 
 
-def test_a_full_disk_ends_the_run_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window cannot be written: the rest of half a minute is not waited for, and what was written can be read."""
-    written, logs = WindowLog.write, []
-
-    def write(log: WindowLog, line: dict[str, Any]) -> None:
-        if line["kind"] == "window":
-            logs.append(log)
-            with Path("/dev/full").open("wb") as full:
-                os.dup2(full.fileno(), log._file.fileno())
-        written(log, line)
-
-    monkeypatch.setattr(WindowLog, "write", write)
+def test_a_full_disk_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+    """The rest of a minute is not waited for, and what was written can be read."""
+    (tmp_path / WINDOWS_NAME).symlink_to("/dev/full")
+    begun_ns = perf_counter_ns()
     with pytest.raises(ResultError, match="No space left on device"):
         run(tmp_path, lambda: Target(well), phases=[{"duration": "60s", "rate": 20}])
-    assert logs[0].stop.is_set()
-    logs[0]._file.close()
-    assert [line["kind"] for line in read_lines(tmp_path / WINDOWS_NAME)] == ["run", "phase"]
+    assert perf_counter_ns() - begun_ns < 30 * S
 
 
 def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
@@ -258,51 +227,22 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
 
 
 def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
-    run(tmp_path, lambda: Target(well), phases=[{"duration": "2.2s", "rate": 50}])
+    phases = [{"duration": "2.2s", "rate": 50}]
+    profile = checked_profile({"phases": phases})
+    workers = workers_for(lambda: Target(well), 1)
+    workers.open()
+    log = LoadLog(tmp_path)
+    LoadRun(profile, workers, log).run()
     text = (tmp_path / WINDOWS_NAME).read_text()
     cut = text[: text.index('"index": 2')]
     (tmp_path / WINDOWS_NAME).write_text(cut)
-    asked = checked_profile({"phases": [{"duration": "2.2s", "rate": 50}]})
-    target = TargetRecord(kind="callable", name="test")
-    found = load_result(target, asked, [read_lines(tmp_path / WINDOWS_NAME)])
+    found = read_load(tmp_path.parent, WorkerSpec(kind="callable", target="t", profile=profile), [tmp_path.name])
     assert found.status == "killed"
     assert [window.arrivals for window in found.windows] == [50, 50]
     assert found.phases[0].duration_s == pytest.approx(2)
     assert found.phases[0].asked_rate == pytest.approx(50)
-
-
-def test_progress_follows_the_file_as_it_grows(tmp_path: Path) -> None:
-    asked = {"phases": [{"duration": "1.2s", "rate": 50}, {"name": "later", "duration": 7}]}
-    profile = checked_profile(asked)
-    (tmp_path / "whole").mkdir()
-    run(tmp_path / "whole", lambda: Target(well), phases=asked["phases"][:1])
-    lines = (tmp_path / "whole" / WINDOWS_NAME).read_text().splitlines(keepends=True)
-    file = tmp_path / WINDOWS_NAME
-    progress = LoadProgress(profile, [file])
-    assert progress.poll() is None
-    file.write_text("".join(lines[:3])[:-5])  # the window is not whole yet
-    assert progress.poll() is None
-    file.write_text("".join(lines[:4]))
-    status = progress.poll()
-    assert status is not None
-    assert (status.phase, status.completed, status.failed, status.left_s) == ("phase 1", 60, 0, 7)
-
-
-@pytest.mark.parametrize("make", [Target, AsyncTarget])
-def test_a_target_that_cannot_be_closed_is_heard_of_when_all_are(make: type[Target]) -> None:
-    """It had let the end of the run wait for ever."""
-    closed: list[str] = []
-
-    class Broken(make):  # type: ignore[misc, valid-type]
-        def close(self) -> None:
-            closed.append("tried")
-            raise RuntimeError("planted")
-
-    workers = workers_for(lambda: Broken(well), 3)
-    workers.open()
-    with pytest.raises(RuntimeError, match="planted"):
-        workers.close()
-    assert len(closed) == 3
+    log.close("ok")
+    workers.close()
 
 
 def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_path: Path) -> None:
@@ -316,130 +256,60 @@ def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_pa
 
     workers = workers_for(lambda: Slow(well), profile.concurrency)
     workers.open()
-    log = WindowLog(tmp_path)
+    log = LoadLog(tmp_path)
     made = LoadRun(profile, workers, log)
     threading.Timer(0.2, made.interrupt).start()
     made.run()
     log.close(made.status)
     workers.close()
-    lines = read_lines(tmp_path / WINDOWS_NAME)
-    (phase,) = load_result(TargetRecord(kind="callable", name="test"), profile, [lines]).phases
-    assert phase.duration_s == pytest.approx((log.stop.at_ns - lines[1]["start_ns"]) / 1e9)
+    spec = WorkerSpec(kind="callable", target="test", profile=profile)
+    (phase,) = read_load(tmp_path.parent, spec, [tmp_path.name]).phases
+    assert 0 < phase.duration_s < 5
     assert phase.asked_rate == pytest.approx(phase.arrivals / phase.duration_s)
     assert phase.arrivals - 100 * phase.duration_s == pytest.approx(0.5, abs=0.51)
 
 
+def steady(folder: Path, seconds: int, answers: list[int], rate: int = 10, **phase: Any) -> LoadResult:
+    """Requests at a rate; so many answers in each second, those in the grace period included."""
+    profile = {"phases": [{"name": "load", "duration": seconds, "rate": rate, **phase}]}
+    done = [START + second * S + S // 2 for second, count in enumerate(answers) for _ in range(count)]
+    due = [START + number * S // rate for number in range(seconds * rate)]
+    requests = [answered(number, at, (end - at) / 1e6) for number, (at, end) in enumerate(zip(due, done, strict=True))]
+    return made_load(folder, profile, [requests], workers=100, grace_s=len(answers) - seconds)
+
+
 @pytest.mark.parametrize(
-    ("until_ms", "answered_ms", "lengths_ms"),
+    ("seconds", "answers", "more", "is_kept"),
     [
-        (2000.2, 1501, [1000, 1000]),  # 0.2 ms until the end was noticed, of which a chart showed 0 answers a second
-        (2000.2, 2000.1, [1000, 1000, 0.2]),
-        (2700, 1501, [1000, 1000, 700]),
+        (10, [0, 0, *[10] * 8, 10, 10], {}, True),  # each request takes 2 s
+        (10, [0] * 4 + [10] * 6 + [10] * 4, {}, True),  # 4 s
+        (10, [10] * 9 + [0, 10], {}, True),  # a stall at the end
+        (1, [18, 2], {"rate": 20}, True),  # two were on their way
+        (10, [8] * 12 + [4], {}, False),
+        (10, [0, 0, *[8] * 12, 4], {}, False),  # 2 s each, and at most 8 at a time
+        (20, [9] * 22 + [2], {}, False),
     ],
 )
-def test_the_moment_after_the_last_window_is_none(
-    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_answers_that_take_long_are_no_rate_that_is_not_achieved(
+    tmp_path: Path, seconds: int, answers: list[int], more: dict[str, Any], is_kept: bool
 ) -> None:
-    now_ns = 0
-    monkeypatch.setattr("perfharness.load.windows.perf_counter_ns", lambda: now_ns)
-    log, due = WindowLog(tmp_path), np.array([500 * MS, 1500 * MS], np.int64)
-    answered = [501 * MS, round(answered_ms * MS)]
-    records = [
-        Done(number, None, 1, int(at), int(at), int(at), int(at), done)
-        for number, (at, done) in enumerate(zip(due, answered, strict=True))
-    ]
-    log.begin(0)
-    log.begin_phase(0, "load", 0, 2000 * MS, due, loop="open")
-    for record in records:
-        log.add(record)
-    now_ns = round(until_ms * MS)
-    log.end_phase()
-    log.close("ok")
-    found = [line for line in read_lines(tmp_path / WINDOWS_NAME) if line["kind"] == "window"]
-    assert [(line["end_ns"] - line["start_ns"]) / MS for line in found] == pytest.approx(lengths_ms)
-    assert sum(line["completed"] for line in found) == 2
-
-
-def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) -> LoadResult:
-    """Requests at a rate; so many answers in each window, those in the grace period included."""
-    latency = Histogram()
-    latency.add(np.full(sum(answers), 10**9, np.int64))
-    due = [rate] * duration_s + [0] * (len(answers) - duration_s)
-    windows = [
-        LoadWindow(index=at, phase="load", start_s=at, end_s=at + 1, arrivals=came, completed=count, ok=count, items=0)
-        for at, (came, count) in enumerate(zip(due, answers, strict=True))
-    ]
-    none = LoadTimes()
-    made = PhaseResult(
-        name="load", loop="open", asked_rate=rate, achieved_rate=sum(answers) / len(answers), concurrency=100,
-        start_s=0, duration_s=duration_s, arrivals=sum(due), sent=sum(due), completed=sum(answers), ok=sum(answers),
-        items=0, latency=times_of(latency), queueing=none, service=none, lateness=none,
-    )  # fmt: skip
-    target = TargetRecord(kind="http", name="test")
-    profile = {"phases": [{"duration": duration_s, "rate": rate, **phase}]}
-    return LoadResult(
-        target=target, profile=profile, status="ok", created="", duration_s=len(answers), phases=[made], windows=windows
-    )
+    found = steady(tmp_path, seconds, answers, **more).findings
+    assert ("rate-not-achieved" not in {one.code for one in found}) == is_kept
 
 
 @pytest.mark.parametrize(
-    ("result", "is_kept"),
-    [
-        (steady(10, [0, 0, *[10] * 8, 10, 10]), True),  # each request takes 2 s
-        (steady(10, [0] * 4 + [10] * 6 + [10] * 4), True),  # 4 s
-        (steady(10, [10] * 9 + [0, 10]), True),  # a stall at the end
-        (steady(1, [18, 2], rate=20), True),  # two were on their way
-        (steady(10, [8] * 12 + [4]), False),
-        (steady(10, [0, 0, *[8] * 12, 4]), False),  # 2 s each, and at most 8 at a time
-        (steady(20, [9] * 22 + [2]), False),
-        (steady(10, [10] * 9 + [0, 10], **{"rate-to": 10}), False),
-    ],
-)  # fmt: skip
-def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadResult, is_kept: bool) -> None:
-    assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
-
-
-def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
-    """A phase of 1000 requests of 10 ms, some of which the generator sends late."""
-    values = np.zeros(1000, np.int64)
-    values[: round(1000 * share)] = round(late_ms * 1e6)
-    histogram, latency = Histogram(), Histogram()
-    histogram.add(values)
-    latency.add(values + 10_000_000)
-    none = LoadTimes()
-    return PhaseResult(
-        name="load", loop="open", asked_rate=100, achieved_rate=rate, concurrency=1, start_s=0, duration_s=10,
-        arrivals=1000, sent=1000, completed=1000, ok=1000, items=1000, latency=times_of(latency), queueing=none,
-        service=none, lateness=times_of(histogram),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("phase", "codes"),
-    [
-        (late(100, 0.9), set()),
-        (late(100, 5), {"generator-limited"}),
-        (late(100, 5, share=0.02), {"generator-limited"}),  # the p99
-        (late(100, 5, share=0.005), set()),
-        (late(96, 0.1), {"rate-not-achieved"}),
-    ],
+    ("late_ms", "share", "is_limited"),
+    [(0.9, 1.0, False), (5, 1.0, True), (5, 0.02, True), (5, 0.005, False)],  # the third by its p99
 )
-def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
-    target = TargetRecord(kind="callable", name="test")
-    result = LoadResult(target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[])
-    assert {finding.code for finding in load_findings(result)} == codes
-
-
-def test_of_many_requests_the_slowest_and_a_sample_stay(tmp_path: Path) -> None:
-    table = RequestTable(most_rows=500, slowest=20)
-    for first in range(0, 3000, 100):
-        table.add("load", [Done(one, None, 1, 1, 1, 1, 1, 2 + one * 7 % 3000) for one in range(first, first + 100)])
-    table.write(tmp_path)
-    assert table.kept is not None
-    rows = pq.read_table(tmp_path / REQUESTS_NAME).to_pylist()
-    assert 480 <= len(rows) <= 500
-    slowest = sorted(range(3000), key=lambda one: one * 7 % 3000)[-20:]
-    assert set(slowest) <= {row["id"] for row in rows}
+def test_who_is_slow(tmp_path: Path, late_ms: float, share: float, is_limited: bool) -> None:
+    """2000 requests of 10 ms, some of which the generator sends late."""
+    late = [late_ms if number < 2000 * share else 0.0 for number in range(2000)]
+    requests = [
+        answered(number, START + number * S // 200, 10 + ms, late_ms=ms, wait_ms=ms) for number, ms in enumerate(late)
+    ]
+    result = made_load(tmp_path, {"phases": [{"duration": 10, "rate": 200}]}, [requests])
+    assert result.generator_limited == is_limited
+    assert {finding.code for finding in result.findings} == ({"generator-limited"} if is_limited else set())
 
 
 def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
@@ -453,14 +323,3 @@ def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
     release.set()
     assert found.phases[0].errors == {"unanswered": 5}
     assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
-
-
-def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert is_running(child.pid)
-    assert child.stdin is not None
-    child.stdin.close()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_running(child.pid)  # nobody has waited for it
-    child.wait()
-    assert not is_running(child.pid)

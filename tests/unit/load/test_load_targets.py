@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 
 from perfharness.errors import UsageError
-from perfharness.load.inputs import Inputs
+from perfharness.load.callables import CallableTarget, Inputs, callable_targets, check_callable, load_callable
+from perfharness.load.models import BackendTarget, ModelSpec, backend_targets, check_model
 from perfharness.load.profile import MixEntry, checked_profile
 from perfharness.load.request import Answer, LoadRequest, error_of
-from perfharness.load.targets.backend import BackendTarget, ModelSpec, backend_targets, check_model
-from perfharness.load.targets.callable import CallableTarget, callable_targets, check_callable, load_callable
 from perfharness.recorder import PerfRecorder
 
 RECORDER = PerfRecorder("load")
@@ -141,13 +139,6 @@ def test_an_object_is_closed_on_the_event_loop_where_its_close_is_a_coroutine_fu
     asyncio.run(made.close_async())
     made.close()
     assert len(closed) == 1
-
-
-def test_sys_exit_of_a_coroutine_is_an_error_of_its_request() -> None:
-    async def leaves() -> None:
-        sys.exit(3)
-
-    assert asyncio.run(target(leaves).call_async(REQUEST)).error == "exception:SystemExit"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from perfharness.analysis.load.latency import WindowedCounts
+from perfharness.analysis.load.latency import Latencies
 from perfharness.analysis.load.trend import (
     TOLERANCE_MB_PER_S,
     drift_of,
@@ -103,11 +103,11 @@ def test_too_few_readings_tell_nothing() -> None:
     assert memory_trend("process", TIME, unread).verdict == "cannot-tell"
 
 
-def slower(factor: float) -> WindowedCounts:
+def slower(factor: float) -> Latencies:
     drawn = np.random.default_rng(2)
     at = np.arange(60_000, dtype=np.int64) * 10_000_000
     taken = drawn.exponential(10e6, len(at)) * np.linspace(1, factor, len(at))
-    return WindowedCounts.of_values(at, taken.astype(np.int64))
+    return Latencies.of(at, taken.astype(np.int64))
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "steady"), (1.3, "rises"), (0.7, "falls")])

@@ -15,12 +15,24 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource, Session
 from perfharness.errors import BackendError, ResultError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
-from perfharness.load.mlperf.logs import read_detail, read_summary, read_trace
-from perfharness.load.mlperf.queries import intended_ns
-from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
-from perfharness.load.mlperf.settings import MlperfSettings, check_settings
-from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
+from perfharness.load.mlperf import (
+    MlperfSettings,
+    Scenario,
+    check_settings,
+    padding_findings,
+    percentiles_of,
+    plan_mlperf,
+    read_detail,
+    read_summary,
+)
+from perfharness.load.mlperf_worker import (
+    FAILURES_IN_A_ROW,
+    Executor,
+    Requests,
+    Samples,
+    System,
+    Work,
+)
 from perfharness.model.bench import TensorSpec
 from perfharness.model.mlperf import SutRecord
 from perfharness.recorder import PerfRecorder
@@ -55,7 +67,7 @@ Additional Stats
 
 @pytest.mark.parametrize(("queries", "is_known"), [(9_999, False), (10_000, True), (None, False)])
 def test_a_percentile_needs_ten_queries_beyond_it(queries: int | None, is_known: bool) -> None:
-    found = _percentiles("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
+    found = percentiles_of("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
     (last,) = [one for one in found if one.percent == 99.9]
     assert (last.latency_ms, last.reason is None) == (5.0 if is_known else None, is_known)
 
@@ -71,20 +83,6 @@ def test_the_summary(tmp_path: Path) -> None:
         read_summary(tmp_path / "none")
 
 
-def test_when_queries_were_scheduled(tmp_path: Path) -> None:
-    sample = '{{"name":"Sample","cat":"default","ph":"b","pid":1,"id":0,"ts":{},"args":{{"sample_seq":0,"query_seq":{},'
-    sample += '"sample_idx":1,"issue_start_ns":{},"complete_ns":{}}}}},\n'
-    (tmp_path / "trace").write_text(
-        '{"traceEvents":[\n' + sample.format("20.500", 1, 90, 4000) + "{,\n" + sample.format("-1.250", 0, 10, 3000)
-    )
-    found = read_trace(tmp_path / "trace")
-    assert found.at_ns.tolist() == [-1250, 20500]
-    assert found.done_ns.tolist() == [3000, 4000]
-    # Received 50 and 80 ns after they were issued; the origin is that of the faster one.
-    sent = np.array([1_000_000 - 1250 + 10 + 50, 1_000_000 + 20500 + 90 + 80])
-    assert intended_ns(found, sent) == {0: 1_000_000 - 1250 + 50, 1: 1_000_000 + 20500 + 50}
-
-
 def settings(**more: Any) -> MlperfSettings:
     return MlperfSettings(model="here.py:create", **{"backend": "torch", **more})
 
@@ -94,13 +92,10 @@ def settings(**more: Any) -> MlperfSettings:
     [
         {"backend": ""},
         {"backend": "nobody"},
-        {"scenario": "Server"},
-        {"workers": 2},
         {"batch_timeout_ms": 1.0},
         {"samples_per_query": 4},
         {"user_conf": Path("none.conf")},
         {"dataset": "none.npz"},
-        {"max_batch": 4, "batch_sizes": (1, 2)},
         {"shape": ("x",)},
         {"backend_option": ("x",)},
         {"target_qps": 5.0},
@@ -126,7 +121,6 @@ def test_sizes() -> None:
     assert settings(scenario="MultiStream", max_batch=3).sizes == (3,)
     assert settings(scenario="Server", max_batch=12).sizes == (1, 2, 4, 8, 12)
     assert settings(scenario="Server", max_batch=8).sizes == (1, 2, 4, 8)
-    assert settings(batch_sizes="8,2").sizes == (2, 8)
 
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,19 +132,21 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
 def test_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x=np.arange(8, dtype=np.float32).reshape(2, 4))
     spec = settings().case_spec("cpu")
-    data = open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"x": (4,)}, spec)
-    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples = Samples.of(settings(dataset=str(tmp_path / "two.npz")), INPUTS, spec)
     samples.load([1, 0])
     assert samples.batch([0], 1)["x"].tolist() == [[0, 1, 2, 3]]
     assert samples.batch([1], 3)["x"].tolist() == [[4, 5, 6, 7]] * 3, "the last one is repeated"
     for wrong in ({"samples": 3}, {"dataset": "nowhere:function"}):
         with pytest.raises(UsageError):
-            open_data(settings(**{"dataset": str(tmp_path / "two.npz"), **wrong}), INPUTS, {"x": (4,)}, spec)
+            Samples.of(settings(**{"dataset": str(tmp_path / "two.npz"), **wrong}), INPUTS, spec)
     with pytest.raises(UsageError, match="'y'"):
-        open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"y": (4,)}, spec)
-    first, again = (open_data(settings(seed=3), INPUTS, {"x": (4,)}, settings(seed=3).case_spec("cpu")) for _ in "ab")
-    assert (first.sample(5)["x"] == again.sample(5)["x"]).all()
-    assert not (first.sample(5)["x"] == first.sample(6)["x"]).any()
+        Samples.of(settings(dataset=str(tmp_path / "two.npz")), (INPUTS[0].model_copy(update={"name": "y"}),), spec)
+    drawn = []
+    for _ in "ab":
+        drawn.append(Samples.of(settings(seed=3), INPUTS, settings(seed=3).case_spec("cpu")))
+        drawn[-1].load([5, 6])
+    assert (drawn[0].batch([5], 1)["x"] == drawn[1].batch([5], 1)["x"]).all()
+    assert not (drawn[0].batch([5], 1)["x"] == drawn[0].batch([6], 1)["x"]).any()
 
 
 class Answers:
@@ -176,10 +172,9 @@ class Sample:
 
 
 def executor(
-    sizes: Sequence[int], answers: Answers, requests: Requests | None, script: FakeScript, aborted: list[str]
+    sizes: Sequence[int], answers: Answers, requests: Requests, script: FakeScript, aborted: list[str]
 ) -> Executor:
-    data = DataSet(10, lambda index: {"x": np.full(4, index, np.float32)})
-    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples = Samples([{"x": np.full(4, index, np.float32)} for index in range(10)], 10, INPUTS, {"x": (4,)})
     samples.load(range(10))
     sessions: dict[int, Session] = {}
     for size in sizes:
@@ -196,43 +191,31 @@ def expected(index: int) -> list[float]:
     return [2.0 * index] * 4
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.sampled_from([(1,), (4,), (2, 8)]), st.booleans())
-def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], is_offline: bool) -> None:
-    answers, requests = Answers(), None if is_offline else Requests()
-    sut = InlineSut(executor(sizes, answers, requests, FakeScript(), []), requests, is_offline=is_offline)
-    sut.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
-    assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
-    (outcome,) = sut.close()
-    assert (outcome.samples, outcome.errors) == (len(indices), {})
-    parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
-    assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
-    if requests is not None:
-        assert list(requests.items) == [len(indices)]
-        assert requests.sent_ns[0] <= requests.begun_ns[0] <= requests.done_ns[0]
+SCENARIOS: list[Scenario] = ["SingleStream", "Server", "Offline"]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_queue_batches_what_waits(workers: int) -> None:
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    st.sampled_from([(1,), (4,), (2, 8)]),
+    st.sampled_from(SCENARIOS),
+)
+def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], scenario: Scenario) -> None:
     answers, requests = Answers(), Requests()
-    sut = QueuedSut(
-        [lambda: executor((1, 2, 4), answers, requests, FakeScript(), [])] * workers, requests, batch_timeout_s=0.001
-    )
-    for number in range(50):
-        sut.issue([Sample(number, number % 10)])
-    outcomes = sut.close()
-    assert answers.rows == {number: expected(number % 10) for number in range(50)}
-    assert sum(one.samples for one in outcomes) == 50
-    assert sum(one.batches for one in outcomes) < 50
-    assert 0 not in requests.done_ns
-
-
-def test_a_queue_of_one_query_with_everything() -> None:
-    answers = Answers()
-    sut = QueuedSut([lambda: executor((8,), answers, None, FakeScript(), [])] * 2, None, is_offline=True)
-    sut.issue([Sample(number, number % 10) for number in range(30)])
-    outcomes = sut.close()
-    assert answers.rows == {number: expected(number % 10) for number in range(30)}
-    assert (sum(one.batches for one in outcomes), sum(one.padding for one in outcomes)) == (4, 2)
+    made = executor(sizes, answers, requests, FakeScript(), [])
+    system = System(made, requests, scenario, 0.001)
+    system.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
+    system.flush()
+    system.serve()
+    outcome = made.outcome
+    assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
+    assert (outcome.samples, outcome.errors) == (len(indices), {})
+    if scenario != "Server":
+        parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
+        assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
+    if scenario != "Offline":
+        assert sum(requests.items) == len(indices)
+        assert len(requests.items) == (len(indices) if scenario == "Server" else 1)
+        assert requests.sent_ns[0] <= requests.begun_ns[0] <= requests.done_ns[0]
 
 
 def test_failed_batches_are_counted_answered_and_end_the_test() -> None:

@@ -16,7 +16,6 @@ from perfharness.trace import open_trace
 from tests.schemas import valid
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
-from tests.unit.ranks.test_ranks_run import late, made_run
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "traces"
@@ -57,8 +56,7 @@ def check_rules(events: list[Event]) -> None:
             continue
         assert ("process_name", event["pid"], None) in named
         at, row = ns(event["ts"]), (event["pid"], event.get("tid", 0))
-        if event["ph"] != "C":
-            assert ("thread_name", *row) in named
+        assert ("thread_name", *row) in named
         if event["ph"] == "X":
             end, stack = at + ns(event["dur"]), open_ends[row]
             assert end >= at
@@ -152,22 +150,6 @@ def test_what_slices_and_arrows_say(recorded: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def test_counters(recorded: dict[str, Any]) -> None:
-    """
-    copy    |-------|            8000 bytes in 2000 ns
-    kernel      |-------------|
-    """
-    counters: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for event in of_phase(recorded["traceEvents"], "C"):
-        [value] = event["args"].values()
-        counters[event["name"]].append((ns(event["ts"]), value))
-    at = 3 * MS
-    assert counters["operations"][:4] == [(at + 1000, 1), (at + 2500, 2), (at + 3000, 1), (at + 5000, 0)]
-    assert counters["operations"][-1][1] == 0
-    assert counters["copies host to device"][:2] == [(at + 1000, 4), (at + 3000, 0)]
-    assert [items for _, items in counters["toy, batch of"]] == [4, 4, 3]
-
-
 def test_names_that_json_must_escape_and_odd_times(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range('a "quoted"\n\\ ünïcode \u2028 %s {}', 5, 5, domain="lib")
@@ -241,24 +223,3 @@ def test_processes_stand_on_one_axis(
         for name in (of, f"{of}, GPU 0 Test GPU")
     ]
     assert len({event["id"] for event in of_phase(events, "s")}) == 16
-
-
-def test_ranks_are_below_each_other_with_what_they_wait(tmp_path: Path) -> None:
-    """An all-reduce per batch of two ranks; rank 1 comes 200 us late, and its clock is 30 ms behind."""
-    content = export(made_run(tmp_path / "out", late(100.0, 300.0)), tmp_path / "t.json")
-    events = content["traceEvents"]
-    rows = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    shown = [
-        (rows[event["pid"], event["tid"]], event["name"], event["dur"], event["args"])
-        for event in of_phase(events, "X")
-        if event["cat"] in ("communication", "waiting")
-    ]
-    assert Counter(row for row, *_ in shown) == {"rank 0": 28, "rank 1": 14}
-    assert shown[:2] == [
-        ("rank 0", "all_reduce", 220.0, {"waiting_ms": 0.2, "last_rank": 1}),
-        ("rank 0", "waits for rank 1", 200.0, {}),
-    ]
-    starts = {
-        row: event["ts"] for event in reversed(of_phase(events, "X")) if (row := rows[event["pid"], event["tid"]])
-    }
-    assert starts["rank 1"] - starts["rank 0"] == pytest.approx(200.0)

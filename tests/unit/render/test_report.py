@@ -72,6 +72,7 @@ def test_two_processes_are_pooled(tmp_path: Path) -> None:
     ]
     assert [(one.which, one.batch_index, one.cpu_ms) for one in found.timelines] == [("typical", 1, 9.0)]
     assert found.cost is not None
+    assert (found.cost.machine is None) == (found.throughput["items_per_second"] is None)
     alone = only(folder / "proc_1_gpu_0")
     assert ({one.process for one in alone.series}, alone.stages[0].batches) == ({"proc_1_gpu_0"}, 1)
     written(folder)
@@ -112,7 +113,8 @@ def test_a_run_without_batches_has_its_ranges(tmp_path: Path) -> None:
     path = builder.write(tmp_path / "t.sqlite")
     found = only(path)
     assert found.stages == []
-    assert "it has no batches" in written(path, "md")
+    assert found.throughput["reason"]
+    assert found.throughput["reason"] in written(path, "md")
     (one,) = found.ranges
     assert (one.path[-1], one.count) == ("load", 3.0)
     assert one.cpu == pytest.approx(1.5)
@@ -377,6 +379,10 @@ def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
     assert run(["analyze", str(folder), "-q"]) == 0
     text = opened._repr_html_() or ""
     assert ["9.000" in text, "<script" in text, "<i>" in text] == [True, False, False]
+    shutil.copytree(GOLDEN / "runs" / "explained", tmp_path / "explained")
+    assert run(["analyze", str(tmp_path / "explained"), "-q"]) == 0
+    text = perfharness.open_run(tmp_path / "explained")._repr_html_() or ""
+    assert ("<ol>" in text, "→" in text) == (True, True)
 
 
 def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:

@@ -102,6 +102,23 @@ def test_both_files_fit_their_schemas_and_hold_the_numbers(whole: Path) -> None:
     assert summary.findings == []
 
 
+@pytest.mark.parametrize(("batches", "is_found"), [(40, False), (41, True)])
+def test_names_that_contain_ids_are_one_finding_and_one_row(
+    batches: int, is_found: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (FIRST, SECOND):
+        builder = Recorded()
+        for index in range(batches):
+            builder.batch(index, 100 * index, 100 * index + 10, items=4)
+            builder.stage(f"request_{index}", 100 * index, 100 * index + 5)
+        (tmp_path / folder).mkdir()
+        builder.write(tmp_path / folder / "trace.sqlite")
+    summary = analyzed(tmp_path, process(0), process(1), warmup_batches=0)
+    assert (("names-differ-by-batch", None) in codes(summary)) == is_found
+    run(["analyze", str(tmp_path)])
+    assert ("request_7 " in capsys.readouterr().out) != is_found
+
+
 def test_more_than_20000_entries_are_a_parquet_file(tmp_path: Path) -> None:
     folder = tmp_path / FIRST
     write_trace(folder, batches=10_001, items=None)

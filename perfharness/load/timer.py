@@ -32,20 +32,15 @@ class Stop(threading.Event):
         super().set()
 
 
-def sleep_until(moment_ns: int) -> None:
-    """Sleep until a moment of the monotonic clock."""
-    while (left_ns := moment_ns - perf_counter_ns()) > SPIN_NS:
-        sleep((left_ns - SPIN_NS) / 1e9)
-    while perf_counter_ns() < moment_ns:
-        sleep(0)
-
-
 def wait_until(moment_ns: int, stop: threading.Event) -> bool:
     """Sleep until then; False where `stop` was set before."""
     while moment_ns - perf_counter_ns() > 2 * SLICE_NS:
         if stop.wait(SLICE_NS / 1e9):
             return False
-    sleep_until(moment_ns)
+    while (left_ns := moment_ns - perf_counter_ns()) > SPIN_NS:
+        sleep((left_ns - SPIN_NS) / 1e9)
+    while perf_counter_ns() < moment_ns:
+        sleep(0)
     return not stop.is_set()
 
 

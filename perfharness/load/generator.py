@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from perfharness.load.arrivals import arrivals_of
-from perfharness.load.generator.errors import ErrorWatch
-from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
-from perfharness.load.generator.timer import wait_until
-from perfharness.load.generator.workers import AnyWorkers, Served
 from perfharness.load.profile import Phase, Profile
-from perfharness.load.windows import WindowLog
+from perfharness.load.record import LoadLog
+from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.timer import wait_until
+from perfharness.load.workers import AnyWorkers, Served
 from perfharness.model.load import Status
+
+PARTS = 5
+LEAST_ANSWERS = 20
+"""In all parts together."""
 
 LEAD_NS = 20_000_000
 """Between the begin of the clock and the first request: all workers wait by then."""
@@ -36,19 +40,19 @@ class LoadRun:
 
     profile: Profile
     workers: AnyWorkers
-    log: WindowLog
+    log: LoadLog
     process: int = 0
     processes: int = 1
     before_clock: Callable[[], None] = lambda: None
     is_alone: bool = False
     """The targets are in other processes, so how garbage is collected here is not part of what is measured."""
 
-    error_watch: ErrorWatch | None = None
-    """Says when too much fails; None: nobody asked."""
-
     status: Status = field(default="ok", init=False)
     reason: str | None = field(default=None, init=False)
     _next_id: int = field(default=0, init=False)
+    _recent: deque[dict[str, Any]] = field(default_factory=deque, init=False)
+    """Windows that are judged for their errors."""
+
     _is_warming_up: bool = field(default=False, init=False)
 
     def interrupt(self) -> None:
@@ -66,13 +70,7 @@ class LoadRun:
             for index, phase in enumerate(self.profile.phases):
                 if self.log.stop.is_set():
                     break
-                self.workers.replace_abandoned()
                 self.run_phase(index, phase)
-
-    def fail(self, reason: str) -> None:
-        """End, for the target cannot be measured."""
-        self.status, self.reason = "stopped-by-errors", reason
-        self.log.stop.set()
 
     def run_phase(self, index: int, phase: Phase) -> None:
         """Send the `index`-th phase of the profile, and wait until it is answered."""
@@ -81,10 +79,9 @@ class LoadRun:
         self._is_warming_up = phase.warmup
         due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
-        self.log.begin_phase(
-            index, phase.name, schedule.start_ns, schedule.end_ns, due, loop=phase.loop, is_warmup=phase.warmup,
-            concurrency=users,
-        )  # fmt: skip
+        later_s = sum(one.duration_s for one in profile.phases[index + 1 :])
+        facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s, "grace_s": profile.grace_s}
+        self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, due, **facts)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
         wait_until(schedule.end_ns, self.log.stop)
@@ -104,13 +101,28 @@ class LoadRun:
         return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
 
     def _judge(self, window: dict[str, Any]) -> None:
-        """Stop where too much fails."""
-        watch = self.error_watch
-        if watch is None or self.log.stop.is_set() or self._is_warming_up:
+        """Stop where too much has failed in each part of the last seconds: a burst is not that, an outage soon is."""
+        limit, length_ns = self.profile.max_error_rate, round(self.profile.error_window_s * 1e9)
+        if limit is None or self.log.stop.is_set() or self._is_warming_up:
             return
-        watch.add(window)
-        if (reason := watch.reason()) is not None:
-            self.fail(reason)
+        self._recent.append(window)
+        first_ns = window["end_ns"] - length_ns
+        if self._recent[0]["start_ns"] > first_ns:
+            return  # not yet as long as that
+        while self._recent[0]["end_ns"] <= first_ns:
+            self._recent.popleft()
+        parts = np.zeros((PARTS, 2), np.int64)
+        for one in self._recent:
+            failed = sum(one["errors"].values())
+            parts[(one["end_ns"] - first_ns - 1) * PARTS // length_ns] += one["ok"] + failed, failed
+        answers, failures = parts[parts[:, 0] > 0].T
+        if answers.sum() >= LEAST_ANSWERS and (failures > limit * answers).all():
+            self.status = "stopped-by-errors"
+            self.reason = (
+                f"for {length_ns / 1e9:g} s more than {limit:.1%} of the answers were errors, {failures.sum()} of "
+                f"{answers.sum()}"
+            )
+            self.log.stop.set()
 
 
 CLOSED_IDS = 1 << 24

@@ -1,19 +1,23 @@
-"""A Python callable as a target: `module:function`, or `path/file.py:function`."""
+"""A Python callable as a target: `module:function`, or `path/file.py:function`; and the inputs of its requests."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, cast
 
+import numpy as np
+
 from perfharness.errors import UsageError
-from perfharness.load.inputs import Inputs
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget, check_answer, error_of
+from perfharness.files import reason_of
+from perfharness.load.profile import MixEntry
+from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget, check_answer
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
@@ -23,7 +27,7 @@ def check_callable(name: str) -> None:
     """What can be known of a name before it is loaded. Raises `UsageError`."""
     place, _, path = name.rpartition(":")
     if path.partition("/")[0].isdigit():
-        raise UsageError(f"{name} is no function; a service is a URL, as http://{name}")
+        raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
     if place.endswith(".py"):
         _check_file(Path(place))
 
@@ -139,11 +143,8 @@ class CallableTarget:
     async def call_async(self, request: LoadRequest) -> Answer:
         """The same of a coroutine function."""
         begun_ns = perf_counter_ns()
-        try:
-            with self._scope(request):
-                return _answer(await self._function(*self._values(request)), begun_ns)
-        except SystemExit as error:  # raised out of a task it would end the event loop
-            return error_of(error)
+        with self._scope(request):
+            return _answer(await self._function(*self._values(request)), begun_ns)
 
     def _scope(self, request: LoadRequest) -> Any:
         if request.phase in self._warmup:
@@ -200,3 +201,70 @@ def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: 
         return CallableTarget(function, recorder, inputs, warmup)
 
     return make
+
+
+# ---- inputs ----
+
+KINDS = ".npz, .npy, .json, .jsonl, .txt"
+
+
+class Inputs:
+    """The input of each request: what the file of its entry holds; of lines, as many as the request has items.
+
+    Args:
+        mix: entries without a file have no input.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+
+    def __init__(self, mix: tuple[MixEntry, ...]) -> None:
+        self._values = {entry.name: read_input(entry.input) for entry in mix if entry.input is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def of(self, request: LoadRequest) -> Any:
+        """The input; None where the request's entry has no file."""
+        value = self._values.get(request.input or "")
+        if isinstance(value, Lines):
+            return value.take(request.id * request.items, request.items)
+        return value
+
+
+class Lines:
+    """Lines of a text file, or values of a JSONL file; after the last comes the first."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def take(self, first: int, count: int) -> list[Any]:
+        """`count` of them from the `first` on."""
+        return [self._values[place % len(self._values)] for place in range(first, first + count)]
+
+
+def read_input(path: Path) -> Any:
+    """An array (.npy), arrays by name (.npz), a JSON value (.json), or lines (.txt, .jsonl). Raises `UsageError`."""
+    try:
+        return _read(path)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else str(error)
+        raise UsageError(f"the input {path} cannot be read ({reason}); it can be {KINDS}") from error
+
+
+def _read(path: Path) -> Any:
+    kind = path.suffix.lower()
+    if kind == ".npy":
+        return np.load(path, allow_pickle=False)
+    if kind == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            found: Mapping[str, Any] = {name: archive[name] for name in archive.files}
+        return found
+    if kind == ".json":
+        return json.loads(path.read_text("utf-8"))
+    if kind not in (".txt", ".jsonl"):
+        raise ValueError(f"a file of kind {kind or '(none)'}")
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError("it has no lines")
+    return Lines([json.loads(line) for line in lines] if kind == ".jsonl" else lines)

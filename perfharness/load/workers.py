@@ -15,8 +15,7 @@ from time import perf_counter_ns, sleep
 from typing import cast
 
 from perfharness.errors import PerfHarnessError
-from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
-from perfharness.load.generator.timer import Stop, wait_until, wait_until_async
+from perfharness.load.record import NEVER_NS, Done
 from perfharness.load.request import (
     TIMEOUT,
     UNANSWERED,
@@ -28,7 +27,8 @@ from perfharness.load.request import (
     Target,
     error_of,
 )
-from perfharness.load.windows import NEVER_NS, Done
+from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.timer import Stop, wait_until, wait_until_async
 
 POLL_S = 0.01
 CANCEL_S = 2.0
@@ -61,19 +61,37 @@ def record_of(
     if error is None and limit is not None and done_ns - sent_ns > limit:
         error, message = TIMEOUT, f"answered after {(done_ns - sent_ns) / 1e9:.3f} s"
     return Done(
-        request.id, request.input, request.items if items is None or error else items, request.intended_ns, ready_ns,
-        sent_ns, answer.begun_ns or NEVER_NS, done_ns, error, message, answer.first_token_ns or NEVER_NS,
-        answer.token_gaps_ns, answer.tokens,
-    )  # fmt: skip
+        id=request.id,
+        input=request.input,
+        items=request.items if items is None or error else items,
+        intended_ns=request.intended_ns,
+        ready_ns=ready_ns,
+        sent_ns=sent_ns,
+        begun_ns=answer.begun_ns or NEVER_NS,
+        done_ns=done_ns,
+        error=error,
+        message=message,
+        first_token_ns=answer.first_token_ns or NEVER_NS,
+        token_gaps_ns=answer.token_gaps_ns,
+        tokens=answer.tokens,
+    )
 
 
 def given_up(request: LoadRequest, sent_ns: int = NEVER_NS) -> Done:
     """The record of a request that has no answer."""
     message = "not sent: no worker was free in time" if sent_ns == NEVER_NS else "sent, and not answered in time"
     return Done(
-        request.id, request.input, request.items, request.intended_ns, NEVER_NS, sent_ns, NEVER_NS, NEVER_NS,
-        UNANSWERED, message,
-    )  # fmt: skip
+        id=request.id,
+        input=request.input,
+        items=request.items,
+        intended_ns=request.intended_ns,
+        ready_ns=NEVER_NS,
+        sent_ns=sent_ns,
+        begun_ns=NEVER_NS,
+        done_ns=NEVER_NS,
+        error=UNANSWERED,
+        message=message,
+    )
 
 
 @dataclass
@@ -106,20 +124,16 @@ class ThreadWorkers:
     def __init__(self, make_target: MakeTarget, count: int) -> None:
         self._make_target = make_target
         self._threads: list[_Thread] = []
-        self._has_abandoned = False
         self._count = count
 
     def open(self) -> None:
         """One after the other: two that load the same model at once are no use."""
         for index in range(self._count):
-            self._threads.append(self._start(index))
-
-    def _start(self, index: int) -> _Thread:
-        made = _Thread(index, cast("Target", self._make_target()))
-        threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
-        if (error := made.opened.get()) is not None:
-            raise error
-        return made
+            made = _Thread(index, cast("Target", self._make_target()))
+            threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
+            if (error := made.opened.get()) is not None:
+                raise error
+            self._threads.append(made)
 
     def _run(self, mine: _Thread) -> None:
         try:
@@ -159,6 +173,8 @@ class ThreadWorkers:
         for one in self._threads:
             one.phases.put(phase)
         grace_ns = served.schedule.end_ns + served.grace_ns
+        if not self._threads:  # none of them ever came back
+            wait_until(served.schedule.end_ns, served.stop)
         while len(phase.idle) < len(self._threads):
             sleep(POLL_S)
             if served.stop.is_set() or perf_counter_ns() > grace_ns:
@@ -170,38 +186,29 @@ class ThreadWorkers:
                 served.add(given_up(request))
 
     def _abandon(self, phase: _ThreadPhase) -> None:
-        """Give up what is not answered; a thread cannot be ended, so another takes its place in the next phase."""
+        """Give up what is not answered. A thread cannot be ended: it is one worker less for the phases that follow."""
         grace_ns = phase.served.grace_ns if phase.served.stop.is_set() else 0
         limit_ns = perf_counter_ns() + grace_ns
         while len(phase.idle) < len(self._threads) and perf_counter_ns() < limit_ns:
             sleep(POLL_S)
-        for place, one in enumerate(self._threads):
+        for one in self._threads:
             serving = one.serving
             if one.index in phase.idle or serving is None:
                 continue
-            one.is_abandoned = self._has_abandoned = True
+            one.is_abandoned = True
             phase.served.add(given_up(*serving))
-            self._threads[place] = _Thread(one.index, one.target, is_abandoned=True)
+        self._threads = [one for one in self._threads if not one.is_abandoned]
 
     @property
     def has_abandoned(self) -> bool:
         """Whether a request never came back."""
-        return self._has_abandoned
-
-    def replace_abandoned(self) -> None:
-        """New workers in place of those that did not come back. Raises what a target raises."""
-        for place, one in enumerate(self._threads):
-            if one.is_abandoned:
-                self._threads[place] = self._start(one.index)
+        return len(self._threads) < self._count
 
     def close(self) -> None:
         """Close the targets, but for those that still have a request. Raises what the first of them raises."""
-        raised = []
         for one in self._threads:
-            if not one.is_abandoned:
-                one.phases.put(None)
-                raised.append(one.closed.get())
-        _raise_first(raised)
+            one.phases.put(None)
+        _raise_first([one.closed.get() for one in self._threads])
 
 
 def _raised_by(call: Callable[[], None]) -> BaseException | None:
@@ -324,9 +331,6 @@ class TaskWorkers:
     def has_abandoned(self) -> bool:
         """Whether a request never came back, not even when it was cancelled."""
         return self._has_abandoned
-
-    def replace_abandoned(self) -> None:
-        """Nothing: a task that does not come back is cancelled."""
 
     def close(self) -> None:
         """Close the targets. Raises what the first of them raises."""

@@ -51,8 +51,7 @@ class OpenSchedule:
 
     def _request(self, index: int) -> LoadRequest:
         entry = self.mix[int(self.arrivals.kinds[index])] if self.mix else None
-        items, name = (entry.items, entry.name) if entry else (1, None)
-        return LoadRequest(int(self.arrivals.ids[index]), items, name, self.phase.name, int(self.due_ns[index]))
+        return _request(int(self.arrivals.ids[index]), entry, self.phase, int(self.due_ns[index]))
 
 
 @dataclass
@@ -88,13 +87,17 @@ class ClosedSchedule:
             if due_ns >= self.end_ns:
                 return None
             entry = self.mix[self._kind()] if self.mix else None
-            items, name = (entry.items, entry.name) if entry else (1, None)
-            return LoadRequest(next(self.ids), items, name, self.phase.name, due_ns)
+            return _request(next(self.ids), entry, self.phase, due_ns)
 
     def _kind(self) -> int:
         if not self._kinds:
             self._kinds = self._draw.draw(DRAWN).tolist()
         return self._kinds.pop()
+
+
+def _request(number: int, entry: MixEntry | None, phase: Phase, due_ns: int) -> LoadRequest:
+    items, name = (entry.items, entry.name) if entry else (1, None)
+    return LoadRequest(number, items, name, phase.name, due_ns)
 
 
 Schedule = OpenSchedule | ClosedSchedule

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from perfharness.errors import ToolNotFoundError
-from perfharness.files import is_plain, read_model
+from perfharness.analysis.load.latency import NEVER_NS, percentile_of
+from perfharness.errors import ResultError
+from perfharness.files import read_model
 from perfharness.load.findings import keeps_up
-from perfharness.load.histogram import Histogram, require_load
-from perfharness.load.result import percentile_of, slower_in
-from perfharness.load.windows import read_lines
+from perfharness.load.record import read_lines
+from perfharness.load.result import Requests, of_phase
+from perfharness.model.columns import Int64
 from perfharness.model.load import (
     LEAST_BEYOND,
     PERCENTILES,
+    REQUESTS_NAME,
     WINDOWS_NAME,
     LoadFigure,
     LoadResult,
@@ -28,18 +30,18 @@ from perfharness.model.load import (
 )
 from perfharness.model.load import PhaseResult as Phase
 from perfharness.model.manifest import LOAD_NAME
+from perfharness.model.units import NS_PER_MS
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadPoint, LoadReport
 
-Line = dict[str, Any]
 MAX_POINTS = 240
 """Of a curve."""
 
-SHORTEST_NS = 900_000_000
+SHORTEST_S = 0.9
 """Of a stretch: a window, of which the last of a phase is shorter."""
 
 BINS = 40
 CURVES = {"latency": ("p50", "p90", "p99", "p99_9", "max"), "lateness": ("p50", "p99", "max")}
-NO_FILES = f"the run has no {WINDOWS_NAME}"
+NO_FILES = f"the run has no {WINDOWS_NAME} and {REQUESTS_NAME} of each process"
 
 
 def load_report(folder: Path) -> LoadReport | None:
@@ -47,45 +49,43 @@ def load_report(folder: Path) -> LoadReport | None:
     result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
-    processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if is_plain(file)]
-    starts = [line["start_ns"] for lines in processes for line in lines if line["kind"] == "run"]
-    return report_of(result, processes, min(starts, default=None))
-
-
-def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns: int | None) -> LoadReport:
-    """Of a result and the lines of each process's file of windows."""
-    curves: list[LoadCurve] = []
-    bins: list[LoadBins] = []
-    reason = None if start_ns is not None else NO_FILES
+    lines = [file for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if file.is_file()]
+    tables = [file.with_name(REQUESTS_NAME) for file in lines]
+    if not lines or not all(map(Path.is_file, tables)):
+        return report_of(result)
+    start_ns = min(line["start_ns"] for file in lines for line in read_lines(file)[:1])
     try:
-        require_load("a chart of latencies")
-        bins = [found for phase in result.phases if (found := bins_of(phase)) is not None]
-        if start_ns is not None:
-            curves = list(curves_of(processes, start_ns))
-    except ToolNotFoundError as error:
-        reason = str(error)
-    main = _main(result)
-    facts: dict[str, Any] = {}
-    if main is not None:
-        phase = result.phases[main]
-        facts = {
-            "workers_busy": _workers_busy(phase),
-            "queueing_share": _ratio(phase.queueing.mean.value, phase.latency.mean.value),
-            "objective": objective_verdict(result, phase),
-        }
+        requests = pa.concat_tables([pq.read_table(table) for table in tables])
+    except (OSError, pa.ArrowException) as error:
+        raise ResultError(f"{REQUESTS_NAME} of {folder} cannot be read ({error}); run the load test again") from error
+    return report_of(result, requests, start_ns)
+
+
+def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: int | None = None) -> LoadReport:
+    """Of a result and the rows of its requests; without these there are no charts of them.
+
+    Args:
+        start_ns: of the load, on the monotonic clock.
+    """
+    main = main_phase(result)
+    phase = None if main is None else result.phases[main]
+    parts = [] if requests is None else [of_phase(requests, one.name) for one in result.phases]
+    found = [bins_of(phase.name, part) for phase, part in zip(result.phases, parts, strict=False)]
     return LoadReport(
         result=result,
         start_ns=start_ns,
         main=main,
-        **facts,
-        curves=curves,
-        curves_reason=reason,
+        workers_busy=None if phase is None else _workers_busy(phase),
+        queueing_share=None if phase is None else _ratio(phase.queueing.mean.value, phase.latency.mean.value),
+        objective=None if phase is None else objective_verdict(result, phase),
+        curves=list(curves_of(result, parts, start_ns or 0)),
+        curves_reason=NO_FILES if requests is None else None,
         moments=list(moments_of(result.windows)),
-        bins=bins,
+        bins=[one for one in found if one is not None],
     )
 
 
-def _main(result: LoadResult) -> int | None:
+def main_phase(result: LoadResult) -> int | None:
     """The longest phase that counts."""
     places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
     return max(places, key=lambda place: result.phases[place].duration_s, default=None)
@@ -144,8 +144,8 @@ def phase_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
 def moments_of(windows: Sequence[LoadWindow]) -> Iterator[LoadMoment]:
     """At most about `MAX_POINTS` stretches."""
     size = max(1, math.ceil(len(windows) / MAX_POINTS))
-    for _, of_phase in groupby(windows, key=lambda one: one.phase):
-        own = list(of_phase)
+    for _, group in groupby(windows, key=lambda one: one.phase):
+        own = list(group)
         groups = [own[first : first + size] for first in range(0, len(own), size)]
         if len(groups) > 1 and _length_s(groups[-1]) < _length_s(groups[0]) / 2:  # its rates would be of few requests
             groups[-2:] = [[*groups[-2], *groups[-1]]]
@@ -177,69 +177,47 @@ def _moment(windows: Sequence[LoadWindow]) -> LoadMoment:
     )
 
 
-@dataclass
-class _Stretch:
-    """Neighbouring windows of a phase, of all processes."""
+def curves_of(result: LoadResult, phases: Sequence[Requests], start_ns: int) -> Iterator[LoadCurve]:
+    """Percentiles over time; each point is over as many windows as the percentile needs.
 
-    phase: int
-    start_ns: int
-    end_ns: int
-    histogram: Histogram = field(default_factory=Histogram)
-    slower: int = 0
-
-    @property
-    def total(self) -> int:
-        """Requests, those without an answer in time included."""
-        return self.histogram.count + self.slower
-
-    def add(self, other: _Stretch) -> None:
-        """Append what follows it."""
-        self.end_ns = max(self.end_ns, other.end_ns)
-        self.histogram.merge(other.histogram)
-        self.slower += other.slower
-
-    def value(self, of: str) -> float | None:
-        """A percentile or the maximum, ms."""
-        if not self.histogram.count:
-            return None
-        if of == "max":
-            return None if self.slower else self.histogram.max_ns / 1e6
-        return percentile_of(self.histogram, PERCENTILES[of], self.total, "").value
-
-
-def curves_of(processes: Sequence[Sequence[Line]], start_ns: int) -> Iterator[LoadCurve]:
-    """Percentiles over time, of all processes together."""
-    lines = [line for process in processes for line in process if line["kind"] == "window"]
-    lines.sort(key=lambda line: (line["phase"], line["index"]))
-    last_ns = max((line["end_ns"] for line in lines), default=start_ns)
-    least_ns = max((last_ns - start_ns) // MAX_POINTS, SHORTEST_NS)
+    Args:
+        phases: the requests of each.
+    """
+    least_s = max(max((one.end_s for one in result.windows), default=0.0) / MAX_POINTS, SHORTEST_S)
     for time, names in CURVES.items():
-        windows = [
-            _window(list(own), time) for _, own in groupby(lines, key=lambda line: (line["phase"], line["index"]))
+        cut = [
+            _by_window([one for one in result.windows if one.phase == phase.name], requests, time, start_ns)
+            for phase, requests in zip(result.phases, phases, strict=False)
         ]
         for of in names:
             points = [
-                LoadPoint(
-                    phase=one.phase,
-                    start_s=(one.start_ns - start_ns) / 1e9,
-                    end_s=(one.end_ns - start_ns) / 1e9,
-                    count=one.total,
-                    ms=one.value(of),
-                )
-                for one in _stretches(windows, least_ns, _least_count(of))
+                LoadPoint(phase=place, start_s=start_s, end_s=end_s, count=len(values), ms=_value(values, of))
+                for place, windows in enumerate(cut)
+                for start_s, end_s, values in _stretches(windows, least_s, _least_count(of))
             ]
             if any(point.ms is not None for point in points):
                 yield LoadCurve(time=time, of=of, points=points)
 
 
-def _window(lines: Sequence[Line], time: str) -> _Stretch:
-    """A window of all processes."""
-    begin, end = min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
-    made = _Stretch(lines[0]["phase"], begin, end)
-    for line in lines:
-        made.histogram.merge(Histogram.of_json(line[time]))
-    made.slower = sum(map(slower_in, lines)) if time == "latency" else 0
-    return made
+Stretch = tuple[float, float, Int64]
+"""Begin and end in seconds, and times of the requests that were done in it."""
+
+
+def _by_window(windows: Sequence[LoadWindow], requests: Requests, time: str, start_ns: int) -> list[Stretch]:
+    """One kind of time by window; the last one has what was given up, too."""
+    rows, _, values = requests.values(time)
+    starts = np.array([start_ns + round(one.start_s * 1e9) for one in windows], np.int64)
+    place = np.maximum(np.searchsorted(starts, requests.ended_ns[rows], side="right") - 1, 0)
+    return [(one.start_s, one.end_s, values[place == number]) for number, one in enumerate(windows)]
+
+
+def _value(values: Int64, of: str) -> float | None:
+    """A percentile or the maximum, ms."""
+    ordered = np.sort(values)
+    if of != "max":
+        found = percentile_of(ordered, PERCENTILES[of])
+        return None if isinstance(found, str) else found
+    return None if not len(values) or ordered[-1] == NEVER_NS else float(ordered[-1]) / NS_PER_MS
 
 
 def _least_count(of: str) -> int:
@@ -248,37 +226,39 @@ def _least_count(of: str) -> int:
     return -(-1000 * LEAST_BEYOND // beyond) if beyond < 500 else 0
 
 
-def _stretches(windows: Sequence[_Stretch], least_ns: int, least_count: int) -> Iterator[_Stretch]:
+def _stretches(windows: Sequence[Stretch], least_s: float, least_count: int) -> list[Stretch]:
     """Windows added up until they are long enough and have enough requests; a rest joins the stretch before it."""
+    made: list[Stretch] = []
 
-    def is_whole(one: _Stretch) -> bool:
-        return one.end_ns - one.start_ns >= least_ns and one.total >= least_count
+    def is_whole() -> bool:
+        start_s, end_s, values = made[-1]
+        return end_s - start_s >= least_s and len(values) >= least_count
 
-    for _, of_phase in groupby(windows, key=lambda window: window.phase):
-        made: list[_Stretch] = []
-        for window in of_phase:
-            if not made or is_whole(made[-1]):
-                made.append(_Stretch(window.phase, window.start_ns, window.start_ns))
-            made[-1].add(window)
-        if len(made) > 1 and not is_whole(made[-1]):
-            rest = made.pop()
-            made[-1].add(rest)
-        yield from made
+    def join(start_s: float, end_s: float, values: Int64) -> None:
+        start_s, _, before = made.pop()
+        made.append((start_s, end_s, np.concatenate([before, values])))
+
+    for window in windows:
+        if made and not is_whole():
+            join(*window)
+        else:
+            made.append(window)
+    if len(made) > 1 and not is_whole():
+        join(*made.pop())
+    return made
 
 
 # ---- distribution ----
 
 
-def bins_of(phase: Phase) -> LoadBins | None:
+def bins_of(phase: str, requests: Requests) -> LoadBins | None:
     """The latencies of a phase; None where there is none."""
-    histogram = Histogram.decode(phase.latency.histogram)
-    if not histogram.count:
+    _, _, values = requests.values("latency")
+    values = values[values != NEVER_NS]
+    if not len(values):
         return None
-    low, high, counts = histogram.buckets()
-    first, last = max(int(low[0]), 1), max(int(high[-1]), 2)
+    first, last = max(int(values.min()), 1), max(int(values.max()), 2)
     edges = np.geomspace(first, last + 1, BINS + 1)
-    edges[0] = min(edges[0], int(low[0]))
-    places = np.clip(np.searchsorted(edges, low, side="right") - 1, 0, BINS - 1)
-    found = np.bincount(places, counts, BINS).astype(int)
     edges[0] = first
-    return LoadBins(phase=phase.name, edges_ms=(edges / 1e6).tolist(), counts=found.tolist())
+    counts, _ = np.histogram(np.maximum(values, first), edges)
+    return LoadBins(phase=phase, edges_ms=(edges / 1e6).tolist(), counts=counts.tolist())

@@ -72,9 +72,14 @@ class BackendTarget:
             if self._workers > 1 and (problem := session.threads_problem()) is not None:
                 raise UsageError(f"--concurrency {self._workers} cannot be had in one process: {problem}; use -np")
             case = BenchCase(
-                case_id="load", model=self._model, backend=spec.backend, mode=spec.mode, precision=spec.precision,
-                device=self._device, batch_size=items,
-            )  # fmt: skip
+                case_id="load",
+                model=self._model,
+                backend=spec.backend,
+                mode=spec.mode,
+                precision=spec.precision,
+                device=self._device,
+                batch_size=items,
+            )
             asked = CaseSpec(case=case, model=self._model, inputs=spec.shapes, input_file=file, seed=self._profile.seed)
             shapes = input_shapes(session.inputs, asked)
             session.allocate(shapes)

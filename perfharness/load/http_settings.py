@@ -1,0 +1,153 @@
+"""How an HTTP target is asked: the table `[target]` of a profile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self
+
+from perfharness.distribution import install_command
+from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.files import read_toml
+from perfharness.load.profile import TARGET_TABLE, Spelled, sentence_of
+from perfharness.secrets import is_secret
+
+Kind = Literal["plain", "openai"]
+
+OPENAI_PATHS = ("/chat/completions", "/completions")
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+class HttpSettings(Spelled, populate_by_name=True):
+    """An HTTP endpoint and what it is sent.
+
+    Args:
+        url: of the requests.
+        protocol: None: by the path of the URL.
+        method: of plain requests; None: POST where there is a body, else GET.
+        headers: by name; `${NAME}` in a value stands for an environment variable, so that no file holds a secret.
+        body: a file that is sent as it is.
+        text: the same, written out; of OpenAI-style servers the prompt.
+        inputs: files that are sent for the entries of the mix, by their names.
+        model: OpenAI: its name; None: the first that the server lists.
+        max_tokens: OpenAI.
+        stream: OpenAI: ask for a stream, which shows when each token came.
+        parameters: OpenAI: more members of the JSON that is sent.
+        expect_status: of a right answer; None: 2xx.
+        expect_text: occurs in a right answer; of OpenAI-style servers in the generated text.
+        ready: answers well when a server that was started is ready; a URL or a path; None: whatever answers at the URL
+            itself.
+        ready_timeout_s: how long that may take.
+        connect_timeout_s: for a connection to be there; the time-out of a whole request is the profile's.
+        read_timeout_s: between two parts of an answer.
+        verify_tls: whether the server's certificate is checked.
+    """
+
+    url: str
+    protocol: Kind | None = None
+    method: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    body: Path | None = None
+    text: str | None = None
+    inputs: dict[str, Path] = Field(default_factory=dict)
+    model: str | None = None
+    max_tokens: int = Field(default=64, ge=1)
+    stream: bool = True
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    expect_status: int | None = Field(default=None, ge=100, le=599)
+    expect_text: str | None = None
+    ready: str | None = None
+    ready_timeout_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    connect_timeout_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    read_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    verify_tls: bool = True
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        if self.body is not None and self.text is not None:
+            raise ValueError("body and text both say what is sent; drop one")
+        return self
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError as error:
+            raise ValueError(f"is not a URL: {error}") from error
+        if parts.scheme not in ("http", "https") or not named:
+            raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
+        if parts.password is not None:
+            raise ValueError("has a password, which the run would store; send it in a header, as ${NAME}")
+        return url
+
+    @field_validator("headers")
+    @classmethod
+    def _without_secrets(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if is_secret(name) and not VARIABLE.search(value):
+                raise ValueError(f"{name} holds a secret, which the run would store; write ${{NAME}} for a variable")
+        return headers
+
+    @property
+    def kind(self) -> Kind:
+        """The protocol, by the path of the URL where it is not given."""
+        if self.protocol is not None:
+            return self.protocol
+        path = urlsplit(self.url).path.rstrip("/")
+        return "openai" if path.endswith(OPENAI_PATHS) else "plain"
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers that are sent, with the variables filled in. Raises `UsageError` where one is not set."""
+        for name, value in self.headers.items():
+            for variable in VARIABLE.findall(value):
+                if variable not in os.environ:
+                    raise UsageError(f"header {name} needs the environment variable {variable}, which is not set")
+        return {name: VARIABLE.sub(lambda found: os.environ[found[1]], value) for name, value in self.headers.items()}
+
+
+def is_url(target: str) -> bool:
+    """Whether a target is an endpoint."""
+    return target.startswith(("http://", "https://"))
+
+
+def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] | None = None) -> HttpSettings:
+    """The settings of an endpoint: those given, over those of the table `[target]` of a profile.
+
+    Args:
+        given: fields of `HttpSettings`; None is not given.
+
+    Raises:
+        UsageError: a setting does not exist, has a wrong value, or contradicts another.
+    """
+    table = {} if file is None else read_toml(file, "--profile").get(TARGET_TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: [{TARGET_TABLE}] is a table of settings, not {table!r}")
+    if file is not None and isinstance(table.get("body"), str):
+        table["body"] = str(file.parent / table["body"])
+    where = f"{file} [{TARGET_TABLE}]" if table else "the target"
+    values = {name: value for name, value in (given or {}).items() if value is not None}
+    names = {field.alias: name for name, field in HttpSettings.model_fields.items()}
+    of_table = {names.get(key, key): value for key, value in table.items()}
+    try:
+        return HttpSettings.model_validate({**of_table, **values, "url": url})
+    except ValidationError as error:
+        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in error.errors())) from None
+
+
+def check_http(settings: HttpSettings) -> None:
+    """Raises `UsageError` for what is wrong with settings, and `ToolNotFoundError` without the client."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise ToolNotFoundError(f"load over HTTP needs aiohttp, which is not installed; {install_command('load')}")
+    settings.all_headers()
+    for name, path in settings.inputs.items():
+        if settings.kind == "openai" and path.suffix != ".json":
+            raise UsageError(f"the input {path} of {name}: an OpenAI request is a .json; text in [target] is a prompt")

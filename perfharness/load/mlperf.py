@@ -1,0 +1,667 @@
+"""`perfharness mlperf`, callable: a test of MLPerf LoadGen (MLCommons' `mlperf_loadgen`) on a model over any backend.
+
+The test runs in a launched, traced process (`mlperf_worker`); its logs are read here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, field_validator
+
+from perfharness.backends import Device, DeviceChoice, backend, backend_and_mode
+from perfharness.backends.models import model_source, shapes_of
+from perfharness.bench.spec import CaseSpec
+from perfharness.distribution import install_command
+from perfharness.errors import ResultError, ToolNotFoundError, UsageError
+from perfharness.model.base import Settings
+from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import MLPERF_NAME
+from perfharness.model.mlperf import (
+    DETAIL_LOG,
+    LOGS,
+    SUMMARY_LOG,
+    SUT_NAME,
+    MlperfMetric,
+    MlperfPercentile,
+    MlperfResult,
+    SutRecord,
+    Validity,
+)
+from perfharness.model.settings import Option
+from perfharness.model.units import NS_PER_MS
+from perfharness.runs.files.json_files import write_json
+from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness_launcher.launch import FinishedRun
+from perfharness_launcher.options import launch_options, sentences_of
+from perfharness_launcher.plan import LaunchPlan
+
+MODEL, TEST, DATA = "Model", "Test", "Data"
+"""Groups of options in the help."""
+
+Scenario = Literal["SingleStream", "MultiStream", "Server", "Offline"]
+
+RANDOM = "random"
+
+LAUNCH_SETTINGS = (
+    "gpus", "gpu_offset", "cpu_bind", "require_exclusive", "timeout_s", "warmup_batches",
+    "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s",
+    "maximize_clocks", "output_dir", "history",
+)  # fmt: skip
+"""Settings of `perfharness launch` that a test of LoadGen takes; it is one process, on one GPU or none."""
+
+
+class MlperfSettings(Settings):
+    """Settings of LoadGen, of the system under test and of its data. What is None is LoadGen's own default, or that of
+    the configuration files; what is set overrides these.
+    """
+
+    model: str
+    """A model file, or `module:function`, as of `perfharness bench`."""
+
+    backend: Annotated[str, Option(("--backend",), MODEL, "As of `perfharness bench`.", metavar="NAME[/MODE]")] = ""
+    precision: Annotated[Precision, Option(("--precision",), MODEL, "In which the model computes.")] = "fp32"
+    device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
+    shape: Annotated[
+        tuple[str, ...],
+        Option(("--shape",), MODEL, "Of inputs that leave dimensions open.", metavar="NAME=DIMxDIM…,…"),
+    ] = ()
+    backend_option: Annotated[
+        tuple[str, ...], Option(("--backend-option",), MODEL, "Options of the backend.", metavar="NAME=VALUE,…")
+    ] = ()
+    threads: Annotated[
+        int | None, Option(("--threads",), MODEL, "Of the host, for backends that compute there.", metavar="N")
+    ] = Field(default=None, ge=1)
+    max_batch: Annotated[
+        int | None,
+        Option(
+            ("--max-batch",),
+            MODEL,
+            "Most samples in one execution. [default: 1; MultiStream: those of a query]",
+            metavar="N",
+        ),
+    ] = Field(default=None, ge=1)
+    batch_timeout_ms: Annotated[
+        float,
+        Option(
+            ("--batch-timeout",),
+            MODEL,
+            "Server: how long a batch that is not full waits for more; 0: takes what is queued.",
+            metavar="MS",
+        ),
+    ] = Field(default=0.0, ge=0, allow_inf_nan=False)
+    warmup_rounds: Annotated[
+        int, Option(("--warmup-rounds",), MODEL, "Executions of each session before the test.", metavar="N")
+    ] = Field(default=5, ge=1)
+
+    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "Of LoadGen.")] = "SingleStream"
+    benchmark: Annotated[
+        str | None,
+        Option(
+            ("--benchmark",),
+            TEST,
+            "Apply LoadGen's own rules of this benchmark, as resnet50.",
+            metavar="NAME",
+        ),
+    ] = None
+    user_conf: Annotated[Path | None, Option(("--user-conf",), TEST, "LoadGen's user.conf.", metavar="FILE")] = None
+    target_qps: Annotated[
+        float | None,
+        Option(
+            ("--target-qps",),
+            TEST,
+            "Server: queries issued per second; Offline: samples expected per second.",
+            metavar="X",
+        ),
+    ] = Field(default=None, gt=0, allow_inf_nan=False)
+    target_latency_ms: Annotated[
+        float | None,
+        Option(
+            ("--target-latency",),
+            TEST,
+            "Server: the bound; SingleStream, MultiStream: expected of a query.",
+            metavar="MS",
+        ),
+    ] = Field(default=None, gt=0, allow_inf_nan=False)
+    min_duration_s: Annotated[float | None, Option(("--min-duration",), TEST, "Of the test.", metavar="SECONDS")] = (
+        Field(default=None, ge=0, allow_inf_nan=False)
+    )
+    max_duration_s: Annotated[
+        float | None, Option(("--max-duration",), TEST, "Of the test; the result is INVALID then.", metavar="SECONDS")
+    ] = Field(default=None, ge=0, allow_inf_nan=False)
+    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Of the test.", metavar="N")] = Field(
+        default=None, ge=1
+    )
+    max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Of the test.", metavar="N")] = Field(
+        default=None, ge=1
+    )
+    samples_per_query: Annotated[
+        int | None, Option(("--samples-per-query",), TEST, "MultiStream. [default: 8]", metavar="N")
+    ] = Field(default=None, ge=1)
+    seed: Annotated[
+        int | None,
+        Option(("--seed",), TEST, "Sets LoadGen's three seeds. [default: those of LoadGen or its files]", metavar="N"),
+    ] = Field(default=None, ge=0)
+    dataset: Annotated[
+        str,
+        Option(
+            ("--dataset",),
+            DATA,
+            "random, an .npz with an array of samples for each input, or a function.",
+            metavar="FILE.npz|module:function",
+        ),
+    ] = RANDOM
+    samples: Annotated[
+        int | None,
+        Option(("--samples",), DATA, "How many of them. [default: all; random: 64]", metavar="N"),
+    ] = Field(default=None, ge=1)
+    performance_samples: Annotated[
+        int | None,
+        Option(
+            ("--performance-samples",),
+            DATA,
+            "How many LoadGen holds in memory. [default: all, at most 1024]",
+            metavar="N",
+        ),
+    ] = Field(default=None, ge=1)
+
+    expected_rate: float | None = None
+    """Samples a second that LoadGen is told to expect, by a first attempt; None: measured before the test."""
+
+    @field_validator("shape", "backend_option", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """`a,b` is two."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return tuple(value) if isinstance(value, list) else value
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether perfharness chooses the rate or latency that LoadGen is told."""
+        return self.user_conf is None and self.asked_target is None
+
+    @property
+    def asked_target(self) -> float | None:
+        """What LoadGen is told to expect, by the options."""
+        return self.target_qps if self.scenario in ("Server", "Offline") else self.target_latency_ms
+
+    @property
+    def query_samples(self) -> int:
+        """Samples in a query, as far as the options say."""
+        return (self.samples_per_query or 8) if self.scenario == "MultiStream" else 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that are executed, ascending; of Server, which has batches of any size: powers of two."""
+        largest = self.max_batch or self.query_samples
+        if self.scenario != "Server":
+            return (largest,)
+        return (*(1 << power for power in range((largest - 1).bit_length())), largest)
+
+    def case_spec(self, device: Device, batch_size: int = 1) -> CaseSpec:
+        """The model as a case of `bench`. Raises `UsageError`."""
+        name, mode = backend_and_mode(self.backend)
+        source = model_source(self.model)
+        case = BenchCase(
+            case_id="",
+            model=source.name,
+            backend=name,
+            mode=mode,
+            precision=self.precision,
+            device=device,
+            batch_size=batch_size,
+        )
+        extra = {}
+        for text in self.backend_option:
+            key, equals, value = text.partition("=")
+            if not equals or not key:
+                raise UsageError(f"--backend-option {text}: must be NAME=VALUE")
+            extra[key] = value
+        return CaseSpec(
+            case=case,
+            model=self.model,
+            threads=self.threads,
+            extra=extra,
+            inputs=shapes_of(self.shape),
+            seed=self.seed or 0,
+        )
+
+
+def check_settings(settings: MlperfSettings) -> None:
+    """Raise `UsageError` where settings contradict each other, or name what is not there."""
+    if not settings.backend:
+        raise UsageError("name a --backend, as --backend onnxruntime")
+    backend(settings.case_spec("cpu").case.backend)
+    dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
+    for option, path in (("--user-conf", settings.user_conf), ("--dataset", dataset)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{option}: there is no file {path}")
+    scenario, is_rate = settings.scenario, settings.scenario in ("Server", "Offline")
+    contradictions = {
+        "--batch-timeout: only Server waits for more queries": settings.batch_timeout_ms and scenario != "Server",
+        "--samples-per-query: only MultiStream has it": settings.samples_per_query and scenario != "MultiStream",
+        f"--target-qps: {scenario} has no rate; Server and Offline have one": settings.target_qps and not is_rate,
+        "--target-latency: Offline has no latency": settings.target_latency_ms and scenario == "Offline",
+        "--min-duration is above --max-duration": (settings.min_duration_s or 0) > (settings.max_duration_s or inf),
+        "--min-queries is above --max-queries": (settings.min_queries or 0) > (settings.max_queries or inf),
+    }
+    for problem, is_so in contradictions.items():
+        if is_so:
+            raise UsageError(problem)
+    if settings.user_conf is not None or settings.benchmark is not None:
+        with TemporaryDirectory() as folder:
+            apply_rules(loadgen().TestSettings(), settings, Path(folder))
+
+
+def loadgen() -> ModuleType:
+    """The library. Raises `ToolNotFoundError` where it is not installed."""
+    try:
+        import mlperf_loadgen
+    except ImportError as error:
+        raise ToolNotFoundError(
+            f"MLPerf LoadGen is not installed ({error}); {install_command('mlperf')}, with CPython 3.10 to 3.13"
+        ) from error
+    module: ModuleType = mlperf_loadgen
+    return module
+
+
+def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
+    """The rules of a benchmark, which LoadGen has inside, and of user.conf, which is copied into the folder."""
+    copy = folder / "user.conf"
+    copy.write_bytes(b"" if settings.user_conf is None else settings.user_conf.read_bytes())
+    if code := made.FromConfig(str(copy), settings.benchmark or "*", settings.scenario):
+        raise UsageError(f"--user-conf {settings.user_conf}: LoadGen cannot read it, its code is {code}")
+
+
+# ---- LoadGen's logs ----
+
+MLLOG = ":::MLLOG "
+SATISFIED = re.compile(r"^\s+(?P<what>.+?)(?: satisfied)?\s*: NO$")
+SECTION = re.compile(r"^={10,}$")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`mlperf_log_summary.txt`.
+
+    Args:
+        headline: name and number of what the scenario is judged by; None: there is none.
+        unsatisfied: constraints that were not met.
+    """
+
+    validity: str | None = None
+    headline: tuple[str, float] | None = None
+    unsatisfied: list[str] = field(default_factory=list)
+    recommendations: list[str] = field(default_factory=list)
+    early_stopping: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """`mlperf_log_detail.txt`: the last value of each key, and the messages."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def starting(self, prefix: str) -> dict[str, Any]:
+        """The values whose keys begin so, without that."""
+        return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
+
+
+HEADLINES = ("percentile latency (ns)", "amples per second", "ueries per second")
+
+
+def read_summary(path: Path) -> Summary:
+    """The verdict and its reasons. Raises `ResultError` where the file cannot be read."""
+    validity, headline, lists = None, None, {"Recommendations": list[str](), "Early Stopping Result": list[str]()}
+    unsatisfied, into = [], None
+    for number, line in enumerate(_text(path).splitlines()):
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if SECTION.match(line) and number > 2:
+            break
+        if line.startswith("Result is"):
+            validity = value
+        elif headline is None and validity is None and any(text in name for text in HEADLINES):
+            headline = (name, float(value))
+        elif found := SATISFIED.match(line):
+            unsatisfied.append(found["what"])
+        elif name in lists and not value:
+            into = lists[name]
+        elif into is not None and line.strip():
+            text = line.strip().removeprefix("* ")
+            into.append(text)
+    return Summary(validity, headline, unsatisfied, lists["Recommendations"], lists["Early Stopping Result"])
+
+
+def read_detail(path: Path) -> Detail:
+    """Settings, results and messages. Raises `ResultError` where the file cannot be read; lines of others are skipped,
+    and one that is cut off.
+    """
+    found = Detail()
+    for line in _text(path).splitlines():
+        if not line.startswith(MLLOG):
+            continue
+        try:
+            entry = json.loads(line[len(MLLOG) :])
+            key, value, meta = entry["key"], entry["value"], entry["metadata"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        found.values[key] = value
+        if meta.get("is_error"):
+            found.errors.append(f"{key}: {value}")
+        if meta.get("is_warning"):
+            found.warnings.append(f"{key}: {value}")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise ResultError(f"{path} cannot be read: {error.strerror}; LoadGen did not write it") from error
+
+
+# ---- the test ----
+
+WORKER = "perfharness.load.mlperf_worker"
+LEAST_BEYOND = 10
+"""A percentile needs that many values beyond it."""
+
+PADDING_SHARE = 0.01
+"""Of the executed rows: less is the last batch of an odd number of samples, and costs nothing."""
+
+PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
+"""That LoadGen reports."""
+
+
+@dataclass(frozen=True, repr=False)
+class MlperfRun:
+    """A test that was run.
+
+    Attributes:
+        launch: the run: its tables, stages and telemetry are as of every run.
+        result: what LoadGen found.
+    """
+
+    launch: LaunchResult
+    result: MlperfResult
+
+    def __repr__(self) -> str:
+        return f"<MlperfRun {self.launch.folder}: {self.result.status}>"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of the run and of the test."""
+        return [*self.launch.findings, *self.result.findings]
+
+
+@dataclass(frozen=True)
+class MlperfPlan:
+    """A test, checked."""
+
+    settings: MlperfSettings
+    launch: LaunchPlan
+    given: Mapping[str, Any]
+    """Settings of the launch."""
+
+
+def run_mlperf(
+    model: str, *, command: Sequence[str] | None = None, observe: Observe = unobserved, **settings: Any
+) -> MlperfRun:
+    """Run a test of MLPerf LoadGen on a model; what `perfharness mlperf` does.
+
+    Args:
+        model: a model file, or `module:function`.
+        command: the command line, for the results.
+        observe: opens an observer of the launch.
+        settings: fields of `MlperfSettings`, as `backend="onnxruntime", scenario="Offline", min_duration_s=60`, and of
+            the launch, as `output_dir="out", tracer="embedded"`.
+
+    Raises:
+        UsageError: a setting does not exist, has a wrong type, or contradicts another or the machine.
+        ToolNotFoundError: LoadGen is not installed.
+        LaunchError: the process could not be started.
+    """
+    return run_test(plan_mlperf(model, settings), command, observe)
+
+
+def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
+    """Check everything that can be checked before anything starts. Raises as `mlperf`."""
+    own = {name: value for name, value in given.items() if name in MlperfSettings.model_fields}
+    others = {name: value for name, value in given.items() if name not in own}
+    if unknown := sorted(set(others) - set(LAUNCH_SETTINGS)):
+        raise UsageError(f"the setting {unknown[0]} does not exist")
+    try:
+        settings = MlperfSettings(model=model, **own)
+    except ValidationError as error:
+        raise UsageError("\n".join(sentences_of(error))) from None
+    loadgen()
+    check_settings(settings)
+    if settings.user_conf is not None:
+        settings = settings.model_copy(update={"user_conf": settings.user_conf.absolute()})
+    launch = {"warmup_batches": 0, **others, "module": True, "source": model}
+    (plan,) = plan_launches([launch_options(WORKER, [settings.model_dump_json(exclude_defaults=True)], launch)])
+    return MlperfPlan(settings, plan, others)
+
+
+def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
+    """Run a planned test, and read its logs. Raises as `mlperf`.
+
+    A test that LoadGen calls too short because the rate of perfharness was too low is run once more.
+    """
+    words = ["perfharness", "mlperf", plan.settings.model] if command is None else command
+    first = _run_once(plan, words, observe)
+    rate = _rate_for_another(first.result, plan.settings)
+    if rate is None:
+        return first
+    own = plan.settings.model_copy(update={"expected_rate": rate})
+    return _run_once(plan_mlperf(own.model, {**own.model_dump(exclude={"model"}), **plan.given}), words, observe)
+
+
+def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> MlperfRun:
+    found: list[MlperfResult] = []
+    process = plan.launch.processes[0].folder
+
+    def complete(run: FinishedRun) -> None:
+        found.append(read_result(plan, run.folder / process, run.folder, words))
+        write_json(run.folder / MLPERF_NAME, found[0].model_dump(mode="json"))
+
+    with observe(plan.launch) as observer:
+        launched = run_plan(plan.launch, words, observer, complete=complete)
+    return MlperfRun(launched, found[0])
+
+
+def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
+    """Samples a second of a test that was too short because of our rate; None: it was not, or ran twice already."""
+    is_short = any(one.startswith("Min ") for one in result.invalid_reasons)
+    if not is_short or not settings.is_ours or settings.expected_rate is not None:
+        return None
+    if settings.scenario in ("Server", "Offline"):
+        return None if result.metric is None else result.metric.value
+    return settings.query_samples * 1e3 / result.mean_latency_ms if result.mean_latency_ms else None
+
+
+def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Sequence[str]) -> MlperfResult:
+    """The result of the logs in a process's folder, whatever there is."""
+    settings, logs = plan.settings, folder / LOGS
+    sut = _sut(logs / SUT_NAME)
+    summary, detail, problem = Summary(), Detail(), None
+    try:
+        detail = read_detail(logs / DETAIL_LOG)
+        summary = read_summary(logs / SUMMARY_LOG)
+    except ResultError as error:
+        problem = str(error)
+    status = sut.status if sut is not None else "failed"
+    reported = detail.starting("result_")
+    queries = reported.get("query_count")
+    validity: Validity | None = summary.validity if summary.validity in get_args(Validity) else None  # type: ignore[assignment]
+    result = MlperfResult(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=list(command),
+        status=status,
+        scenario=settings.scenario,
+        model=settings.model,
+        backend=settings.backend,
+        asked=settings.model_dump(mode="json", exclude_defaults=True),
+        sut=sut,
+        validity=validity,
+        invalid_reasons=summary.unsatisfied,
+        recommendations=summary.recommendations,
+        early_stopping=summary.early_stopping,
+        metric=_metric(settings.scenario, summary, detail),
+        queries=queries,
+        percentiles=percentiles_of(settings.scenario, reported, queries),
+        mean_latency_ms=_ms(reported.get("mean_query_latency_ns", reported.get("mean_latency_ns"))),
+        over_latency=reported.get("overlatency_query_count"),
+        settings=detail.starting("effective_"),
+        reported=reported,
+        loadgen_errors=detail.errors,
+        loadgen_warnings=detail.warnings,
+        logs={
+            name: str((logs / name).relative_to(run_folder))
+            for name in (SUMMARY_LOG, DETAIL_LOG, "user.conf")
+            if (logs / name).is_file()
+        },
+    )
+    return result.model_copy(update={"findings": list(_findings(result, plan, problem))})
+
+
+def _sut(path: Path) -> SutRecord | None:
+    try:
+        return SutRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _ms(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / NS_PER_MS
+
+
+def _metric(scenario: str, summary: Summary, detail: Detail) -> MlperfMetric | None:
+    """What LoadGen judges by, in its own words; its detail log has the number with more digits."""
+    if summary.headline is None:
+        return None
+    name, value = summary.headline
+    if scenario in ("Server", "Offline"):
+        key = "completed_samples_per_sec" if scenario == "Server" else "samples_per_second"
+        return MlperfMetric(name=name, unit="samples per second", value=detail.values.get(f"result_{key}", value))
+    key = "early_stopping_latency_ss" if scenario == "SingleStream" else "early_stopping_latency_ms"
+    estimate = detail.values.get(key) or None  # 0: too few queries
+    reason = None if estimate else "too few queries for LoadGen's early stopping"
+    return MlperfMetric(
+        name=name.replace("(ns)", "").strip(),
+        unit="ms",
+        value=_ms(value),
+        early_stopping_ms=_ms(estimate),
+        reason=reason,
+    )
+
+
+def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | None) -> list[MlperfPercentile]:
+    """LoadGen's percentiles, as far as the number of queries supports them."""
+    which = "percentile_per_query_latency_ns" if scenario == "MultiStream" else "percentile_latency_ns"
+    found = []
+    for percent in PERCENTS:
+        value, reason = reported.get(f"{percent:.2f}_{which}"), None
+        if value is None or queries is None:
+            value, reason = None, "LoadGen reported none"
+        elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:
+            value, reason = None, f"{queries} queries, of which {beyond:.3g} are beyond it; it takes {LEAST_BEYOND}"
+        found.append(MlperfPercentile(percent=percent, latency_ms=_ms(value), reason=reason))
+    return found
+
+
+def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> Iterator[Finding]:
+    """What a reader of the numbers has to know."""
+    sut = result.sut
+    if sut is None or result.status != "ok":
+        why = "its process ended without a report" if sut is None else sut.problem or result.status
+        hint = "See stderr.log of the process"
+        yield Finding("mlperf-not-ended", Severity.ERROR, f"The test did not finish: {why}", hint)
+    elif problem is not None:
+        yield Finding("mlperf-log-unreadable", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
+    if result.validity == "INVALID":
+        yield Finding(
+            "mlperf-invalid",
+            Severity.ERROR,
+            f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'it names nothing'}",
+            " ".join([*result.recommendations, *result.early_stopping, *(_ours(sut) if sut is not None else [])]),
+        )
+    if sut is not None and sut.errors:
+        kinds = ", ".join(f"{count} {kind} ({sut.first_errors.get(kind, '')})" for kind, count in sut.errors.items())
+        yield Finding(
+            "mlperf-failed-samples",
+            Severity.ERROR,
+            f"{sum(sut.errors.values())} samples failed with their batches: {kinds}",
+            "LoadGen counts failed samples as answered: its figures are wrong",
+        )
+    if result.loadgen_errors:
+        yield Finding(
+            "mlperf-loadgen-errors",
+            Severity.WARNING,
+            f"LoadGen logged {len(result.loadgen_errors)} errors, the first: {result.loadgen_errors[0]}",
+            "mlperf_log_detail.txt has all of them",
+        )
+    if plan.settings.expected_rate is not None:
+        yield Finding(
+            "mlperf-tried-again",
+            Severity.NOTE,
+            "The test ran twice: LoadGen called the first one too short. perfharness had told it a rate that was too "
+            "low.",
+            "The first test is in the folder previous; --target-qps or --target-latency says what to expect",
+        )
+    yield from padding_findings(sut)
+    wanted = result.settings.get("performance_sample_count")
+    if sut is not None and sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
+        yield Finding(
+            "mlperf-few-samples",
+            Severity.WARNING,
+            f"The rules draw from {wanted} samples, and the data set has {sut.data_samples}",
+            "Use the benchmark's own data set (--dataset)",
+        )
+    if sut is not None and sut.overridden:
+        names = ", ".join(f"{name} {before:g} → {now:g}" for name, (before, now) in sut.overridden.items())
+        yield Finding(
+            "mlperf-rules-overridden",
+            Severity.WARNING,
+            f"Settings are not those of LoadGen's rules and user.conf: {names}",
+            "Drop these options to keep the rules",
+        )
+    elif plan.settings.benchmark is None and plan.settings.user_conf is None:
+        yield Finding(
+            "mlperf-no-rules",
+            Severity.NOTE,
+            "No rules of a benchmark were applied: the verdict is by LoadGen's defaults and the options",
+            "Apply the rules of a benchmark, as --benchmark resnet50",
+        )
+
+
+def _ours(sut: SutRecord) -> Iterator[str]:
+    """The settings that perfharness chose: LoadGen's recommendations may be about them."""
+    for name, value in sut.told.items():
+        yield f"{name} was {value:.4g}: perfharness measured it before the test, no option set it."
+
+
+def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
+    """Rows that were executed for nothing, where they are many enough to cost time."""
+    rows = 0 if sut is None else sut.samples + sut.padding
+    if sut is None or sut.padding < PADDING_SHARE * rows or not sut.padding:
+        return
+    yield Finding(
+        "mlperf-padding",
+        Severity.NOTE,
+        f"{sut.padding / rows:.0%} of the executed rows were padding: batches had fewer samples than a session takes",
+        "Use a smaller --max-batch",
+    )

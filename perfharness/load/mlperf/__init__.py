@@ -1,1 +1,0 @@
-"""MLPerf LoadGen, the library of MLCommons (`mlperf_loadgen`), over any backend: `perfharness mlperf`."""

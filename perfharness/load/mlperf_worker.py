@@ -1,0 +1,710 @@
+"""The measured process of `perfharness mlperf`: `python -m perfharness.load.mlperf_worker SETTINGS`, as JSON.
+
+LoadGen runs in a thread of its own: an exception in one of its callbacks crashes the process, Ctrl-C included, which
+Python raises in the main thread. It writes into `mlperf/` of the process's folder: LoadGen's logs, and `sut.json`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import ModuleType
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfharness.backends import (
+    BackendOptions,
+    Device,
+    Session,
+    backend,
+    backend_and_mode,
+    device_for,
+    model_source,
+)
+from perfharness.bench.accuracy.functions import user_function
+from perfharness.bench.accuracy.samples import read_arrays
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.files import write_model
+from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen
+from perfharness.load.record import NEVER_NS
+from perfharness.load.request import LONGEST_MESSAGE, kind_of
+from perfharness.model import environment
+from perfharness.model.bench import TensorSpec
+from perfharness.model.load import REQUESTS_NAME
+from perfharness.model.mlperf import LOGS, SUT_NAME, SutRecord
+from perfharness.model.units import NS_PER_MS
+from perfharness.recorder import PerfRecorder
+from perfharness.secrets import mask_text
+
+# ---- samples ----
+
+RANDOM_SAMPLES = 64
+MOST_IN_MEMORY = 1024
+"""Samples that LoadGen draws from in a performance test, where nothing else is given."""
+
+SEED_STEP = 1_000_003
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
+    """The shape of one sample, by input, of a model whose inputs all begin with the batch. Raises `UsageError`."""
+    size = spec.case.batch_size
+    shapes = input_shapes(inputs, spec)
+    for name, shape in shapes.items():
+        if shape[:1] != (size,):
+            raise UsageError(
+                f"input {name!r} is {shape} for a batch of {size}: its first dimension is not the batch, and LoadGen's "
+                "samples are put together along that; give the shape with --shape"
+            )
+    return {name: shape[1:] for name, shape in shapes.items()}
+
+
+class Samples:
+    """All samples, and those that LoadGen holds in memory.
+
+    Args:
+        rows: each sample by input, without the batch dimension; the first `count` of them.
+        inputs: of the model, `shapes` of one sample.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Array]], count: int, inputs: Sequence[TensorSpec], shapes: Shapes):
+        self._data, self.count = rows, count
+        self._kinds = {one.name: np.dtype(one.dtype) for one in inputs}
+        self._shapes = shapes
+        self._rows: dict[int, int] = {}
+        self._arrays: Arrays = {}
+
+    @staticmethod
+    def of(settings: MlperfSettings, inputs: Sequence[TensorSpec], spec: CaseSpec) -> Samples:
+        """Those that the settings name. Raises `UsageError` where they do not fit the model."""
+        shapes, name = sample_shapes(inputs, spec), settings.dataset
+        rows: Any
+        if name == RANDOM:
+            one_each = {name: (1, *shape) for name, shape in shapes.items()}
+            seeds = [spec.seed * SEED_STEP + index for index in range(settings.samples or RANDOM_SAMPLES)]
+            drawn = (input_arrays(inputs, one_each, spec.model_copy(update={"seed": seed})) for seed in seeds)
+            rows = [{name: array[0] for name, array in one.items()} for one in drawn]
+        else:
+            found = read_arrays(Path(name)) if name.endswith(".npz") else user_function(name)()
+            rows = _rows_of(found, shapes) if isinstance(found, Mapping) else found
+        if not hasattr(rows, "__len__") or not hasattr(rows, "__getitem__"):
+            raise UsageError(
+                f"{name} returned {type(rows).__name__}; it must return arrays of samples by input, or a sequence of "
+                "samples, each a mapping of arrays by input"
+            )
+        count = settings.samples or len(rows)
+        if not 0 < count <= len(rows):
+            raise UsageError(f"{name} has {len(rows)} samples; --samples {count} needs as many")
+        return Samples(rows, count, inputs, shapes)
+
+    def load(self, indices: Sequence[int]) -> None:
+        """Hold these samples, and no others. Raises `UsageError` where one does not fit the model."""
+        self._rows = {index: row for row, index in enumerate(indices)}
+        self._arrays = {
+            name: np.empty((len(indices), *shape), self._kinds[name]) for name, shape in self._shapes.items()
+        }
+        for row, index in enumerate(indices):
+            sample = self._data[index]
+            for name, rows in self._arrays.items():
+                value = np.asarray(sample[name]) if name in sample else None
+                if value is None or value.shape != rows.shape[1:]:
+                    has = "missing" if value is None else f"of shape {value.shape}"
+                    raise UsageError(f"sample {index}: input {name!r} is {has}, and the model takes {rows.shape[1:]}")
+                rows[row] = value
+
+    def unload(self) -> None:
+        """Hold none."""
+        self._rows, self._arrays = {}, {}
+
+    def batch(self, indices: Sequence[int], size: int) -> Arrays:
+        """The inputs of these samples; the last one is repeated up to the size."""
+        if size == 1:
+            row = self._rows[indices[0]]
+            return {name: array[row : row + 1] for name, array in self._arrays.items()}
+        rows = [self._rows[index] for index in indices]
+        rows += rows[-1:] * (size - len(rows))
+        return {name: array[rows] for name, array in self._arrays.items()}
+
+
+def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
+    """The samples in arrays by input. Raises `UsageError` where one is missing, or they are not equally many."""
+    if missing := sorted(set(shapes) - set(found)):
+        raise UsageError(f"the data has no array {missing[0]!r}; it has: {', '.join(sorted(found))}")
+    arrays = {name: np.asarray(found[name]) for name in shapes}
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(counts.values())) != 1:
+        raise UsageError(f"the arrays of the data have different numbers of samples: {counts}")
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+
+
+# ---- the system under test ----
+
+FAILURES_IN_A_ROW = 10
+"""Batches; a system that fails so often will fail on, and LoadGen has no way to be stopped."""
+
+STAGES = ("wait", "write_inputs", "copy_in", "execute", "copy_out", "synchronize", "respond")
+
+Respond = Callable[[Sequence[int]], None]
+"""Answers queries: the ids that LoadGen gave them."""
+
+clock = time.perf_counter_ns
+
+
+@dataclass
+class Requests:
+    """Times of each query, in the order in which they were issued; monotonic nanoseconds, 0: not yet."""
+
+    sent_ns: array[int] = field(default_factory=lambda: array("q"))
+    begun_ns: array[int] = field(default_factory=lambda: array("q"))
+    done_ns: array[int] = field(default_factory=lambda: array("q"))
+    items: array[int] = field(default_factory=lambda: array("q"))
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def add(self, sent_ns: int, items: int) -> int:
+        """A query that was issued; returns its number."""
+        self.sent_ns.append(sent_ns)
+        self.begun_ns.append(0)
+        self.done_ns.append(0)
+        self.items.append(items)
+        return len(self.sent_ns) - 1
+
+    def write(self, folder: Path, *, has_schedule: bool) -> None:
+        """Write a row a query. When LoadGen meant to issue it is not known where it has a schedule."""
+        count = len(self.sent_ns)
+        moments = {
+            "intended_ns": [NEVER_NS] * count if has_schedule else self.sent_ns,
+            "sent_ns": self.sent_ns,
+            "begun_ns": self.begun_ns[:count],
+            "done_ns": self.done_ns[:count],
+        }
+        columns = {name: np.array(values, np.int64) for name, values in moments.items()}
+        table = pa.table(
+            {
+                "id": np.arange(count),
+                "items": np.array(self.items, np.int64),
+                "error": pa.array([self.errors.get(number) for number in range(count)], pa.string()),
+                **{name: pa.array(values, mask=values == NEVER_NS) for name, values in columns.items()},
+            }
+        )
+        pq.write_table(table, folder / REQUESTS_NAME, compression="zstd")
+
+
+@dataclass
+class Outcome:
+    """Counts over all batches.
+
+    Args:
+        errors: queries or samples whose batch failed, by kind; `first` the message of each kind's first.
+        padding: rows that were executed for nothing.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    padding: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    in_a_row: int = 0
+
+
+@dataclass
+class Work:
+    """A batch: ids of LoadGen, indices of samples, and the queries that they are of."""
+
+    number: int
+    ids: list[int]
+    indices: list[int]
+    queries: Sequence[int] = ()
+
+
+class Executor:
+    """Executes batches in one thread, on a session for each size.
+
+    Args:
+        sessions: by batch size, allocated in this thread.
+        abort: is called with the reason where every batch fails.
+    """
+
+    def __init__(
+        self,
+        perf: PerfRecorder,
+        sessions: Mapping[int, Session],
+        samples: Samples,
+        respond: Respond,
+        requests: Requests,
+        abort: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
+        self._sessions = sorted(sessions.items())
+        self.largest = self._sessions[-1][0]
+        self._abort = abort
+        self._stages = {name: perf.range(name) for name in STAGES}
+        self.outcome = Outcome()
+        self._serving = threading.Lock()
+
+    def serve(self, work: Work, fill: Callable[[Work], None] | None = None) -> None:
+        """Execute a batch, in parts where it is larger than the largest session, and answer it. Never raises.
+
+        Args:
+            fill: waits for more of the batch.
+        """
+        with self._serving:
+            self._serve(work, fill)
+
+    def stop(self, patience_s: float) -> None:
+        """Hold it after the batch that it executes, for ever: its thread ends with the process."""
+        self._serving.acquire(timeout=patience_s)
+
+    def _serve(self, work: Work, fill: Callable[[Work], None] | None) -> None:
+        answered, outcome = 0, self.outcome
+        try:
+            with self._perf.batch(work.number) as batch:
+                if fill is not None:
+                    with self._stages["wait"]:
+                        fill(work)
+                self._mark(self._requests.begun_ns, work)
+                batch.total_items = len(work.ids)
+                for first in range(0, len(work.ids), self.largest):
+                    part = slice(first, first + self.largest)
+                    self._execute(work.indices[part])
+                    with self._stages["respond"]:
+                        if part.stop >= len(work.ids):
+                            self._mark(self._requests.done_ns, work)
+                        self._respond(work.ids[part])
+                    answered = min(part.stop, len(work.ids))
+            outcome.batches += 1
+            outcome.samples += len(work.ids)
+            outcome.in_a_row = 0
+        except Exception as error:
+            self._fail(error, work, answered)
+
+    def warm_up(self, rounds: int, seconds: float) -> float:
+        """Execute the first sample on every session, on the largest for so long; how long that one took on average, s.
+
+        The mean of some time holds better than the best of a few rounds.
+        """
+        for size, _ in self._sessions:
+            for _ in range(rounds):
+                self._execute([0] * size)
+        count, begin = 0, clock()
+        while not count or clock() - begin < seconds * 1e9:
+            self._execute([0] * self.largest)
+            count += 1
+        return (clock() - begin) / 1e9 / count
+
+    def _execute(self, indices: list[int]) -> None:
+        size, session = next((one for one in self._sessions if one[0] >= len(indices)), self._sessions[-1])
+        stages = self._stages
+        self.outcome.padding += size - len(indices)
+        with stages["write_inputs"]:
+            session.write_inputs(self._samples.batch(indices, size))
+        with stages["copy_in"]:
+            session.copy_in()
+        with stages["execute"]:
+            session.execute()
+        with stages["copy_out"]:
+            session.copy_out()
+        with stages["synchronize"]:
+            session.synchronize()
+
+    def _fail(self, error: Exception, work: Work, answered: int) -> None:
+        kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
+        outcome.errors[kind] += len(left)
+        outcome.first.setdefault(kind, f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE])
+        outcome.in_a_row += 1
+        self._requests.errors.update(dict.fromkeys(work.queries, kind))
+        self._mark(self._requests.done_ns, work)
+        if outcome.in_a_row >= FAILURES_IN_A_ROW:
+            self._abort(f"{outcome.in_a_row} batches in a row failed; the last: {type(error).__name__}: {error}")
+        self._respond(left)
+
+    def _mark(self, moments: array[int], work: Work) -> None:
+        now = clock()
+        for query in work.queries:
+            moments[query] = now
+
+
+class System:
+    """The system under test: answers each query in LoadGen's own thread; of Server, in the one that calls `serve`.
+
+    Args:
+        batch_timeout_s: of Server: how long a batch that is not full waits for more; 0: it takes what is there.
+    """
+
+    def __init__(
+        self, executor: Executor, requests: Requests, scenario: Scenario, batch_timeout_s: float = 0.0
+    ) -> None:
+        self._executor, self._requests, self._batch_timeout_s = executor, requests, batch_timeout_s
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.issue = {"Server": self._enqueue, "Offline": self._execute_all}.get(scenario, self._answer)
+        """Called by LoadGen with a query."""
+
+    def _answer(self, samples: Sequence[Any]) -> None:
+        number = self._requests.add(clock(), len(samples))
+        self._executor.serve(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
+
+    def _execute_all(self, samples: Sequence[Any]) -> None:
+        """One query with everything: a batch per execution."""
+        ids, indices = [one.id for one in samples], [one.index for one in samples]
+        step = self._executor.largest
+        for number, first in enumerate(range(0, len(ids), step)):
+            self._executor.serve(Work(number, ids[first : first + step], indices[first : first + step]))
+
+    def _enqueue(self, samples: Sequence[Any]) -> None:
+        now = clock()
+        for sample in samples:
+            number = self._requests.add(now, 1)
+            self._queue.put(Work(number, [sample.id], [sample.index], (number,)))
+
+    def flush(self) -> None:
+        """Called by LoadGen after its last query; what is queued is served at once anyway."""
+        self._queue.put(None)
+
+    def serve(self) -> None:
+        """Answer the queries of Server, until the last one."""
+        fill = self._fill if self._executor.largest > 1 else None
+        while (work := self._queue.get()) is not None:
+            self._executor.serve(work, fill)
+
+    def _fill(self, work: Work) -> None:
+        """Add what is queued, as long as it may wait."""
+        deadline = time.monotonic() + self._batch_timeout_s
+        while len(work.ids) < self._executor.largest:
+            try:
+                left_s = deadline - time.monotonic()
+                more = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
+            except Empty:
+                break
+            if more is None:  # the end, for `serve`
+                self._queue.put(None)
+                break
+            work.ids += more.ids
+            work.indices += more.indices
+            work.queries = (*work.queries, *more.queries)
+
+
+# ---- LoadGen ----
+
+EXPECTED_FASTER = 2.0
+"""LoadGen makes the queries of a test beforehand, for the latency or rate that it is said to expect: as if the system
+were that much faster than its warm-up, so that it does not run out of them."""
+
+EXPECTED_OFFLINE = 1.1
+"""The same of Offline, whose length in time grows with it."""
+
+SERVER_SHARE = 0.9
+"""Of the rate that was measured: queries of Server come at random, and those that come together wait."""
+
+MEASURED_SHARE, LEAST_S, MOST_S = 0.1, 0.5, 10.0
+"""How long a rate of ours is measured: a share of the test's shortest duration, within these bounds."""
+
+MOST_GENERATED = 10_000_000
+"""Samples that LoadGen is made to prepare where nobody says what to expect; each takes about 330 bytes."""
+
+TARGETS: Mapping[Scenario, str] = {
+    "SingleStream": "single_stream_expected_latency_ns",
+    "MultiStream": "multi_stream_expected_latency_ns",
+    "Server": "server_target_qps",
+    "Offline": "offline_expected_qps",
+}
+"""The setting that says what LoadGen should expect."""
+
+
+def respond(ids: Sequence[int]) -> None:
+    """Complete samples, without data."""
+    import mlperf_loadgen as lg
+
+    lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids])
+
+
+def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str, list[int | float]]]:
+    """LoadGen's settings: its defaults, over these its own rules of the benchmark and user.conf, over these ours; and
+    which of ours differ from its rules and user.conf, where these were applied.
+
+    Args:
+        folder: gets an empty user.conf where there is none, for LoadGen applies its rules with one, and only once in a
+            process.
+
+    Raises `UsageError` where a file cannot be read by LoadGen.
+    """
+    lg = loadgen()
+    made = lg.TestSettings()
+    has_rules = settings.user_conf is not None or settings.benchmark is not None
+    if has_rules:
+        apply_rules(made, settings, folder)
+    before = _numbers(made)
+    made.scenario = getattr(lg.TestScenario, settings.scenario)
+    made.mode = lg.TestMode.PerformanceOnly
+    bound_ms = settings.target_latency_ms if settings.scenario == "Server" else None
+    given = {
+        "min_duration_ms": None if settings.min_duration_s is None else round(settings.min_duration_s * 1e3),
+        "max_duration_ms": None if settings.max_duration_s is None else round(settings.max_duration_s * 1e3),
+        "min_query_count": settings.min_queries,
+        "max_query_count": settings.max_queries,
+        "multi_stream_samples_per_query": settings.samples_per_query,
+        "server_target_latency_ns": None if bound_ms is None else round(bound_ms * NS_PER_MS),
+        **dict.fromkeys(("qsl_rng_seed", "sample_index_rng_seed", "schedule_rng_seed"), settings.seed),
+        "performance_sample_count_override": settings.performance_samples,
+    }
+    for name, value in given.items():
+        if value is not None:
+            setattr(made, name, value)
+    changed = {name: [before[name], value] for name, value in _numbers(made).items() if value != before[name]}
+    return made, changed if has_rules else {}
+
+
+def set_target(made: Any, settings: MlperfSettings, rate: float) -> dict[str, float]:
+    """Tell LoadGen the rate or latency that is asked for; or else, without a user.conf, one of ours, which is returned.
+
+    Args:
+        rate: samples a second that were measured.
+    """
+    if settings.user_conf is not None and settings.asked_target is None:
+        return {}
+    name = TARGETS[settings.scenario]
+    most_per_s = MOST_GENERATED / max(made.min_duration_ms / 1e3, 1e-3)
+    if settings.scenario in ("Server", "Offline"):
+        share = SERVER_SHARE if settings.scenario == "Server" else EXPECTED_OFFLINE
+        value = settings.target_qps or min(share * rate, most_per_s)
+    elif settings.target_latency_ms is not None:
+        value = max(settings.target_latency_ms * NS_PER_MS, 1.0)
+    else:
+        value = settings.query_samples / min(EXPECTED_FASTER * rate, most_per_s) * 1e9
+    setattr(made, name, value)
+    return {name: value} if settings.is_ours else {}
+
+
+def _numbers(made: Any) -> dict[str, int | float]:
+    named = {name: getattr(made, name) for name in dir(made) if not name.startswith("_")}
+    return {name: value for name, value in named.items() if isinstance(value, int | float)}
+
+
+def run_test(
+    system: System,
+    samples: Samples,
+    performance_count: int,
+    made: Any,
+    folder: Path,
+    fail: Callable[[Exception], NoReturn],
+) -> None:
+    """Run a test; its logs are in the folder then. Returns when LoadGen has all answers.
+
+    Args:
+        performance_count: how many samples LoadGen may hold in memory.
+        fail: what a callback raises is passed to it. It must not return: an exception in LoadGen crashes the process.
+    """
+
+    def guarded(callback: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                fail(error)
+
+        return call
+
+    lg = loadgen()
+    logs = lg.LogSettings()
+    logs.log_output.outdir = str(folder)
+    logs.log_output.copy_summary_to_stdout = False
+    logs.enable_trace = False
+    made_sut = lg.ConstructSUT(guarded(system.issue), guarded(system.flush))
+    unload = guarded(lambda _: samples.unload())
+    made_qsl = lg.ConstructQSL(samples.count, performance_count, guarded(samples.load), unload)
+    lg.StartTestWithLogSettings(made_sut, made_qsl, made, logs)
+    lg.DestroyQSL(made_qsl)
+    lg.DestroySUT(made_sut)
+
+
+# ---- the process ----
+
+EXIT_FAILED = 1
+STOP_PATIENCE_S = 2.0
+"""For the batch that is executed, where a test is ended before its end."""
+
+
+class Test:
+    """A test of a model.
+
+    Args:
+        folder: of the process.
+    """
+
+    def __init__(self, settings: MlperfSettings, folder: Path) -> None:
+        self.settings, self.folder, self.logs = settings, folder, folder / LOGS
+        self.device = _device(settings)
+        self.ended = threading.Event()
+        self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
+        self.problem: str | None = None
+        self._perf = PerfRecorder("mlperf", settings.model_dump(mode="json"))
+        self._requests = Requests()
+        self._stack = ExitStack()
+        self._samples: Samples | None = None
+        self.executor: Executor | None = None
+
+    def run(self) -> None:
+        """Run it to its end, whatever that is."""
+        try:
+            with self._stack:
+                self._run()
+        except Exception as error:
+            self._keep_problem(error)
+        self.ended.set()
+
+    def fail(self, error: Exception) -> NoReturn:
+        """End it now; called in LoadGen's thread, which waits for the end of the process."""
+        self._keep_problem(error)
+        self.ended.set()
+        threading.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def _keep_problem(self, error: Exception) -> None:
+        if not isinstance(error, PerfHarnessError):
+            traceback.print_exc()
+        self.problem = str(error) if isinstance(error, PerfHarnessError) else f"{type(error).__name__}: {error}"
+
+    def abort(self, reason: str) -> None:
+        """End it now; called from any thread."""
+        if self.problem is None:
+            self.problem = reason
+        self.ended.set()
+
+    def write(self, status: Literal["ok", "interrupted", "failed"]) -> None:
+        """Write what is known of it; what did not come to its end is held."""
+        outcome = Outcome()
+        if self.executor is not None:
+            if status != "ok":
+                self.executor.stop(STOP_PATIENCE_S)
+            outcome = self.executor.outcome
+        update = {
+            "status": status,
+            "problem": self.problem,
+            "batches": outcome.batches,
+            "samples": outcome.samples,
+            "padding": outcome.padding,
+            "errors": dict(outcome.errors),
+            "first_errors": {kind: mask_text(message) for kind, message in outcome.first.items()},
+        }
+        self.record = self.record.model_copy(update=update)
+        write_model(self.logs / SUT_NAME, self.record)
+        if self.settings.scenario != "Offline":  # which has one query
+            self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
+
+    def _run(self) -> None:
+        settings, made = self.settings, backend(self.settings.case_spec(self.device).case.backend)
+        lg = loadgen()
+        self._keep(loadgen=_version(lg), versions=made.versions())
+        given, overridden = test_settings(settings, self.logs)
+        measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
+        sessions = {size: self._session(size) for size in settings.sizes}
+        assert self._samples is not None
+        executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.abort)
+        with self._perf.range("warm_up"):
+            is_measured = settings.is_ours and settings.expected_rate is None
+            round_s = executor.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
+        self.executor = executor
+        self._keep(warmup_round_ms=round_s * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
+        gc.collect()
+        gc.freeze()
+        size, query = settings.sizes[-1], settings.query_samples
+        in_a_round = size if settings.scenario in ("Server", "Offline") else query / -(-query // size)
+        rate = settings.expected_rate or in_a_round / round_s
+        told = set_target(given, settings, rate)
+        count = self._samples.count
+        in_memory = min(
+            count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
+        )
+        self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden, told=told)
+        system = System(executor, self._requests, settings.scenario, settings.batch_timeout_ms / 1e3)
+        test = partial(run_test, system, self._samples, in_memory, given, self.logs, self.fail)
+        if settings.scenario == "Server":  # executes in the thread that loaded the model
+            thread = threading.Thread(target=test, daemon=True)
+            thread.start()
+            system.serve()
+            thread.join()
+        else:
+            test()
+        self._perf.finalize()
+
+    def _session(self, size: int) -> Session:
+        spec = self.settings.case_spec(self.device, size)
+        case = spec.case
+        options = BackendOptions(
+            device=case.device, precision=case.precision, mode=case.mode, threads=spec.threads, extra=spec.extra
+        )
+        session = self._stack.enter_context(backend(case.backend).load(model_source(spec.model), options))
+        if self._samples is None:
+            self._samples = Samples.of(self.settings, session.inputs, spec)
+            self._samples.load([0])
+        session.allocate(input_shapes(session.inputs, spec))
+        return session
+
+    def _keep(self, **fields: object) -> None:
+        self.record = self.record.model_copy(update=fields)
+
+
+def _version(loadgen: ModuleType) -> str | None:
+    """Of the installed package; the module itself has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return str(getattr(loadgen, "__version__", None) or version("mlcommons-loadgen"))
+    except PackageNotFoundError:
+        return None
+
+
+def _device(settings: MlperfSettings) -> Device:
+    name, mode = backend_and_mode(settings.backend)
+    return device_for(settings.device, backend(name), mode, has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def main() -> None:
+    """Run the test that the first argument describes."""
+    settings = MlperfSettings.model_validate_json(sys.argv[1])
+    test = Test(settings, Path(os.environ.get(environment.OUTPUT_DIR) or ".").absolute())
+    test.logs.mkdir(parents=True, exist_ok=True)
+    thread = threading.Thread(target=test.run, name="loadgen", daemon=True)
+    thread.start()
+    status: Literal["ok", "interrupted", "failed"]
+    try:
+        test.ended.wait()
+        status = "ok" if test.problem is None else "failed"
+    except KeyboardInterrupt:
+        status, test.problem = "interrupted", "it was interrupted"
+    test.write(status)
+    if test.problem is None:
+        return
+    sys.stderr.write(f"perfharness mlperf: {test.problem}\n")
+    thread.join(timeout=1)
+    if not thread.is_alive():
+        sys.exit(EXIT_FAILED)
+    # LoadGen cannot be stopped, and a process that ends below it crashes: write what others have to, and leave.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

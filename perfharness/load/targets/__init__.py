@@ -1,1 +1,0 @@
-"""What can be put under load: one file a kind. `TARGETS` in `find` says which text means which."""

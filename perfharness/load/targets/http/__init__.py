@@ -1,1 +1,0 @@
-"""HTTP targets: plain requests and OpenAI-style servers."""
