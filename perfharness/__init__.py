@@ -7,6 +7,11 @@ from typing import Any
 RECORDER = ("PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range")
 
 USE_CASES = {
+    "AccuracyBenchmark": "perfharness.bench.live",
+    "BenchmarkSuite": "perfharness.render.report.live",
+    "GPUProfiler": "perfharness.bench.live",
+    "LatencyBenchmark": "perfharness.bench.live",
+    "ThroughputBenchmark": "perfharness.bench.live",
     "analyze": "perfharness.runs.analyze",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
     "launch": "perfharness.runs.launch",
