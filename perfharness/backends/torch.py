@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from shutil import which
-from typing import Any
+from typing import Any, ClassVar
 
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import ModelSource, Shape
@@ -19,6 +19,7 @@ from perfharness.backends.session import DeviceTimer, LayerTime, Session, transl
 from perfharness.backends.torch_layers import EventTimer, layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.distribution import install_command
+from perfharness.errors import BackendError
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -83,8 +84,11 @@ class TorchBackend(Backend):
 class TorchSession(Session):
     """A module in inference mode, with a stream of its own on a GPU.
 
-    PyTorch's settings are those of the process: sessions that are open at the same time share the last ones.
+    PyTorch's settings are those of the process: sessions that are open at the same time must have equal ones.
     """
+
+    _open: ClassVar[list[dict[str, str]]] = []
+    """The settings of open sessions."""
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
         super().__init__(program.inputs, program.outputs)
@@ -92,7 +96,13 @@ class TorchSession(Session):
         self._mode = options.mode or "eager"
         self._on_gpu = options.device == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
-        self._process_settings = set_for_process(torch, options)
+        wanted = process_settings(options)
+        if any(one != wanted for one in self._open):
+            raise BackendError(
+                f"PyTorch is set to {self._open[0]} for another session of this process; close it, or load both alike"
+            )
+        self._process_settings = wanted
+        set_for_process(torch, wanted)
         self._graph: Any = None
         self._pinned: list[Any] = []
         self._at_device: list[Any] = []
@@ -101,6 +111,7 @@ class TorchSession(Session):
         self._stream: Any = torch.cuda.Stream(self._device) if self._on_gpu else None
         self._module = program.module.to(self._device)
         self._call = self._compiled(self._module) if self._mode == "compile" else self._module
+        self._open.append(wanted)
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Allocate buffers; compile for these shapes, or capture the graph."""
@@ -159,6 +170,7 @@ class TorchSession(Session):
         self._pinned, self._at_device = [], []
 
     def _release(self) -> None:
+        self._open.remove(self._process_settings)
         self._module = self._call = None
         self._program.module = None
         if self._stream is not None:
@@ -278,22 +290,28 @@ def many_shapes(torch: Any) -> Any:
     return config.patch({name: COMPILED_SHAPES for name in COMPILE_LIMITS if hasattr(config, name)})
 
 
-def set_for_process(torch: Any, options: BackendOptions) -> dict[str, str]:
-    """Set PyTorch's settings, which are not restored; returns those of a GPU as text."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+def process_settings(options: BackendOptions) -> dict[str, str]:
+    """PyTorch's settings for a session, as text; those of a GPU only for one on it."""
+    threads = {} if options.threads is None else {"num_threads": str(options.threads)}
     if options.device != "cuda":
-        return {}
-    tf32, benchmark = options.precision == "tf32", options.extra.get("cudnn_benchmark") == "on"
-    matmul = "high" if tf32 else "highest"
+        return threads
+    tf32 = options.precision == "tf32"
+    return {
+        **threads,
+        "float32_matmul_precision": "high" if tf32 else "highest",
+        "cudnn.allow_tf32": "on" if tf32 else "off",
+        "cudnn.benchmark": "on" if options.extra.get("cudnn_benchmark") == "on" else "off",
+    }
+
+
+def set_for_process(torch: Any, settings: Mapping[str, str]) -> None:
+    """Set them; they are not restored."""
+    if "num_threads" in settings:
+        torch.set_num_threads(int(settings["num_threads"]))
+    if "cudnn.benchmark" not in settings:
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names of settings may change
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = benchmark
-    texts = {True: "on", False: "off"}
-    return {
-        "float32_matmul_precision": matmul,
-        "cudnn.allow_tf32": texts[tf32],
-        "cudnn.benchmark": texts[benchmark],
-    }
+        torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
+        torch.backends.cudnn.allow_tf32 = settings["cudnn.allow_tf32"] == "on"
+    torch.backends.cudnn.benchmark = settings["cudnn.benchmark"] == "on"

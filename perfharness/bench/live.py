@@ -184,10 +184,13 @@ class LiveSession(Session):
         stream = None if self._cuda is None else self._cuda.current_stream()
         return layer_times(self._torch, self.model, self.execute, stream, rounds)
 
-    def size_bytes(self) -> int | None:
-        """Parameters and buffers x bytes, or the file of the session; None of a function."""
-        if self.kind == "torch":
-            return sum(int(one.numel() * one.element_size()) for one in self._tensors_of_model())
+    def parameter_bytes(self) -> int | None:
+        """Of the parameters and buffers of a module."""
+        found = [int(one.numel() * one.element_size()) for one in self._tensors_of_model()]
+        return sum(found) if self.kind == "torch" else None
+
+    def file_bytes(self) -> int | None:
+        """Of the file of a session of ONNX Runtime."""
         path = Path(str(getattr(self.model, "_model_path", None) or ""))
         return path.stat().st_size if path.is_file() else None
 
@@ -297,11 +300,11 @@ def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, tel
     stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
     assert stats is not None, "at least one round is timed"
     device_ms = measure_device_time(session, latency)
-    peak, size = session.device_memory_bytes(), session.size_bytes()
+    peak = session.device_memory_bytes()
     reasons = {
         "host_peak_bytes": SHARED,
         "device_peak_bytes": SHARED if peak is not None else "the model is on no GPU",
-        "model_file_bytes": "of parameters and buffers" if session.kind == "torch" else "a function has no size",
+        "model_file_bytes": "the model lives in this process",
     }
     if timed.ended is not None:
         reasons["latency"] = timed.ended
@@ -315,7 +318,8 @@ def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, tel
             device_peak_bytes=peak,
             device_allocator_bytes=peak,
             host_peak_bytes=host_peak_bytes(),
-            model_file_bytes=size,
+            model_file_bytes=session.file_bytes(),
+            parameter_bytes=session.parameter_bytes(),
         ),
     )
     if telemetry_seconds:

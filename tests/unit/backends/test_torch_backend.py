@@ -13,7 +13,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source, torch_layers
 from perfharness.backends import torch as ours
-from perfharness.backends.torch import many_shapes, set_for_process
+from perfharness.backends.torch import many_shapes, process_settings, set_for_process
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 
@@ -124,6 +124,10 @@ def test_settings_of_the_process() -> None:
         for threads in (1, 2):
             with loaded(Function(lambda x: x), threads=threads) as session:
                 assert (torch.get_num_threads(), session.settings()["num_threads"]) == (threads, str(threads))
+                with loaded(Function(lambda x: x), threads=threads):
+                    pass
+                with pytest.raises(BackendError):
+                    loaded(Function(lambda x: x), threads=threads + 1)
     finally:
         torch.set_num_threads(before)
 
@@ -254,6 +258,7 @@ def test_settings_of_a_gpu() -> None:
         ({"precision": "tf32"}, ("high", True, False)),
         ({"extra": {"cudnn_benchmark": "on"}}, ("highest", False, True)),
     ):
-        settings = set_for_process(fake, BackendOptions(device="cuda", **options))
+        settings = process_settings(BackendOptions(device="cuda", **options))
+        set_for_process(fake, settings)
         assert (fake.matmul, fake.backends.cudnn.allow_tf32, fake.backends.cudnn.benchmark) == expected
         assert list(settings.values()) == [expected[0], *("on" if value else "off" for value in expected[1:])]

@@ -42,15 +42,15 @@ def test_a_suite_of_two_models(tmp_path: Path) -> None:
     assert [(one.case.mode, one.case.batch_size, one.status) for one in found.cases] == [
         ("fp32", 1, "ok"), ("fp32", 4, "ok"), ("bf16", 1, "ok"), ("bf16", 4, "ok")
     ]  # fmt: skip
-    first, last = found.cases[1], found.cases[3]
-    assert first.memory.model_file_bytes == 4 * (12 * 3 + 3 + 4 * 3) + 8
-    assert last.memory.model_file_bytes is None
-    assert first.latency.iterations >= 20
-    assert first.items_per_second.value == pytest.approx(4e3 / first.latency.mean.value, rel=1e-6)
-    assert (first.accuracy.against, last.accuracy.against) == ("the labels", "fp32")
-    assert (first.accuracy.samples, "cosine" in first.accuracy.metrics) == (8, False)
-    assert 0.99 < last.accuracy.metrics["cosine"] < 1
-    assert {"top1", "f1_macro", "baseline_top1"} <= set(last.accuracy.metrics)
+    first, last = (found.cases[place].model_dump() for place in (1, 3))
+    assert first["memory"]["parameter_bytes"] == 4 * (12 * 3 + 3 + 4 * 3) + 8
+    assert last["memory"]["parameter_bytes"] is None
+    assert first["latency"]["iterations"] >= 20
+    assert first["items_per_second"]["value"] == pytest.approx(4e3 / first["latency"]["mean"]["value"], rel=1e-6)
+    assert (first["accuracy"]["against"], last["accuracy"]["against"]) == ("the labels", "fp32")
+    assert (first["accuracy"]["samples"], "cosine" in first["accuracy"]["metrics"]) == (8, False)
+    assert 0.99 < last["accuracy"]["metrics"]["cosine"] < 1
+    assert {"top1", "f1_macro", "baseline_top1"} <= set(last["accuracy"]["metrics"])
     assert model.training
     assert torch.equal(model[2].running_mean, weight), "measured in evaluation mode"
     assert "bf16" in suite.generate_comparison_report(tmp_path / "r.md").read_text()
