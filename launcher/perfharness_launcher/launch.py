@@ -268,6 +268,7 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManif
         run_id=run_id,
         complete=False,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        container_start_unix_ns=plan.facts.container_start_unix_ns,
         command=list(command),
         **options.model_dump(include=LAUNCHED_WITH),
         num_processes_per_gpu=options.num_processes,

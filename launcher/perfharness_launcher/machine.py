@@ -15,8 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from perfharness.boot import ASK_INTERPRETER
 from perfharness.distribution import VERSION
+from perfharness.errors import UsageError
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, SourceRecord
 from perfharness_launcher.annotations import read_annotations
@@ -26,6 +29,10 @@ from perfharness_launcher.nsys import NsysInstall, dotted, find_nsys, records_nv
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.program import Program, PythonCommand, find_program
 from perfharness_launcher.staging import is_run
+
+STARTED_AT = "PERFHARNESS_STARTED_AT"
+CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
+CONTAINER_VARIABLES = frozenset({"container", "KUBERNETES_SERVICE_HOST"})
 
 ANSWER_S = 60
 GIT_S = 10
@@ -66,6 +73,7 @@ class MachineFacts:
     annotation_problems: tuple[str, ...] = ()
     cpus: CpuFacts = field(default_factory=CpuFacts)
     environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    container_start_unix_ns: int | None = None
     source: SourceRecord = field(default_factory=SourceRecord)
 
 
@@ -89,6 +97,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         annotation_problems=tuple(problems),
         cpus=find_cpus(gpus.gpus),
         environment=_environment(gpus, interpreter),
+        container_start_unix_ns=container_start_unix_ns(),
         source=_source(script if options.source is None else _file_of_target(options.source)),
     )
 
@@ -241,6 +250,21 @@ def _environment(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRe
         packages=dict(interpreter.packages),
         gpus=list(gpus.gpus),
     )
+
+
+def container_start_unix_ns() -> int | None:
+    """When the container of this process was started: as the user says, else when its first process was.
+
+    None where it is in no container. Raises `UsageError` where `PERFHARNESS_STARTED_AT` is no time.
+    """
+    said = os.environ.get(STARTED_AT)
+    if said:
+        try:
+            return round(float(said) * 1e9)
+        except ValueError:
+            raise UsageError(f"{STARTED_AT}={said} must be seconds since 1970, as `date +%s.%N` prints them.") from None
+    is_inside = any(Path(sign).exists() for sign in CONTAINER_FILES) or not CONTAINER_VARIABLES.isdisjoint(os.environ)
+    return round(psutil.Process(1).create_time() * 1e9) if is_inside else None
 
 
 def operating_system() -> str:

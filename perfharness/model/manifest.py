@@ -256,6 +256,7 @@ class RunManifest(_Model):
     run_id: str
     complete: bool = True  # False while the launch is under way, and if the launcher was killed
     created: str  # UTC, ISO 8601
+    container_start_unix_ns: Int64 | None = None  # None: the launch is in no container
     command: MaskedArguments  # of perfharness itself
     script: str
     module: bool = False  # `script` is the name of a module, as after `python -m`

@@ -57,12 +57,16 @@ class Startup:
     first_batch_ms: float | None
     start_barrier_wait_ms: float | None
     other_ms: float | None
+    container_to_first_batch_ms: float | None
     parts: list[StartupPart]
     reasons: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the files."""
-        return asdict(self)
+        """As it stands in the files; what is of the container only where there is one."""
+        found = asdict(self)
+        if self.container_to_first_batch_ms is None:
+            del found["container_to_first_batch_ms"]
+        return found
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
@@ -87,9 +91,14 @@ def startup(
     cuda: FirstCuda | None = None,
     *,
     clock_is_utc: bool = True,
+    container_start_unix_ns: int | None = None,
 ) -> Startup:
-    """The parts of a start-up. `process_start_unix_ns`: just before the launch started the process; `loops` are of no
-    use where `clock_is_utc` is false.
+    """The parts of a start-up.
+
+    Args:
+        process_start_unix_ns: just before the launch started the process.
+        loops: of no use where `clock_is_utc` is false.
+        container_start_unix_ns: of the container that the launch is in; None: it is in none.
     """
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []
@@ -125,6 +134,9 @@ def startup(
         **{name: _ms(value) for name, value in known.items()},
         cuda_context_source=None if context is None else source,
         other_ms=_ms(other),
+        container_to_first_batch_ms=_ms(
+            None if container_start_unix_ns is None or begin_ns is None else begin_ns - container_start_unix_ns
+        ),
         parts=[
             StartupPart(
                 part.name,

@@ -151,7 +151,9 @@ def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
     }
 
 
-def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
+def startup_of(
+    run_dir: Path, process: ProcessRecord, container_start_unix_ns: int | None = None
+) -> dict[str, Any] | None:
     """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
     folder = run_dir / process.folder
     try:
@@ -161,7 +163,9 @@ def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
     if analysed is not None or process.start_unix_ns is None:
         return analysed
     journal = read_journal(folder / JOURNAL_NAME)
-    return startup(process.start_unix_ns, journal).to_json() if isinstance(journal, RecorderJournal) else None
+    if not isinstance(journal, RecorderJournal):
+        return None
+    return startup(process.start_unix_ns, journal, container_start_unix_ns=container_start_unix_ns).to_json()
 
 
 def read_journal(path: Path) -> RecorderJournal | Finding | None:

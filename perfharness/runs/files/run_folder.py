@@ -319,15 +319,23 @@ def _process_files(
         if (result := results.get(process.folder)) is not None:
             body = {**benchmark_tree(result), **machine.processes.get(process.folder, {})}
             if not manifest.capture_batches:  # else its first CUDA call is not known
-                body |= _startup(process, result, analysed[process.folder].journal)
+                body |= _startup(manifest, process, result, analysed[process.folder].journal)
         yield f"{process.folder}/{BENCHMARK_NAME}", body
 
 
-def _startup(process: ProcessRecord, result: ProcessResult, journal: RecorderJournal | None) -> Tree:
+def _startup(
+    manifest: RunManifest, process: ProcessRecord, result: ProcessResult, journal: RecorderJournal | None
+) -> Tree:
     if process.start_unix_ns is None or process.folder != process.launched_folder:
         return {}
-    started, is_utc = process.start_unix_ns, result.clock_is_utc
-    found = startup(started, journal, result.loops, result.first_cuda, clock_is_utc=is_utc)
+    found = startup(
+        process.start_unix_ns,
+        journal,
+        result.loops,
+        result.first_cuda,
+        clock_is_utc=result.clock_is_utc,
+        container_start_unix_ns=manifest.container_start_unix_ns,
+    )
     return {"startup": found.to_json()}
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from perfharness.analysis.stages.startup import first_cuda, startup
+from perfharness.errors import UsageError
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.trace import open_trace
+from perfharness_launcher.machine import container_start_unix_ns
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
 
@@ -52,6 +55,7 @@ def cuda(first: int, work_end: int | None) -> FirstCuda:
     return FirstCuda(START + first * MS, None if work_end is None else START + work_end * MS)
 
 
+CONTAINER = "container_to_first_batch_ms"
 TOTAL, IMPORTS = "process_to_first_batch_ms", "interpreter_and_imports_ms"
 CONTEXT, LOAD, BARRIER = "cuda_context_ms", "model_load_ms", "start_barrier_wait_ms"
 SOURCE, FIRST, OTHER = "cuda_context_source", "first_batch_ms", "other_ms"
@@ -115,6 +119,29 @@ def test_the_parts_by_hand(name: str) -> None:
 
 def test_a_trace_that_is_not_on_utc_has_no_time_to_the_first_batch() -> None:
     assert startup(START, None, loop(600, 610), clock_is_utc=False).process_to_first_batch_ms is None
+
+
+def test_a_container_counts_from_its_own_start() -> None:
+    found = startup(START, journal(850, 1000), container_start_unix_ns=START - 4000 * MS).to_json()
+    assert (found[CONTAINER], found[TOTAL]) == (5000, 1000)
+    assert CONTAINER not in startup(START, None, container_start_unix_ns=START).to_json()
+
+
+@pytest.mark.parametrize(("sign", "is_inside"), [({}, False), ({"container": "podman"}, True)])
+def test_where_a_container_is_seen(sign: dict[str, str], is_inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfharness_launcher.machine.CONTAINER_FILES", ())
+    for name in ("container", "KUBERNETES_SERVICE_HOST", "PERFHARNESS_STARTED_AT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in sign.items():
+        monkeypatch.setenv(name, value)
+    found = container_start_unix_ns()
+    assert (found is not None) == is_inside
+    assert found is None or abs(found / 1e9 - psutil.Process(1).create_time()) < 1
+    monkeypatch.setenv("PERFHARNESS_STARTED_AT", "1700000000.5")
+    assert container_start_unix_ns() == 1_700_000_000_500_000_000
+    monkeypatch.setenv("PERFHARNESS_STARTED_AT", "yesterday")
+    with pytest.raises(UsageError):
+        container_start_unix_ns()
 
 
 def test_the_first_calls_of_a_real_trace() -> None:
