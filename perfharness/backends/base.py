@@ -32,7 +32,8 @@ class BackendOptions:
         mode: one of the backend's `modes`, e.g. `eager`, `compile`, `cudagraph`; `xla`; a provider's name.
         threads: of the host, for backends that compute there; None: the backend's own choice.
         extra: options of this backend only, by name; unknown names are an error.
-        cache_dir: for engines and timing caches; None: no cache.
+        cache_dir: for engines; None: no cache.
+        calibration: samples on which an ONNX model in fp32 is quantised, where the precision is int8.
     """
 
     device: Device = "cpu"
@@ -41,6 +42,7 @@ class BackendOptions:
     threads: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
+    calibration: Path | None = None
 
 
 class Backend:

@@ -234,4 +234,5 @@ def check_own_precision(
         raise BackendError(
             f"{name} is a model in {own}, and {framework} computes in a model's own precision; ask for "
             f"{' or '.join(sorted(map(str, possible)))}, or give a model in {wanted}"
+            + (", or samples to quantise it with (--calibration)" if (own, wanted) == ("fp32", "int8") else "")
         )

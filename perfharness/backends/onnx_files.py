@@ -7,6 +7,7 @@ from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from perfharness.backends.base import BackendOptions
 from perfharness.backends.models import ModelSource, call_factory
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
@@ -15,16 +16,27 @@ QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLi
 """Operators of quantised models have one of these in their names."""
 
 
-def onnx_source(model: ModelSource, backend: str, precision: Precision, takes: str, asked: str = "") -> Path | bytes:
-    """The path of a model, or its bytes, as file or function give it.
+def onnx_source(model: ModelSource, backend: str, options: BackendOptions, takes: str) -> Path | bytes:
+    """The path of a model, or its bytes, as file or function give it; quantised where calibration samples are given.
 
     Args:
+        backend: for which a function is called.
         takes: what the function may return, for the message.
-        asked: backend for which the function is called, where it is another.
     """
+    if options.precision != "int8" or options.calibration is None:
+        return _given(model, backend, options.precision, takes)
+    found = _given(model, backend, "fp32", takes)
+    if (isinstance(found, Path) and found.suffix != ".onnx") or model_precision(found) != "fp32":
+        return found
+    from perfharness.backends.quantise import quantised
+
+    return quantised(found, options.calibration)
+
+
+def _given(model: ModelSource, backend: str, precision: Precision, takes: str) -> Path | bytes:
     if model.path is not None:
         return model.path
-    made = call_factory(model, asked or backend, precision)
+    made = call_factory(model, backend, precision)
     if isinstance(made, str):
         return Path(made)
     if hasattr(made, "SerializeToString"):

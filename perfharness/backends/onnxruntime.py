@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
@@ -77,10 +78,14 @@ class OnnxRuntimeBackend(Backend):
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """A session on the requested provider."""
         takes = "the path of an .onnx file, its bytes, or an onnx.ModelProto"
-        source = onnx_source(model, self.name, options.precision, takes)
+        begin_ns = time.perf_counter_ns()
+        source = onnx_source(model, self.name, options, takes)
+        quantised_ms = (time.perf_counter_ns() - begin_ns) / 1e6 if isinstance(source, bytes) else None
         others = OTHER_PRECISIONS[self.mode_of(options)]
         check_own_precision(model.name, "ONNX Runtime", model_precision(source), options.precision, others)
-        return OnnxRuntimeSession(self._library(), source, options)
+        session = OnnxRuntimeSession(self._library(), source, options)
+        session.build_ms = quantised_ms if options.calibration is not None and options.precision == "int8" else None
+        return session
 
     def mode_of(self, options: BackendOptions) -> str:
         """The mode, or the device's default."""

@@ -171,7 +171,7 @@ def _planned(
     one: SuiteBackend,
     case: BenchCase,
     gpu: GpuRecord | None,
-    digest: Callable[[ModelSource, Path | None], str],
+    digest: Callable[[ModelSource, tuple[Path | None, ...]], str],
 ) -> PlannedCase:
     measure, source, known = suite.measure, suite.source_of(model, one.name), backend(one.name)
     refusal = None
@@ -196,13 +196,14 @@ def _planned(
         extra=one.extra,
         cache_dir=_in_folder(suite, measure.cache_dir),
         input_file=_in_folder(suite, model.input_file),
+        calibration=_in_folder(suite, model.calibration) if case.precision == "int8" else None,
         memory_limit_bytes=measure.memory_limit,
         latency=suite.latency,
         telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
         **model.model_dump(include={"inputs", "dimensions", "tokens_per_item", "tokens_dimension"}),
         **measure.model_dump(include={"seed", "layer_rounds"}),
     )
-    return PlannedCase(spec, digest(source, spec.input_file), refusal)
+    return PlannedCase(spec, digest(source, (spec.input_file, spec.calibration)), refusal)
 
 
 def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
@@ -236,8 +237,8 @@ def _in_folder(suite: Suite, path: Path | None) -> Path | None:
     return None if path is None else (suite.folder / path).absolute()
 
 
-def _files_digest(source: ModelSource, inputs: Path | None) -> str:
-    given = [inputs] if inputs is not None and inputs.is_file() else []
+def _files_digest(source: ModelSource, files: tuple[Path | None, ...]) -> str:
+    given = [path for path in files if path is not None and path.is_file()]
     return "".join(sha256_of(path) for path in (*model_files(source), *given))
 
 

@@ -85,6 +85,7 @@ class CaseSpec(Settings):
             `dimensions`); inputs that are left out have what the model says, its first open dimension being the batch.
         input_file: `.npz` with arrays by input name, of one item (no batch dimension) or of the batch; others are
             seeded random values.
+        calibration: `.npz` with samples by input name, on which an ONNX model is quantised for int8.
         tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
         memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
         file_cache: its state as known to the parent.
@@ -99,6 +100,7 @@ class CaseSpec(Settings):
     inputs: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
     dimensions: dict[str, int] = Field(default_factory=dict)
     input_file: Path | None = None
+    calibration: Path | None = None
     seed: int = 0
     tokens_per_item: float | None = None
     tokens_dimension: str | None = None
@@ -120,6 +122,7 @@ class CaseSpec(Settings):
             threads=self.threads,
             extra=self.extra,
             cache_dir=self.cache_dir,
+            calibration=self.calibration,
         )
 
     @property

@@ -97,7 +97,7 @@ class SuiteModel(Settings):
     Args:
         source: a file, a SavedModel folder, or `module:function`; paths are relative to the suite file's folder.
         sources: instead of `source` for some backends, by name: they take different kinds of files.
-        inputs, dimensions, input_file, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
+        inputs, dimensions, input_file, calibration, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
         batch_sizes: instead of the suite's.
     """
 
@@ -107,6 +107,7 @@ class SuiteModel(Settings):
     inputs: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
     dimensions: dict[str, int] = Field(default_factory=dict)
     input_file: Path | None = None
+    calibration: Path | None = None
     tokens_per_item: float | None = Field(default=None, gt=0)
     tokens_dimension: str | None = None
     batch_sizes: BatchSizes = ()
@@ -293,8 +294,9 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
 
     Args:
         path: a TOML file; None: the options name models and backends.
-        options: `models` and `backends` (lists of names), `shapes` of inputs by name, `equality` (whether outputs are
-            compared), any other key of a suite, those of a table as `table.key`; None: not given.
+        options: `models` and `backends` (lists of names), `shapes` of inputs by name, `calibration` samples,
+            `equality` (whether outputs are compared), any other key of a suite, those of a table as `table.key`; None:
+            not given.
 
     Raises `UsageError` with one line for each thing that is wrong.
     """
@@ -302,7 +304,7 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     if path is None and not (given.get("models") or given.get("backends")):
         raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
     content: dict[str, Any] = {"folder": Path.cwd()} if path is None else _read(path)
-    shapes, equality = given.pop("shapes", None), given.pop("equality", None)
+    shapes, calibration, equality = (given.pop(name, None) for name in ("shapes", "calibration", "equality"))
     for key, value in given.items():
         table, dot, name = key.rpartition(".")
         if key in ("models", "backends"):
@@ -312,6 +314,8 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
         else:
             content[key] = value
     content = _with_tables(content)
+    if calibration:
+        content["model"] = [{**one, "calibration": Path(calibration).absolute()} for one in content["model"]]
     if shapes:
         content["model"] = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]
     if equality is not None:
@@ -438,8 +442,9 @@ def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[s
         ):
             taken = "; ".join(f"{name}: {', '.join(one.suffixes)}" for name, one in backends.items())
             yield f"no backend of the suite takes {model.title}; {taken}; each takes module:function"
-        if model.input_file is not None and not (suite.folder / model.input_file).is_file():
-            yield f"there is no input file {suite.folder / model.input_file}"
+        for what, given in (("input file", model.input_file), ("calibration file", model.calibration)):
+            if given is not None and not (suite.folder / given).is_file():
+                yield f"there is no {what} {suite.folder / given}"
     yield from (f"two models are called {name}; give each a `name` of its own" for name in names if names[name] > 1)
 
 

@@ -51,7 +51,7 @@ class TensorRTBackend(Backend):
         library = self._library()
         cache = EngineCache(options.cache_dir, library, _gpu_name())
         takes = "the path of an .onnx or .engine file, an ONNX file's bytes, or an onnx.ModelProto"
-        given = onnx_source(model, self.name, options.precision, takes, asked=TensorRTBackend.name)
+        given = onnx_source(model, TensorRTBackend.name, options, takes)
         if not self.builds and not is_engine_file(given):
             raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
         return TensorRTSession(library, EngineSource(library, given, model.name, options, cache), options)

@@ -64,6 +64,15 @@ class SuiteOptions(BaseModel):
             metavar="NAME=DIMxDIM…",
         ),
     ] = Field(default=None, serialization_alias="shapes")
+    calibration: Annotated[
+        Path | None,
+        Option(
+            ("--calibration",),
+            CASES,
+            "Samples by input name, to quantise ONNX models for int8.",
+            metavar="FILE.npz",
+        ),
+    ] = None
     device: Annotated[str | None, Option(("--device",), CASES, "[default: auto]", metavar="auto|cpu|cuda")] = None
     gpu: Annotated[str | None, Option(("--gpu",), CASES, "UUID or index. [default: the first]", metavar="GPU")] = Field(
         default=None, serialization_alias="run.gpu"

@@ -53,6 +53,9 @@ from perfharness.runs.report.model import MergedReport, SuiteReport
 
 GB = 1e9
 Entry = Line | list[Line]
+ACCURACY = ("top1", "f1_macro", "mae", "r2", "cosine")
+"""Metrics in the table of cases, where no other one is chosen."""
+
 SUBJECTS = {
     "speedup": "Speed-up",
     "throughput": "Throughput",
@@ -137,6 +140,9 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         "J/item": lambda one: one.energy_per_item_j,
     }
 
+    def metric_of(name: str) -> Callable[[CaseResult], Cell]:
+        return lambda one: _six_digits(accuracy_of(one, None if name == "cosine" else name))
+
     def value(name: str) -> Callable[[CaseResult], Cell]:
         return lambda one: _value(estimates[name](one))
 
@@ -158,7 +164,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         (Column("memory GB", "number", drop=3), lambda one: _gigabytes(memory_of(one))),
         (Column("W", "number", "mean power", drop=7), lambda one: one.power_mean_w),
         (Column("J/item", "number", drop=5), value("J/item")),
-        (Column(metric or "cosine", "number", drop=6), lambda one: _six_digits(accuracy_of(one, metric))),
+        *((Column(name, "number", drop=6), metric_of(name)) for name in ([metric] if metric else ACCURACY)),
         *((Column(f"95 % of {name}", drop=8 + place), ends(name)) for place, name in enumerate(estimates)),
     ]
     models = "" if names.with_model or not suite.cases else f"{suite.cases[0].case.model}. "

@@ -251,7 +251,11 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
     assert "`" not in str(caught.value).replace("`input_file`", "")
     for name in ("net.onnx", "models.py", "net.plan"):
         (folder / name).write_text("")
-    text = text.replace('input_file = "inputs.npz"', "").replace('sources = { tensorrt = "net.plan" }', "")
+    text = (
+        text.replace('input_file = "inputs.npz"', "")
+        .replace('calibration = "samples.npz"', "")
+        .replace('sources = { tensorrt = "net.plan" }', "")
+    )
     assert len(plan_cases(suite_of(folder, text), None)) > 1
 
 

@@ -1,0 +1,75 @@
+"""int8 of ONNX models: QuantizeLinear and DequantizeLinear around their operators, calibrated on samples."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfharness.backends.base import imported
+from perfharness.backends.session import translated
+from perfharness.distribution import install_command
+from perfharness.errors import BackendError
+
+
+def read_calibration(path: Path) -> dict[str, Any]:
+    """Arrays of samples by input name, one sample a row. Raises `BackendError`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise BackendError(f"{path} is no .npz file of calibration samples: {error}") from error
+    counts = {len(array) if array.ndim else 0 for array in found.values()}
+    if len(counts) != 1 or not counts - {0}:
+        raise BackendError(f"{path} must hold an array for each input, all with the same number of samples")
+    return found
+
+
+def quantised(source: Path | bytes, calibration: Path) -> bytes:
+    """The model in int8: activations and weights (per channel), by the smallest and largest values of the samples.
+
+    Args:
+        calibration: `.npz` with an array for each input, whose first dimension counts samples.
+
+    Raises `BackendError` where samples or model do not fit.
+    """
+    quantization = imported("onnxruntime.quantization", install_command("onnxruntime"))
+    onnx = imported("onnx", install_command("onnxruntime"))
+    with translated("the model could not be quantised"), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
+        model = onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(source)
+        weights = {tensor.name for tensor in model.graph.initializer}
+        inputs = [one for one in model.graph.input if one.name not in weights]
+        samples = read_calibration(calibration)
+        if missing := sorted({one.name for one in inputs} ^ set(samples)):
+            raise BackendError(f"{calibration} and the model differ in the input {missing[0]!r}")
+        sizes = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
+        size = max([1, *sizes])
+        reader = _Reader(_batches(samples, size))
+        result = Path(folder) / "int8.onnx"
+        logging.getLogger().setLevel(max(logging.getLogger().level, logging.ERROR))  # it advises on shape inference
+        quantization.quantize_static(model, result, reader, per_channel=True)
+        return result.read_bytes()
+
+
+def _batches(samples: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
+    """Of the model's own batch size; what is left at the end is not a batch. Raises `BackendError` where none is."""
+    count = len(next(iter(samples.values())))
+    if count < size:
+        raise BackendError(f"the model takes a batch of {size}, and there are {count} calibration samples")
+    for begin in range(0, count - size + 1, size):
+        yield {name: array[begin : begin + size] for name, array in samples.items()}
+
+
+class _Reader:
+    """What `onnxruntime.quantization.CalibrationDataReader` asks for."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
+        self._batches = batches
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next batch; None after the last one."""
+        return next(self._batches, None)
