@@ -11,6 +11,7 @@ USE_CASES = {
     "BenchmarkSuite": "perfharness.render.report.live",
     "GPUProfiler": "perfharness.bench.live",
     "LatencyBenchmark": "perfharness.bench.live",
+    "StressTest": "perfharness.load.live",
     "ThroughputBenchmark": "perfharness.bench.live",
     "analyze": "perfharness.runs.analyze",
     "compare": "perfharness.runs.comparison.compare:compare_runs",

@@ -11,6 +11,7 @@ from perfharness.bench.live import LatencyBenchmark as LatencyBenchmark
 from perfharness.bench.live import ThroughputBenchmark as ThroughputBenchmark
 from perfharness.bench.run import run_suite as run_suite
 from perfharness.bench.suite import load_suite as load_suite
+from perfharness.load.live import StressTest as StressTest
 from perfharness.load.mlperf import MlperfRun
 from perfharness.load.stress import StressResult
 from perfharness.recorder import PerfRecorder as PerfRecorder
@@ -36,6 +37,7 @@ __all__ = [
     "GPUProfiler",
     "LatencyBenchmark",
     "PerfRecorder",
+    "StressTest",
     "ThroughputBenchmark",
     "analyze",
     "compare",

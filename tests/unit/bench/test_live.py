@@ -125,3 +125,16 @@ def test_a_failure_is_a_status_in_a_suite() -> None:
     found = perfharness.BenchmarkSuite({"it": refuses}).run_all_benchmarks([np.ones((2, 2))], **QUICK)
     assert [one.status for one in found.cases] == ["failed", "out-of-memory"]
     assert found.recommendations[0].best is None
+
+
+def test_a_load_test_of_a_module() -> None:
+    model = network().train()
+    stress = perfharness.StressTest(torch.rand(2, 3, 4))
+    found = stress.sustained_load_test(model, duration_minutes=0.01, concurrency=2)
+    (phase,) = found.phases
+    assert (found.status, phase.loop, model.training) == ("ok", "closed", True)
+    assert phase.completed > 10
+    assert phase.latency.p50.value is not None
+    found = stress.variable_load_test(model, (50.0, 100.0), phase_sec=0.5, max_latency_ms=1000)
+    assert [one.loop for one in found.phases] == ["open", "open"]
+    assert (found.objective is not None, found.errors) == (True, [])

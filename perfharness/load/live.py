@@ -1,0 +1,106 @@
+"""Load tests of models that live in this process, by the loops of `stress`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from perfharness.bench.live import Inputs as Batch
+from perfharness.bench.live import LatencyBenchmark, LiveSession, Model, batch_size_of
+from perfharness.load.callables import CallableTarget, Inputs
+from perfharness.load.generator import LoadRun
+from perfharness.load.profile import Phase, Profile, parse_objective
+from perfharness.load.record import LoadLog
+from perfharness.load.stress import read_load
+from perfharness.load.worker import WorkerSpec
+from perfharness.load.workers import workers_for
+from perfharness.model.load import LoadResult
+from perfharness.recorder import PerfRecorder
+
+SHARES = (0.25, 0.5, 0.9, 0.5, 0.25)
+"""Rates of the variable load, as shares of what one user after the other gets."""
+
+PROCESS = "live"
+
+
+class _LiveTarget(CallableTarget):
+    """A model of this process; `open` makes its session in the thread that calls it."""
+
+    def __init__(self, make_session: Callable[[], LiveSession], recorder: PerfRecorder) -> None:
+        super().__init__(self._round, recorder, Inputs(()))
+        self._make_session = make_session
+
+    def open(self) -> None:
+        """Make the session, and run it once."""
+        super().open()
+        self._session = self._make_session()
+        self._session.run_round()
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+    def _round(self) -> None:
+        self._session.run_round()
+
+
+class StressTest:
+    """A model under load: latency from the intended moment, drift, leaks, errors.
+
+    Args:
+        inputs: of each request: a batch, as the model takes it.
+        device: as of `LatencyBenchmark`.
+    """
+
+    def __init__(self, inputs: Batch, device: str | None = None) -> None:
+        self.inputs, self.device = inputs, device
+
+    def sustained_load_test(self, model: Model, duration_minutes: float = 5.0, *, concurrency: int = 1) -> LoadResult:
+        """Requests one after the other, from so many threads: drift and growing memory are findings."""
+        phase = Phase(name="sustained", duration_s=60 * duration_minutes)
+        return self._run(model, Profile(phases=(phase,), concurrency=concurrency))
+
+    def variable_load_test(
+        self,
+        model: Model,
+        rates: Sequence[float] = (),
+        *,
+        phase_sec: float = 10.0,
+        concurrency: int = 1,
+        max_latency_ms: float | None = None,
+    ) -> LoadResult:
+        """Poisson arrivals at one rate after the other.
+
+        Args:
+            rates: requests per second; empty: 25, 50, 90, 50 and 25 % of what one thread answers at most.
+            max_latency_ms: objective of the 95th percentile.
+        """
+        if not rates:
+            mean_ms = LatencyBenchmark(model, self.device).benchmark(self.inputs, 100, 10).mean.value
+            rates = [share * 1000 / mean_ms for share in SHARES]
+        phases = tuple(
+            Phase(name=f"{place}: {rate:.4g}/s", duration_s=phase_sec, rate=rate, arrivals="poisson")
+            for place, rate in enumerate(rates, 1)
+        )
+        objective = parse_objective(None if max_latency_ms is None else f"p95={max_latency_ms:g}ms")
+        return self._run(model, Profile(phases=phases, concurrency=concurrency, objective=objective))
+
+    def _run(self, model: Model, profile: Profile) -> LoadResult:
+        recorder = PerfRecorder("load")
+        session = partial(LiveSession, model, self.inputs, self.device)
+        workers = workers_for(lambda: _LiveTarget(session, recorder), profile.concurrency)
+        name = getattr(model, "__name__", type(model).__name__)
+        spec = WorkerSpec(kind="callable", target=f"{name}, batch {batch_size_of(self.inputs)}", profile=profile)
+        # the outermost session puts a module's mode back
+        with session(), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
+            (Path(folder) / PROCESS).mkdir()
+            workers.open()
+            log = LoadLog(Path(folder) / PROCESS)
+            run = LoadRun(profile, workers, log)
+            run.run()
+            log.close(run.status, run.reason)
+            workers.close()
+            recorder.finalize()
+            return read_load(Path(folder), spec, [PROCESS])
