@@ -17,16 +17,12 @@ from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError
 from perfharness.files import read_model
 from perfharness.model.load import REQUESTS_NAME, LoadResult
-from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import EXPLAIN_NAME, LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
 from perfharness.runs.telemetry import RunTelemetry
 
 NEEDED = ("id", "intended_ns", "done_ns")
 
-NOT_EXPLAINED = (
-    "Locks and waits by kind were not recorded. `perfharness launch --explain` records them in a second pass; "
-    "see `perfharness analyze RUN/explain --slowest N`"
-)
 NO_CALLS = "CUDA calls that only wait were not recorded: such a wait is unknown time in which its GPU work runs"
 NO_GPU = "GPU work was not traced: {}"
 
@@ -48,9 +44,15 @@ class SlowestOfRun:
         """See one process, whose trace is on UTC where the run's clock is known."""
         self.has_seen = True
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
-        self._notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
+        self._notes.update(dict.fromkeys([*_notes(analysis, self._how_explained()), *unknown]))
         throttled = _throttled(self._telemetry, record, analysis)
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
+
+    def _how_explained(self) -> str:
+        explained = self._run_dir / EXPLAIN_NAME
+        if explained.is_dir():
+            return f"see the profiling pass: perfharness analyze {explained} --slowest {self._most}"
+        return "launch with --explain (runs the script twice)"
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
         """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
@@ -69,11 +71,11 @@ def _throttled(
     return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
 
 
-def _notes(analysis: Analysis) -> list[str]:
+def _notes(analysis: Analysis, how_explained: str) -> list[str]:
     meta, notes = analysis.trace.meta, []
     probe = analysis.host_probe
     if (probe is None or probe.samples.is_coarse) and analysis.trace.os_calls is None:
-        notes.append(NOT_EXPLAINED)
+        notes.append(f"Waits by kind were not recorded; {how_explained}")
     if meta.gpu_coverage == "untraced":
         notes.append(NO_GPU.format(meta.gpu_coverage_reason))
     if meta.gpu_coverage == "traced" and not meta.has_all_calls:

@@ -116,7 +116,7 @@ def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys:
     for options in ([], ["-o", str(tmp_path / "out")], ["-v"]):
         assert run(["analyze", path, *options]) == 0
         first, *others = (line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
-        assert "CPU" in first.split()
+        assert "wall" in first.split()
         assert not any("GPU" in head for head in [first, *others])
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
     assert "GPU" in capsys.readouterr().out
