@@ -60,7 +60,10 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
     if found is None:
         counts = f"{len(matched.base.used)} and {len(matched.new.used)}"
         return f"Cannot tell: too few launches ({counts}). {measure_again(matched)}"
-    next_step = _more_launches(lead) if matched.order == "in-turns" else measure_again(matched)
+    needed = lead.launches_needed or MANY_LAUNCHES
+    number = f"with {needed} launches" if needed < MANY_LAUNCHES else "with more launches"
+    more = f"Measure each side {number}, on a quiet machine."
+    next_step = more if matched.order == "in-turns" else measure_again(matched)
     if found.high > WIDE * found.low:
         return f"Cannot tell: the launches of each side differ too much in {lead_name}. {next_step}"
     ends = " and ".join(_change(end, "higher", "lower") for end in (found.low, found.high))
@@ -119,12 +122,6 @@ def _interval(row: ComparedRow) -> str:
     if found.high > WIDE * found.low:
         return f" (at least {_size(near)})"
     return f" ({_size(near)} to {_size(far)})"
-
-
-def _more_launches(row: ComparedRow) -> str:
-    needed = row.launches_needed
-    number = f"with {needed} launches" if needed and needed <= MANY_LAUNCHES else "with more launches"
-    return f"Measure each side {number}, on a quiet machine."
 
 
 def measure_again(matched: MatchedSides) -> str:
