@@ -16,9 +16,9 @@ from perfharness.cli.support.reading import MEANING, SOURCE, SOURCE_HELP, Readin
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.settings import Option
-from perfharness.render.blocks import Section
+from perfharness.render.blocks import Block, Paragraph, Section
 from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view, matching_stages, stage_view
 from perfharness.render.views.result import result_view
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
@@ -95,20 +95,22 @@ def analyze(
     if len(traces) < len(located) and asked.output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     documents: dict[str, Tree] = {}
+    shown: list[Block] = []
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []
     for one in located:
         if one.trace is None:
             found = analyze_runs(one, read_as)
-            show_runs(found, output, documents)
+            shown += show_runs(found, output, documents)
             analyzed.append(found)
             not_written += found.not_written
     if traces:
         read = analyze_traces(
             traces, read_as, asked.output_dir, with_data=output.is_json, with_diagnosis=output.verbose
         )
-        show_traces(traces, read, output, documents)
+        shown += show_traces(traces, read, output, documents)
         analyzed.append(read)
+    output.show(shown)
     if output.is_json:
         output.json_documents(documents)
     findings = [finding for one in analyzed for finding in one.findings]
@@ -118,16 +120,17 @@ def analyze(
     raise typer.Exit(exit_code(findings) if all(one.has_numbers for one in analyzed) else EXIT_CHECK_FAILED)
 
 
-def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]) -> None:
-    """Print each run, then the table of a series; as JSON, add them to the documents."""
+def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]) -> list[Block]:
+    """Each run, then the table of a series; as JSON, add them to the documents."""
     process = analyzed.located.process
+    shown: list[Block] = []
+    if not analyzed.not_written:
+        output.message(f"Results rewritten in {analyzed.located.path}")
     for summary in analyzed.summaries:
         results = analyzed.results_of(summary)
         if not output.is_json:
-            written = summary.folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
-            output.line(str(written))
             tree = summary.mean if process is None else summary.mean_of(process)
-            _show(tree, results, output)
+            shown.append(Section(str(summary.folder / (process or "")), _blocks(tree, results, output)))
         elif process is None:
             documents[str(summary.folder)] = summary.mean
         else:
@@ -136,26 +139,28 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
     if analyzed.series is not None and not output.is_json:
         from perfharness.render.views.series import series_view  # few runs are a series
 
-        output.show(series_view(analyzed.series))
+        shown.append(Section(str(analyzed.located.path), series_view(analyzed.series)))
+    return shown
 
 
 def show_traces(
     traces: Sequence[Located], analyzed: AnalyzedTraces, output: Output, documents: dict[str, Tree]
-) -> None:
-    """Print what bare traces have in common; as JSON, add it to the documents."""
+) -> list[Block]:
+    """What bare traces have in common; as JSON, add it to the documents."""
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
-        return
-    _show(analyzed.mean, analyzed.results, output, has_gpu=analyzed.has_gpu)
+        return []
+    shown = _blocks(analyzed.mean, analyzed.results, output, has_gpu=analyzed.has_gpu)
     if not (output.verbose or diagnoses_of(analyzed.results)):
-        output.line("What limits each stage: perfharness analyze -v TRACE")
+        shown.append(Paragraph("What limits each stage: perfharness analyze -v TRACE"))
+    return shown
 
 
-def _show(tree: Tree, results: Mapping[str, ProcessResult], output: Output, *, has_gpu: bool | None = None) -> None:
-    if tree:
-        output.show(result_view(tree, results, has_gpu=has_gpu, whole=output.verbose))
-    if output.verbose:
-        output.show(diagnosis_view(diagnoses_of(results)))
+def _blocks(
+    tree: Tree, results: Mapping[str, ProcessResult], output: Output, *, has_gpu: bool | None = None
+) -> list[Block]:
+    shown = result_view(tree, results, has_gpu=has_gpu, whole=output.verbose) if tree else []
+    return [*shown, *diagnosis_view(diagnoses_of(results))] if output.verbose else shown
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:

@@ -306,9 +306,7 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
     for one in withheld:
         output.message(f"--fail-on: {one.withheld} cannot be told: the machine changed with {one.side.name}; repeat")
     if comparison.has_nothing:
-        names = sorted({one.name for version in comparison.versions for one in version.deciding})
-        hint = f"{', '.join(names)} differ (--allow NAME where that is what is compared)" if names else "see the notes"
-        output.message(f"nothing could be compared: {hint}")
+        output.message("nothing could be compared")
     return EXIT_CHECK_FAILED if met or failed or withheld or comparison.has_nothing else EXIT_OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor, log10
 from typing import Literal
 
 NOT_MEASURED = "-"
@@ -27,6 +28,12 @@ def ms(value: float) -> str:
     """Milliseconds in a table: three decimals; a small time has three significant digits."""
     size = abs(value)
     return f"{value:,.3f}" if size >= 0.1 or not size else f"{value:.5f}" if size >= 1e-3 else f"{value:.3g}"
+
+
+def with_half(value: float, half: float) -> str:
+    """A mean and half of its interval, in two significant digits of that half."""
+    digits = max(1 - floor(log10(half)), 0) if half > 0 else 3
+    return f"{value:,.{digits}f} ±{half:,.{digits}f}"
 
 
 def milliseconds(value: float) -> str:

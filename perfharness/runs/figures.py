@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from perfharness.analysis.statistics import PERCENTILES, min_count
 from perfharness.errors import UsageError
 from perfharness.model.result import PER_ITEM, RESERVED_KEYS, TIMES, Path, Tree, path_text
 
@@ -31,10 +32,10 @@ class Metric:
 
 
 METRICS = {
-    "cpu_time_per_item": Metric("CPU/item", at=("cpu_time_per_item", "mean")),
+    "cpu_time_per_item": Metric("wall/item", at=("cpu_time_per_item", "mean")),
     "gpu_time_per_item": Metric("GPU/item", at=("gpu_time_per_item", "mean")),
     "gpu_busy_time_per_item": Metric("busy/item", at=("gpu_busy_time_per_item", "mean")),
-    "cpu_time": Metric("CPU/batch", at=("cpu_time", "mean")),
+    "cpu_time": Metric("wall/batch", at=("cpu_time", "mean")),
     "gpu_time": Metric("GPU/batch", at=("gpu_time", "mean")),
     "gpu_busy_time": Metric("busy/batch", at=("gpu_busy_time", "mean")),
     "mean": Metric("mean latency"),
@@ -164,8 +165,12 @@ def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, Value]]
         for name, metric in METRICS.items():
             if metric.scope == "stage" and metric.at:
                 value = value_at(entry, metric)
-                if value is not None or not name.endswith(PER_ITEM):
-                    yield Figure(path, name), Value(value, count=(entry.get("cpu_time") or {}).get("count"))
+                count = (entry.get("cpu_time") or {}).get("count")
+                if value is None and count and name in QUANTILES:
+                    needed = min_count(PERCENTILES[name])
+                    yield Figure(path, name), Value(None, f"{needed} batches are needed, {count} were measured")
+                elif value is not None or not name.endswith(PER_ITEM):
+                    yield Figure(path, name), Value(value, count=count)
 
 
 def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 VERSION = 1
 PATIENCE_S = 10
 """How long another writer is waited for."""
+
+LISTED = 5
+"""Names in a message."""
 
 ADVISORY_LOCK = 7_236_511_902_448_016
 """Our own number: who holds it creates the tables in PostgreSQL."""
@@ -242,7 +245,7 @@ class History:
             if not found:
                 stages = set(connection.execute(sa.select(figure.c.stage).where(figure.c.metric == metric)).scalars())
                 metrics = set(connection.execute(sa.select(figure.c.metric)).scalars())
-                there = f"stages with it: {sorted(stages)}" if stages else f"metrics: {sorted(metrics)}"
+                there = f"stages with it: {_few(stages)}" if stages else f"metrics: {_few(metrics)}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
         if stage not in paths and len(paths) > 1:
@@ -256,8 +259,10 @@ class History:
         of_part = sa.select(run).where(run.c.id.contains(name, autoescape=True))
         rows = [dict(row) for row in connection.execute(of_part).mappings()]
         rows = [row for row in rows if row["id"] == name] or rows
-        if len(rows) != 1:
-            raise HistoryError(f"the history {self.place} has {len(rows)} runs like {name}; give the id of one")
+        if not rows:
+            raise HistoryError(f"the history {self.place} has no run {name}; perfharness history lists them")
+        if len(rows) > 1:
+            raise HistoryError(f"{name} may be one of {len(rows)} runs: {_few(row['id'] for row in rows)}")
         return rows[0]
 
     def _open(self, place: sa.URL) -> sa.Engine:
@@ -301,6 +306,13 @@ class History:
             raise HistoryError(f"the history {self.place} cannot be used: {why}") from error
 
 
+def _few(names: Iterable[str]) -> str:
+    """The first few, and how many more."""
+    known = sorted(names)
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return ", ".join(known[:LISTED]) + more
+
+
 def _forget(connection: sa.Connection, run_id: str) -> None:
     for column in (promise.c.run, figure.c.run, run.c.id):
         connection.execute(sa.delete(column.table).where(column == run_id))
@@ -316,8 +328,8 @@ WINDOW = 5
 LEAST_CHANGE = 0.05
 LEAST_DEVIATIONS = 3
 RULE = (
-    f"median of the last {WINDOW} runs against the {WINDOW} before; a change is more than {LEAST_CHANGE:.0%} and more"
-    f" than {LEAST_DEVIATIONS} times the larger median absolute deviation"
+    f"median of the last {WINDOW} runs against the {WINDOW} before; a change is more than {100 * LEAST_CHANGE:.0f} %"
+    f" and more than {LEAST_DEVIATIONS} times the larger median absolute deviation"
 )
 """Launches that scatter by up to 10 % without a change: at most 5 % of series are marked."""
 

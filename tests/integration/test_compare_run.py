@@ -122,7 +122,7 @@ def test_an_interrupt_removes_the_worktree(tmp_path: Path, repository: Path) -> 
         (["--run", "toy.py", "--run", "--explain toy.py"], "--explain"),
         (["--run", "toy.py", "--run", ""], "--run ''"),
         (["--run", "none.py", "--run", "toy.py"], "none.py"),
-        (["--rev", "main", "toy.py"], "no git repository"),
+        (["--rev", "main", "toy.py"], "not in a git repository"),
         (["--rev", "main"], "SCRIPT"),
         (["--rev"], "--rev"),
     ],

@@ -62,16 +62,16 @@ LEAST_CHANGE, MOST_TIMES = 10.0, 3.0
 
 
 def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], *, has_gpu: bool) -> Picture | None:
-    """Mean CPU time, GPU time and GPU busy time per batch of each stage; None where nothing is known."""
+    """Mean wall, GPU time and GPU busy time per batch of each stage; None where nothing is known."""
     import altair as alt
 
     sheet = Sheet(name)
-    kinds = {"CPU": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
+    kinds = {"wall": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
     texts = _distinct([short_label(label, 40) for label in labels[:MAX_STAGES]])
     rows: list[Row] = [
         {"stage": text, "time": kind, "ms": found.mean}
         for line, text in zip(lines, texts, strict=False)
-        for kind, found in (("CPU", line.cpu), ("GPU", line.gpu), ("GPU busy", line.gpu_busy))
+        for kind, found in (("wall", line.cpu), ("GPU", line.gpu), ("GPU busy", line.gpu_busy))
         if kind in kinds and found is not None and found.mean is not None
     ]
     if not rows:

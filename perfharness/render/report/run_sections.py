@@ -236,7 +236,7 @@ def _diagnosis(run: RunReport, number: int) -> Section | None:
     charts = [] if run.stacks is None else [Chart(flame_picture(f"flame_{number}", *run.stacks))]
     blocks = list(evidence_on_page(run.diagnoses, charts))
     if not run.measured.explained:
-        text = "A launch with --explain finds functions, lines and what threads wait for, in a second pass."
+        text = "For more samples, and waits by kind, add --explain (runs the script twice)."
         blocks.append(Paragraph(text, "note"))
     return _section("What limits each stage", blocks)
 

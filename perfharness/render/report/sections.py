@@ -23,7 +23,10 @@ def document_of(report: Report) -> Document:
         summary.append(Paragraph(f"The runs could not be compared: {report.comparison_reason}", "note"))
     for series in report.series:
         found = series_section(series.series, series.shown)
-        sections.append(found if len(report.series) == 1 else Section(series.name, [], [found]))
+        if len(report.series) == 1:
+            summary += found.blocks
+        else:
+            sections.append(Section(series.name, [], [found]))
     for number, run in enumerate(report.runs):
         if several:
             sections.append(Section(run.name, list(run_summary(run)), run_sections(run, number)))

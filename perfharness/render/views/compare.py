@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
 from perfharness.render.numbers import NOT_MEASURED, milliseconds, percent, significant
-from perfharness.runs.comparison.conclusion import FACTOR, WIDE
+from perfharness.runs.comparison.conclusion import FACTOR, MANY_LAUNCHES, WIDE
 from perfharness.runs.comparison.limits import PERCENT, LimitResult
 from perfharness.runs.comparison.result import (
     ComparedRow,
-    ComparedSide,
     ComparedVersion,
     Comparison,
     EnvironmentDifference,
@@ -34,20 +33,23 @@ MORE_OR_LESS = {"slower": "more", "faster": "less"}
 
 COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}\b")
 
+CODE = ("git commit", "script's digest")
+"""Differences that may come from advice that was followed."""
+
 NAMED = 3
 """Figures that a note names; the others are counted."""
 
 ORDERS = {
     "in-turns": "measured in turns",
-    "one-after-the-other": "one measured after the other",
-    "unknown": "measured in an order that is not known",
+    "one-after-the-other": "not measured in turns",
+    "unknown": "measured in an unknown order",
 }
 
 COLUMNS = (
     Column("stage"),
     Column("figure"),
-    Column("base", "number", "mean, ± spread between launches", drop=2),
-    Column("new", "number", "mean, ± spread between launches", drop=1),
+    Column("base ± std", "number", "geometric mean of the launches, and their standard deviation", drop=2),
+    Column("new ± std", "number", "geometric mean of the launches, and their standard deviation", drop=1),
     Column("change", "number"),
     Column("interval", "number", "the one that the verdict rests on, corrected for the number of rows", drop=3),
     Column("verdict"),
@@ -96,13 +98,13 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
             yield Details(_counts(rest), [Table(name, COLUMNS, _rows(version, rest))])
     elif version.rows:
         yield Table(name, COLUMNS, _rows(version, version.rows, once=True))
-    sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, comparison.base))
-    rule = f"differences from {percent(comparison.rule.min_effect)} on count"
+    sides = " and ".join(f"{side.used} of {side.name}" for side in (comparison.base, version.side))
+    rule = f"Changes below {percent(comparison.rule.min_effect)} are ignored"
     if comparison.rows_tested:
-        together = f" in all {comparison.rows_tested} rows together" if comparison.rows_tested > 1 else ""
-        rule = f"{rule}, at most {percent(comparison.rule.alpha)} false alarms{together}"
-    yield Paragraph(f"{sides}, {ORDERS[version.order]}: {_counts(version.rows)}; {rule}.", "note")
-    graded = [one for place, one in enumerate(version.advice) if one.is_proven or not place]
+        rule = f"{rule}; risk of any false alarm {percent(comparison.rule.alpha)}"
+    yield Paragraph(f"Launches: {sides}, {ORDERS[version.order]}. {rule}.", "note")
+    is_other_code = any(one.name in CODE for one in version.differences)
+    graded = [one for one in version.advice if one.is_proven and (one.got_ms > 0 or is_other_code)]
     if notes := [*map(_advice, graded[:NAMED]), *_notes(version)]:
         yield Items(notes)
 
@@ -150,7 +152,7 @@ def _interval(row: ComparedRow) -> str:
     if found is None or (found.high > WIDE * found.low and not row.is_proven):
         return NOT_MEASURED
     if found.high > WIDE * found.low:
-        return f"beyond {_change(found.low if found.low > 1 else found.high)}"
+        return f"at least {_change(found.low if found.low > 1 else found.high)}"
     if found.high > FACTOR or found.low < 1 / FACTOR:
         return f"x{found.low:.3g} to x{found.high:.3g}"
     return f"{100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f} %"
@@ -162,8 +164,11 @@ def _verdict(row: ComparedRow) -> str:
         text = MORE_OR_LESS.get(text, text)
     if row.may_be_the_machine:
         return f"{text} (may be the machine)"
-    is_open = row.verdict == "undecided" and row.launches_needed is not None
-    return f"{text} (try {row.launches_needed} launches per side)" if is_open else text
+    if row.verdict != "undecided" or row.launches_needed is None:
+        return text
+    if row.launches_needed > MANY_LAUNCHES:
+        return f"{text} (too much noise)"
+    return f"{text} (try {row.launches_needed} launches per side)"
 
 
 def _counts(rows: Iterable[ComparedRow]) -> str:
@@ -173,16 +178,11 @@ def _counts(rows: Iterable[ComparedRow]) -> str:
     return ", ".join(texts) or "nothing to compare"
 
 
-def _launches(side: ComparedSide) -> str:
-    return f"{side.used} launch{'es' if side.used != 1 else ''}"
-
-
 def _advice(one: GradedAdvice) -> str:
     got = f"got {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
     what = one.cause if one.advice.startswith("Add --explain") else one.advice[0].lower() + one.advice[1:]
-    doubt = "" if one.is_proven else " (not proven)"
     stage = one.stage.rpartition("/")[2]
-    return f"advice for {stage}: {what}: promised up to {milliseconds(one.promised_ms)}, {got}{doubt}"
+    return f"advice for {stage}: {what}: promised up to {milliseconds(one.promised_ms)}, {got}"
 
 
 def _limit(result: LimitResult) -> str:
@@ -209,18 +209,19 @@ def _notes(version: ComparedVersion) -> list[str]:
     for reason, names in missing.items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         found.append(f"not compared: {', '.join(names[:NAMED])}{more}: {reason}")
-    reasons = Counter(row.reason for row in version.rows if row.reason and row.launches_needed is None)
-    found += [f"{count} not proven or not comparable: {reason}" for reason, count in reasons.items()]
+    if not version.deciding:  # else the first sentence says it
+        unknown = [row for row in version.rows if row.reason and row.launches_needed is None]
+        reasons = Counter((WORDS[row.verdict], row.reason) for row in unknown)
+        found += [f"{count} {word}: {reason}" for (word, reason), count in reasons.items()]
     return [*found, *version.remarks]
 
 
 def _difference(one: EnvironmentDifference) -> str:
-    sides = " -> ".join(" or ".join(value or "not recorded" for value in side) for side in (one.base, one.new))
     mark = "" if not one.decides else ", allowed" if one.allowed else f": not comparable ({one.reason})"
-    return f"{one.name}: {COMMIT.sub(lambda found: found[1], sides)}{mark}"
+    return f"{one.name}: {COMMIT.sub(lambda found: found[1], one.values(' -> '))}{mark}"
 
 
 def _stage_time(one: UnmatchedStage) -> str:
-    times = [("CPU", one.cpu_ms), ("GPU", one.gpu_ms)]
+    times = [("wall", one.cpu_ms), ("GPU", one.gpu_ms)]
     text = ", ".join(f"{milliseconds(value)} {name}" for name, value in times if value)
     return f"{one.stage} ({text})" if text else one.stage

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfharness.model.result import path_of
 from perfharness.render.blocks import Block, Column, Items, Paragraph, Span, Table
-from perfharness.render.numbers import NOT_MEASURED
+from perfharness.render.numbers import NOT_MEASURED, change
 from perfharness.runs.figures import Figure
 from perfharness.runs.history import RULE, WINDOW, Row, Series, change_of
 
@@ -31,9 +31,12 @@ def series_view(series: Series) -> list[Block]:
     of = (
         f"{series.stage or 'run'}, {metric.label} ({metric.unit})" if metric.unit else f"{series.stage}, {metric.label}"
     )
+    names = ("script", "machine", "setup")
+    like = [", ".join(_cell(one, name) for name in names) for one in series.points[-1:]]
     left_out = {"ended with an error": series.failed, "another script, machine or setup": series.others}
     return [
         Paragraph((Span(of, "bold"), f"  {sparkline(values)}")),
+        *(Paragraph(f"Runs like the newest: {one}") for one in like),
         Paragraph(_change_text(values)),
         _table("values", POINT_COLUMNS, series.points),
         Items([f"runs left out: {count} ({why})" for why, count in left_out.items() if count]),
@@ -43,10 +46,11 @@ def series_view(series: Series) -> list[Block]:
 def _change_text(values: Sequence[float]) -> str:
     found = change_of(values)
     if found is None:
-        return f"change: not known; runs needed: {2 * WINDOW}, found: {len(values)}"
+        return f"Change not known: {len(values)} of at least {2 * WINDOW} runs."
     before, after, has_changed = found
-    share = f" by {after / before - 1:+.1%}" if before else ""
-    return f"{f'changed{share}' if has_changed else 'no change'}: {before:.5g} → {after:.5g} ({RULE})"
+    share = f" by {change(after / before)}" if before else ""
+    medians = f"median {after:.5g} in the last {WINDOW} runs, {before:.5g} in the {WINDOW} before"
+    return f"{f'Changed{share}' if has_changed else 'No change proven'}: {medians}."
 
 
 def series_json(series: Series) -> dict[str, Any]:

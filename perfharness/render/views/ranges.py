@@ -19,7 +19,7 @@ RANGES: Columns[dict[str, Any]] = [
     (Column("pid", drop=5), lambda row: str(row["pid"])),
     (Column("tid", drop=6), lambda row: str(row["tid"])),
     (Column("start ms", "ms", drop=4), lambda row: _ms(row["start_ns"])),
-    (Column("CPU ms", "ms"), lambda row: _ms(row["duration_ns"])),
+    (Column("wall ms", "ms"), lambda row: _ms(row["duration_ns"])),
     (Column("GPU ms", "ms", drop=1), lambda row: _ms(row["gpu_duration_ns"])),
     (Column("busy ms", "ms", drop=2), lambda row: _ms(row["gpu_busy_ns"])),
     (Column("GPU ops", "count", drop=3), lambda row: row["gpu_op_count"]),

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfharness.model.result import path_of
 from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figures, Items, Paragraph, Section, Table
 from perfharness.render.charts.scaling import scaling_picture
-from perfharness.render.numbers import ms, number
+from perfharness.render.numbers import ms, number, with_half
+from perfharness.render.views.findings import finding_sentence
 from perfharness.render.views.names import row_names
 from perfharness.runs.figures import QUANTILES
 from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
@@ -16,12 +17,12 @@ from perfharness.runs.series.overhead import percent
 MAX_STAGES = 40
 
 REPEATED = {
-    "CPU": ("cpu_time", 0),
+    "wall": ("cpu_time", 0),
     "p50": ("cpu_time_p50", 3),
     "p95": ("cpu_time_p95", 4),
     "GPU": ("gpu_time", 1),
     "busy": ("gpu_busy_time", 5),
-    "CPU/item": ("cpu_time_per_item", 2),
+    "wall/item": ("cpu_time_per_item", 2),
     "GPU/item": ("gpu_time_per_item", 6),
 }
 """Heading -> metric, and its priority for removal on a narrow terminal, the largest first."""
@@ -30,9 +31,8 @@ SCALED = {
     "items_per_second": Column("items/s", "number"),
     "speedup": Column("speed-up", "number", drop=1),
     "efficiency": Column("efficiency", "share", has_bar=True, drop=4),
-    "slowdown": Column("slowdown", "number", drop=7),
-    "latency_p50_ms": Column("p50", "ms", drop=2),
-    "latency_p99_ms": Column("p99", "ms", drop=3),
+    "latency_p50_ms": Column("p50, ms", "ms", drop=2),
+    "latency_p99_ms": Column("p99, ms", "ms", drop=3),
     "gpu_busy_share": Column("GPU busy", "share", has_bar=True, drop=5),
     "gpu_power_w": Column("W", "number", drop=6),
 }
@@ -86,7 +86,7 @@ def series_section(series: Series, shown: str | None = None) -> Section:
     if series.kind == "processes":
         blocks.append(Chart(scaling_picture(series)))
     if series.findings:
-        blocks.append(Items([f"{one.message}. {one.hint}".rstrip() for one in series.findings]))
+        blocks.append(Items([finding_sentence(one) for one in series.findings]))
     if shown is not None:
         text = f"What follows is {shown}, the launch in the middle by the time of its batches."
         blocks.append(Paragraph(text, "note"))
@@ -99,7 +99,7 @@ def mean_text(one: Summary | None) -> Cell:
         return None
     if one.low is None or one.high is None:
         return ms(one.mean)
-    return f"{ms(one.mean)} ±{ms((one.high - one.low) / 2)}"
+    return with_half(one.mean, (one.high - one.low) / 2)
 
 
 def _repeat(series: Series) -> Iterator[Block]:
@@ -117,15 +117,17 @@ def _means(series: Series, label: str) -> Iterator[Block]:
     }
     cells = {path: [mean_text(metrics.get(metric)) for metric in columns] for path, metrics in stages.items()}
     name = f"{label}: " if len(series.summary) > 1 else ""
-    of = f"{name}mean of {count} launch{'es' if count > 1 else ''} ± half of its 95 % interval"
+    spread = f"{count} launches ± half of its 95 % interval" if count > 1 else "1 launch (no interval)"
+    of = f"{name}mean of {spread}"
     yield from _stages("launches", list(columns.values()), cells, f"ms per batch, without warm-up: {of}")
     rate = summary.get(WHOLE, {}).get("items_per_second")
     if rate is None or rate.mean is None:
         reason = "no launch has it" if rate is None else rate.reason
         yield Paragraph(f"Throughput not measured: {reason}.")
     else:
-        half = "" if rate.low is None or rate.high is None else f" ±{number((rate.high - rate.low) / 2)}"
-        yield Figures([Figure("Throughput", f"{number(rate.mean)}{half} items/s")])
+        is_one = rate.low is None or rate.high is None
+        mean = number(rate.mean) if is_one else mean_text(rate)
+        yield Figures([Figure("Throughput", f"{mean} items/s")])
 
 
 def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
@@ -147,18 +149,21 @@ def _processes(series: Series) -> Iterator[Block]:
     for row, found in zip(series.rows, figures, strict=True):
         remarks = [row.reason if row.status == "ok" else row.status.replace("_", " "), *row.findings]
         rows.append([row.num_processes, *map(found.get, columns), "; ".join(filter(None, remarks))])
+    remark = [Column("remark")] if any(row[-1] for row in rows) else []
     if columns:
-        yield Table("scaling", [Column("-np", "count"), *columns.values(), Column("remark")], rows)
+        shown = [Column("-np", "count"), *columns.values(), *remark]
+        yield Table("scaling", shown, [row[: len(shown)] for row in rows])
 
 
 def _cold(series: Series) -> Iterator[Block]:
     labels = [label for label in ("cold", "warm") if label in series.summary]
     found = [series.summary[label].get(WHOLE, {}) for label in labels]
-    columns = [Column("ms, median (range)"), *(Column(f"{label} cache", "ms") for label in labels)]
+    starts = [f"{label} cache, {len(series.measured(label))} starts" for label in labels]
+    columns = [Column("ms, median (range)"), *(Column(start, "ms") for start in starts)]
     rows: list[list[Cell]] = [
         [title, *(_range(summary.get(name)) for summary in found)]
         for name, title in STARTED.items()
-        if any(name in summary for summary in found)
+        if any(name in summary and summary[name].max for summary in found)
     ]
     if rows:
         yield Table("cold starts", columns, rows)

@@ -28,14 +28,14 @@ LEAST_SHARE_OF_OTHERS = 0.05
 
 STAGES: Columns[StageLine] = [
     (Column("batches", "count", "without the warm-up, in which it occurs", drop=3), lambda line: line.batches),
-    (Column("CPU", "ms", "from push to pop, mean"), lambda line: line.cpu.mean),
+    (Column("wall", "ms", "from push to pop, mean"), lambda line: line.cpu.mean),
     (Column("share", "share", "of all batches' time", has_bar=True), lambda line: line.cpu_share),
     (Column("p50", "ms", drop=2), lambda line: line.cpu.p50),
     (Column("p99", "ms", drop=5), lambda line: line.cpu.p99),
     (Column("GPU", "ms", "from the first GPU operation to the last", drop=1), lambda line: _mean(line.gpu)),
     (Column("busy", "ms", "union of these operations", drop=6), lambda line: _mean(line.gpu_busy)),
     (Column("share of busy", "share", "stages may overlap", has_bar=True), lambda line: line.gpu_busy_share),
-    (Column("CPU/item", "ms", "ratio of totals", drop=4), lambda line: line.cpu_per_item),
+    (Column("wall/item", "ms", "ratio of totals", drop=4), lambda line: line.cpu_per_item),
     (Column("GPU/item", "ms", "ratio of totals", drop=7), lambda line: line.gpu_per_item),
     (Column("busy/item", "ms", "ratio of totals"), lambda line: line.gpu_busy_per_item),
 ]
@@ -47,15 +47,15 @@ ON_PAGE = ("share", "share of busy", "busy/item")
 PERCENTILES = ("min", "p50", "p90", "p95", "p99", "max", "std")
 OUTSIDE: Columns[Tree] = [
     (Column("count", "count"), lambda one: one["count"]),
-    (Column("CPU", "ms"), lambda one: one["cpu_time"]["mean"]),
+    (Column("wall", "ms"), lambda one: one["cpu_time"]["mean"]),
     (Column("p50", "ms", drop=2), lambda one: one["cpu_time"]["p50"]),
     (Column("total", "ms"), lambda one: one["cpu_time"]["total"]),
     (Column("GPU", "ms", drop=1), lambda one: one["gpu_time"]["mean"]),
 ]
 RANGES: Columns[RangeSum] = [
     (Column("count", "count"), lambda one: one.count),
-    (Column("CPU total", "ms", drop=1), lambda one: one.cpu),
-    (Column("CPU mean", "ms"), lambda one: _per(one.cpu, one.count)),
+    (Column("wall total", "ms", drop=1), lambda one: one.cpu),
+    (Column("wall mean", "ms"), lambda one: _per(one.cpu, one.count)),
     (Column("GPU total", "ms", drop=2), lambda one: one.gpu),
     (Column("GPU mean", "ms", drop=1), lambda one: _per(one.gpu, one.count)),
     (Column("busy total", "ms", drop=2), lambda one: one.gpu_busy),
@@ -116,7 +116,8 @@ def stages_view(
     of_gpu = " (GPU: projected, busy: union of operations)" if any(_is_of_gpu(one) for one, _ in columns) else ""
     if limits:
         columns.append((Column("limited by"), lambda line: limits.get(line.path)))
-    note = f"ms per batch, without warm-up{of_gpu}"
+    in_some = "; a stage's times are of the batches it occurs in" if len({one.batches for one in shown}) > 1 else ""
+    note = f"ms per batch, without warm-up{of_gpu}{in_some}"
     blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
         blocks.append(Paragraph(f"{rest} more stages are in the JSON files."))

@@ -94,7 +94,7 @@ def compare_sides(
     for side in (base, *others):
         if not side.used:
             problems = "; ".join(sorted({str(launch.problem) for launch in side.launches}))
-            raise ResultError(f"{side.name} has no launch that can be compared: {problems}")
+            raise ResultError(f"{side.name} has no launch that can be compared: {problems}. Measure it again.")
     matched = [match_sides(base, other, options) for other in others]
     judged = [one.pair for version in matched for one in version.pairs if not version.deciding]
     judgements = compare(judged, options.rule)
@@ -174,8 +174,8 @@ OF_THE_MACHINE = ("ms", "items/s", "requests/s", "J")
 """Units of figures that a slower machine makes worse."""
 
 REASONS = {
-    Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side several times, or state the spread",
-    Reason.TOO_WIDE: "the launches differ too much for the difference",
+    Reason.ONE_LAUNCH: "too few launches, and no --spread",
+    Reason.TOO_WIDE: "the launches of each side vary more than the sides differ",
     Reason.ZERO: "a launch measured 0, which has no ratio",
     Reason.MISSING: "it was not measured",
     Reason.TOO_FEW_FOR_DRIFT: "one side was measured after the other, with too few launches to allow for a drift",
@@ -229,7 +229,7 @@ def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: fl
 
 def _why_not_comparable(matched: MatchedSides) -> str:
     names = [one.name for one in matched.deciding if one.name != VALIDITY]
-    reasons = [f"{', '.join(names)} differ"] if names else []
+    reasons = [f"not the same: {', '.join(names)}"] if names else []
     if any(one.name == VALIDITY for one in matched.deciding):
         reasons += [one.invalid for one in (*matched.base.used, *matched.new.used) if one.invalid][:1]
     return "; ".join(reasons)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from math import expm1, log, log1p
+from math import log
 
 from perfharness.analysis.comparison.compare import Rule
-from perfharness.runs.comparison.launches import LaunchFigures
 from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.result import ComparedRow
 from perfharness.runs.figures import METRICS
@@ -24,8 +23,11 @@ WIDE = 3
 NAMED = 2
 """Figures that the sentence names."""
 
-MUCH = 0.1
-"""Who misses differences of this size should measure in turns."""
+NARROW = 1.1
+"""An interval whose ends differ by less than this factor is a result: no next step is needed."""
+
+MANY_LAUNCHES = 100
+"""More are no advice: the machine is too noisy."""
 
 OWN_OPTIONS = ("--repeat", "-o", "--output-dir", "--format")
 OWN_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--explain", "--no-explain")
@@ -36,9 +38,9 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
     """One sentence, and where nothing is proven what to do next."""
     name = matched.new.short_name
     if matched.deciding:
-        why = "; ".join(one.reason or one.name for one in matched.deciding)
+        why = "; ".join(f"{one.name} ({one.values(' and ')})" for one in matched.deciding)
         names = ",".join(one.name for one in matched.deciding)
-        return f"Cannot compare: {why}. If that is what you compare, add --allow {names}."
+        return f"Cannot compare, the sides differ: {why}. To compare anyway, add --allow {names}."
     judged = [row for row in rows if row.verdict != "not-comparable" and row.ratio is not None]
     if not judged:
         return "Cannot compare: the sides have no figure in common that both measured."
@@ -47,28 +49,30 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
     proven = [row for row in judged if row.is_proven]
     if machine_ratio is not None and not proven:
         return f"Cannot tell: the machine was {_change(machine_ratio, 'slower', 'faster')} during {name}. " + (
-            "Stop what else runs, and repeat." if matched.order == "in-turns" else _measure_in_turns(matched)
+            "Stop what else runs, and repeat." if matched.order == "in-turns" else measure_again(matched)
         )
     if proven:
         return _proven(name, lead, proven, judged)
     if all(row.verdict == "same" for row in judged):
         figures = f"all {len(judged)} figures are" if len(judged) > 1 else f"{lead_name} is"
         return f"No difference: {figures} the same within {100 * rule.min_effect:g} %."
-    seen = _least_seen(lead)
-    is_in_turns = matched.order == "in-turns"
-    if seen is None:
-        return f"Cannot tell: one launch per side is not enough. {_measure_in_turns(matched)}"
-    if seen > WIDE - 1:
-        why = f"Cannot tell: the launches of each side differ too much in {lead_name}."
-        number = f"with {lead.launches_needed} launches" if lead.launches_needed else "with more launches"
-        more = f"Measure each side {number}, on a quiet machine."
-        return f"{why} {more if is_in_turns else _measure_in_turns(matched)}"
-    found = f"No difference found in {lead_name}; a difference above {_digits(100 * seen)} % would have been seen."
-    return found if is_in_turns or seen < MUCH else f"{found} {_measure_in_turns(matched)}"
+    found = lead.judged_by
+    if found is None:
+        counts = f"{len(matched.base.used)} and {len(matched.new.used)}"
+        return f"Cannot tell: too few launches ({counts}). {measure_again(matched)}"
+    needed = lead.launches_needed or MANY_LAUNCHES
+    number = f"with {needed} launches" if needed < MANY_LAUNCHES else "with more launches"
+    more = f"Measure each side {number}, on a quiet machine."
+    next_step = more if matched.order == "in-turns" else measure_again(matched)
+    if found.high > WIDE * found.low:
+        return f"Cannot tell: the launches of each side differ too much in {lead_name}. {next_step}"
+    ends = " and ".join(_change(end, "higher", "lower") for end in (found.low, found.high))
+    text = f"No change above {100 * rule.min_effect:g} % proven: {lead_name} of {name} is between {ends}."
+    return text if found.high < NARROW * found.low else f"{text} {next_step}"
 
 
 def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
-    """`throughput`, or `decode CPU/item`; with the stage's path where others of these have its last name."""
+    """`throughput`, or `decode wall/item`; with the stage's path where others of these have its last name."""
     last = row.stage.rpartition("/")[2]
     is_only = all(other.stage == row.stage or other.stage.rpartition("/")[2] != last for other in rows)
     return f"{last if is_only else row.stage} {METRICS[row.metric].label}".strip()
@@ -96,9 +100,12 @@ def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged:
 
 def _change(ratio: float, up: str, down: str) -> str:
     """`12 % faster`, `x14 slower`."""
+    return f"{_size(ratio)} {up if ratio > 1 else down}"
+
+
+def _size(ratio: float) -> str:
     is_large = ratio > FACTOR or ratio < 1 / FACTOR
-    size = f"x{max(ratio, 1 / ratio):.3g}" if is_large else f"{_digits(100 * abs(ratio - 1))} %"
-    return f"{size} {up if ratio > 1 else down}"
+    return f"x{max(ratio, 1 / ratio):.3g}" if is_large else f"{_digits(100 * abs(ratio - 1))} %"
 
 
 def _digits(value: float) -> str:
@@ -107,44 +114,30 @@ def _digits(value: float) -> str:
 
 
 def _interval(row: ComparedRow) -> str:
-    """` (95 %: 9 to 15 %)`, of this figure alone."""
-    one = row.interval
-    if one is None or row.ratio is None:
+    """` (9 % to 15 %)`: the interval of the table; of a wide one the end that is proven."""
+    found = row.judged_by
+    if found is None or row.ratio is None:
         return ""
-    ends = (one.low, one.high) if row.ratio > 1 else (one.high, one.low)
-    near, far = (end if row.ratio > 1 else 1 / end for end in ends)
-    confidence = f"{100 * one.confidence:g} %"
-    if far > WIDE * near:
-        return f" ({confidence}: at least x{near:.2g})"
-    if far > FACTOR:
-        return f" ({confidence}: x{near:.3g} to x{far:.3g})"
-    low, high = (100 * abs(end - 1) for end in ends)
-    return f" ({confidence}: {_digits(low)} to {_digits(high)} %)"
+    near, far = (found.low, found.high) if row.ratio > 1 else (found.high, found.low)
+    if found.high > WIDE * found.low:
+        return f" (at least {_size(near)})"
+    return f" ({_size(near)} to {_size(far)})"
 
 
-def _least_seen(row: ComparedRow) -> float | None:
-    """The smallest difference that would have been found with this noise, nearly always; None: the noise is unknown."""
-    if row.judged_by is None or row.threshold is None or row.judged_by.low <= 0:
-        return None
-    width = log(row.judged_by.high) - log(row.judged_by.low)
-    return expm1(min(log1p(row.threshold) + width, 100.0))
-
-
-def _measure_in_turns(matched: MatchedSides) -> str:
-    return f"Measure in turns: {in_turns(matched.base.used[0], matched.new.used[0])}"
-
-
-def in_turns(base: LaunchFigures, new: LaunchFigures) -> str:
-    """The command that measures both in turns, as far as it is known."""
+def measure_again(matched: MatchedSides) -> str:
+    """The command that measures both sides in turns; if there is none, each side several times."""
+    base, new = matched.base.used[0], matched.new.used[0]
     old, now = (_words(launch.command) for launch in (base, new))
-    commits = [str(launch.environment.get("git commit") or "").partition(" ")[0] for launch in (base, new)]
+    commit, new_commit = (launch.environment.get("git commit") for launch in (base, new))
     if not old or not now:
-        return "perfharness compare --run … --run …"
+        folders = (f"{one.folder},{one.folder}_2,{one.folder}_3" for one in (base, new))
+        return f"Measure each side several times, into other folders, then: perfharness compare {shlex.join(folders)}"
     if old != now:
-        return f"perfharness compare --run {shlex.quote(shlex.join(old))} --run {shlex.quote(shlex.join(now))}"
-    if commits[0] and commits[0] != commits[1]:
-        return f"perfharness compare --rev {commits[0][:10]} {shlex.join(now)}"
-    return f"perfharness compare --run {shlex.quote(shlex.join(old))} --run …"
+        runs = shlex.join(["--run", shlex.join(old), "--run", shlex.join(now)])
+        return f"Measure in turns: perfharness compare {runs}"
+    if commit and commit != new_commit and not commit.endswith("changes"):
+        return f"Measure in turns: perfharness compare --rev {commit[:10]} {shlex.join(now)}"
+    return f"Launch each version several times: perfharness launch --repeat 5 -o FOLDER {shlex.join(now)}"
 
 
 def _words(command: Sequence[str]) -> list[str]:

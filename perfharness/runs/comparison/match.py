@@ -175,8 +175,8 @@ def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
     lacking = [(side, figure) for side, figure, known in sides if not len(known)]
     side, figure = lacking[0]
     reason = reason_of(side.used, figure)
-    where = "on neither side" if len(lacking) == 2 else f"not of {side.name}"
-    return f"measured {where}" + (f": {reason}" if reason else "")
+    where = "on either side" if len(lacking) == 2 else f"in {side.name}"
+    return f"not measured {where}" + (f": {reason}" if reason else "")
 
 
 def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:

@@ -12,7 +12,7 @@ import numpy as np
 from perfharness.analysis.comparison.compare import Judgement, Pair, Rule, compare
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
-from perfharness.runs.comparison.conclusion import in_turns
+from perfharness.runs.comparison.conclusion import measure_again
 from perfharness.runs.comparison.launches import LaunchFigures, figures_of, promises_of, values_of
 from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.result import ComparedRow, GradedAdvice
@@ -58,8 +58,7 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
     claimed = [abs(row.ratio - 1) for row in rows if row.is_proven and row.ratio is not None]
     conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
     if claimed and len(conditions) > 1:
-        claim = f"a change of {min(claimed):.1%}"
-        yield from (one.message for one in unsteady_findings(machine_changes(conditions), min(claimed), claim))
+        yield from (one.message for one in unsteady_findings(machine_changes(conditions), min(claimed)))
 
 
 def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
@@ -107,10 +106,7 @@ def launch_remarks(matched: MatchedSides, *, allows_drift: bool) -> Iterator[str
             few = f"{side.name} has {len(side.used)} launches"
             yield f"{few}; with fewer than {FEW_LAUNCHES} hardly anything can be decided"
     if allows_drift:
-        yield (
-            "One side was measured after the other: the intervals are wider, as the machine may have drifted. "
-            "Measure in turns with `compare --run … --run …`."
-        )
+        yield "One side was measured after the other: the intervals are wider, as the machine may have drifted."
     if matched.order == "unknown" and len(matched.base.used) > 1:
         yield "When the launches were started is not known, so a drift of the machine cannot be allowed for."
     same = {launch.run_id for launch in matched.base.used} & {one.run_id for one in matched.new.used}
@@ -120,7 +116,7 @@ def launch_remarks(matched: MatchedSides, *, allows_drift: bool) -> Iterator[str
 
 def base_findings(matched: MatchedSides) -> Iterator[Finding]:
     """A base that is old, or of another driver or GPU."""
-    hint = f"measure both in turns: {in_turns(matched.base.used[0], matched.new.used[0])}"
+    hint = measure_again(matched)
     created, new_created = (
         [datetime.fromisoformat(launch.created) for launch in side.used if launch.created]
         for side in (matched.base, matched.new)

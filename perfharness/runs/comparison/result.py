@@ -71,6 +71,10 @@ class EnvironmentDifference(_Model):
     reason: str | None = None
     """why it makes the comparison meaningless"""
 
+    def values(self, between: str) -> str:
+        """Those of the base, and those of the new version."""
+        return between.join(" or ".join(value or "not recorded" for value in side) for side in (self.base, self.new))
+
     @property
     def is_deciding(self) -> bool:
         """Whether nothing can be compared for it."""

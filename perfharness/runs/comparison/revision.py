@@ -80,7 +80,7 @@ def worktree_of(revision: str, script: str) -> Iterator[Worktree]:
     around = Path(script).resolve().parent if Path(script).is_file() else Path.cwd()
     root = _git(around, "rev-parse", "--show-toplevel")
     if root is None:
-        raise UsageError(f"--rev {revision}: {around} is in no git repository")
+        raise UsageError(f"--rev {revision}: {around} is not in a git repository")
     commit = _git(around, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if commit is None:
         raise UsageError(f"--rev {revision}: {root} has no such commit, branch or tag; see `git log`")

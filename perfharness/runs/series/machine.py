@@ -109,12 +109,11 @@ def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]
     return sorted(found, key=lambda one: float("inf") if one.relative is None else one.relative, reverse=True)
 
 
-def unsteady_findings(changes: Sequence[MachineChange], effect: float, claim: str) -> list[Finding]:
+def unsteady_findings(changes: Sequence[MachineChange], effect: float) -> list[Finding]:
     """A finding where the machine changed by more than what is claimed.
 
     Args:
         effect: its relative size.
-        claim: what it is, after `more than`: "the interval of ±1.2 %".
     """
     beyond = [
         one
@@ -124,8 +123,8 @@ def unsteady_findings(changes: Sequence[MachineChange], effect: float, claim: st
     if not beyond:
         return []
     reasons = "; ".join(one.reason for one in beyond)
-    message = f"The machine changed between launches by more than {claim}: {reasons}"
-    return [Finding("machine-unsteady", Severity.WARNING, message, "stop other programs, and repeat")]
+    message = f"The machine was unsteady: {reasons}."
+    return [Finding("machine-unsteady", Severity.WARNING, message, "Stop other programs and repeat.")]
 
 
 def _changes(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:
@@ -134,7 +133,7 @@ def _changes(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:
     steal = {name: None if load is None else load.steal_share for name, load in loads.items()}
     pairs = [(load.loop_before.wall_ms, load.loop_after.wall_ms) for load in loads.values() if load is not None]
     p_value = alike_p_value([pair for pair in pairs if min(pair) > 0])
-    text = "a reference loop before and after took {low:.2f} to {high:.2f} ms per turn"
+    text = "a reference loop took {low:.3g} to {high:.3g} ms"
     yield from _change("loop_ms", loops, text, p_value=p_value)
     yield from _change("steal_share", steal, "a hypervisor took {low:.1%} to {high:.1%} of the CPU time", is_share=True)
     for clock in dict.fromkeys(clock for one in launches for clock in one.gpu_mhz):

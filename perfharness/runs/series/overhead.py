@@ -93,16 +93,13 @@ def _conclusion(times: dict[str, Overhead]) -> str:
     path = max(known, key=lambda name: (known[name].low is not None, known[name].low, known[name].overhead))
     one = known[path]
     of = f"the time per batch of {path}" if len(times) > 1 else "the time per batch"
-    text = f"Tracing changes {of} by {percent(one.overhead)}"
     if one.low is None:
-        return f"{text}, without an interval: {one.reason}."
-    text += f" (95 %: {percent(one.low)} to {percent(one.high)})."
+        return f"Tracing changes {of} by {percent(one.overhead)}, without an interval: {one.reason}."
+    interval = f"{percent(one.low)} to {percent(one.high)}"
     if not is_undecided(one):
-        return text
-    is_faster = (one.overhead or 0) < -MUCH
-    why = "traced launches were faster, so launches differ by other things" if is_faster else "it may be above 10 %"
-    hint = f" Try --repeat {one.launches_needed}." if one.launches_needed else ""
-    return f"{text} Undecided: {why}.{hint}"
+        return f"Tracing changes {of} by {percent(one.overhead)} (95 %: {interval})."
+    hint = f"Try --repeat {one.launches_needed}." if one.launches_needed else "Measure on a quiet machine."
+    return f"Undecided: tracing changes {of} by {interval} (95 %). {hint}"
 
 
 def percent(share: float | None) -> str:

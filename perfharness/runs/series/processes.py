@@ -13,6 +13,11 @@ from perfharness.runs.series.model import WHOLE, SeriesRow
 WORTH_IT = 0.5
 """Part of the first process's throughput that a further one must bring: below, it costs more than it brings."""
 
+UNSTEADY = 1.05
+"""Efficiency above this is noise of the machine."""
+
+CONTENTION = "cpu-contention"
+
 POWER = ("power_sample_w", "power_instant_w", "power_average_w")
 """The finest first."""
 
@@ -68,6 +73,11 @@ def scaling_of(rows: Sequence[SeriesRow]) -> dict[str, Any]:
     measured = sorted((row for row in rows if rate_of(row)), key=lambda row: row.num_processes)
     knee, conclusion = _knee(measured)
     scaled = [_scaled(row, measured[0]) if row in measured else row for row in rows]
+    contended = [row.num_processes for row in measured if CONTENTION in row.findings]
+    if contended:
+        conclusion += f" The processes compete for CPUs, from -np {contended[0]} on."
+    if any((row.figures.get(WHOLE, {}).get("efficiency") or 0.0) > UNSTEADY for row in scaled):
+        conclusion += " Efficiency above 100 % is noise of the machine: repeat."
     return {"rows": scaled, "knee": knee, "conclusion": conclusion}
 
 
@@ -105,5 +115,6 @@ def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
         if gain < WORTH_IT:
             brings = f"each further one brings {gain:.2f} of what the first brought"
             return before, f"From {before} to {after} processes {brings}. Use -np {before}."
-    last = measured[-1].num_processes
-    return None, f"Scaling is still good at {last} processes: each further one brings at least half of the first."
+    base, last = measured[0], measured[-1]
+    times = f"{rate_of(last) / rate_of(base):.3g} times the throughput of {base.num_processes}"
+    return None, f"Throughput still grows at {last.num_processes} processes, to {times}."

@@ -219,8 +219,7 @@ def _unsteady(series: Series) -> Iterator[Finding]:
         and one.high is not None
     ]
     if widths:
-        claim = f"the interval of a batch's time (±{min(widths):.2%})"
-        yield from unsteady_findings(series.machine, min(widths), claim)
+        yield from unsteady_findings(series.machine, min(widths))
 
 
 def _unlike(series: Series, label: str) -> Iterator[Finding]:
@@ -230,12 +229,13 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
     for path, values in times.items():
         drift = trend(values, ALPHA / len(times))
         if drift is not None and drift.is_certain:
+            percent = 100 * abs(drift.value) / float(np.mean(values))
             yield Finding(
                 "launches-drift",
                 Severity.WARNING,
                 f"{path} became {'slower' if drift.value > 0 else 'faster'} from launch to launch, by "
-                f"{abs(drift.value) / float(np.mean(values)):.2%} each: the next launch will differ from the mean",
-                "look for what builds up: heat (--cool-down), files, memory; and repeat",
+                f"{percent:.2g} % each: the next launch will differ from the mean.",
+                "Look for what builds up: heat (--cool-down), files, memory. Then repeat.",
                 process,
             )
     if next(row for row in series.rows if row.label == label).status != "ok":
@@ -244,13 +244,13 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
     for path, p_value in zip(chances, holm(list(chances.values())), strict=True):
         if p_value < FIRST_LAUNCH_ERROR:
             first, *others = times[path]
-            change = first / float(np.mean(others)) - 1
+            percent = 100 * (first / float(np.mean(others)) - 1)
             yield Finding(
                 "first-launch-differs",
                 Severity.WARNING,
-                f"{path}: the first launch was {abs(change):.1%} {'slower' if change > 0 else 'faster'} than the "
-                f"others (p = {p_value:.2g}), and is part of the mean",
-                "launch once before, so that caches of files and compilers are filled; and repeat",
+                f"{path}: the first launch was {abs(percent):.1f} % {'slower' if percent > 0 else 'faster'} than the "
+                f"others (p = {p_value:.2g}), and is part of the mean.",
+                "Launch once before, so that caches of files and compilers are filled. Then repeat.",
                 process,
             )
 
@@ -274,8 +274,8 @@ def _began_warm(series: Series) -> Iterator[Finding]:
         yield Finding(
             "launches-began-warm",
             Severity.WARNING,
-            f"{len(warm)} launches began on a warmer GPU than the first one: {listed}{more}",
-            "a longer cool-down-limit (perfharness.toml); or --cool-down with a temperature that the GPUs come down to",
+            f"{len(warm)} launches began on a warmer GPU than the first one: {listed}{more}.",
+            "Set a longer cool-down-limit (perfharness.toml), or a higher temperature with --cool-down.",
         )
 
 

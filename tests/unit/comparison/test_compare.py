@@ -271,7 +271,7 @@ def machine(wall_ms: float) -> dict[str, Any]:
         (1.1, 1, 1.0, "3.2 % slower"),
         (0.5, 1, 1.0, "20 % faster"),
         (40.0, 1, 1.0, "x14 slower"),
-        (1.02, 1000, 1.0, "No difference found in throughput; a difference above"),
+        (1.02, 1000, 1.0, "No change above 2 % proven: throughput"),
         (1.1, 1, 1.62, "Cannot tell: the machine was 62 % slower during"),
         (0.5, 1, 1.3, "20 % faster"),
     ],

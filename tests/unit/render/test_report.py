@@ -146,7 +146,7 @@ OF_A_RUN = {"stages": 1, "series": 1, "timeline": 3}
          {**OF_A_RUN, "distribution": 1, "load": 2, "slowest": 2, "telemetry": 1}),
         ("plain_nvtx", ["Ranges", "What limits each stage", END], {}),
         ("bench", ["Cases", "Charts", END], {"bench": 4}),
-        ("repeat_new", ["Over launches", *RUN, SLOW, END], {**OF_A_RUN, "distribution": 3}),
+        ("repeat_new", [*RUN, SLOW, END], {**OF_A_RUN, "distribution": 3}),
     ],
 )  # fmt: skip
 def test_a_page_has_every_section_and_chart(
@@ -213,7 +213,7 @@ def test_a_comparison_and_the_ranks_are_drawn(tmp_path: Path) -> None:
     rows = json.loads(chart)["datasets"]["comparison_0_intervals"]
     assert {row["verdict"] for row in rows} == {"slower", "undecided"}
     cut = [(row["figure"], row["high"] > 800) for row in rows if row["end"] < row["high"]]
-    assert cut == [("video/pipeline/batch/infer CPU/item", True)]
+    assert cut == [("video/pipeline/batch/infer wall/item", True)]
     assert max(row["end"] for row in rows) < 400
     ranks = report_charts(made_run(tmp_path / "ranks", late(100.0, 300.0)))["ranks_0_0"]
     assert "mark" in vl_convert.vegalite_to_svg(ranks)
@@ -338,7 +338,7 @@ def test_nothing_measured_is_3_and_no_gpu_has_no_columns(tmp_path: Path) -> None
     empty = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert len(written(empty, code=3)) > 1000
     text = written(cpu_only(tmp_path / "cpu.sqlite"), "md")
-    assert ("CPU/item" in text, "GPU/item" in text) == (True, False)
+    assert ("wall/item" in text, "GPU/item" in text) == (True, False)
 
 
 @pytest.mark.parametrize(
