@@ -50,7 +50,7 @@ class ExportSettings(BaseModel):
         Option(
             ("--table",),
             "",
-            f"Table to write: {', '.join(TABLES)}; may be repeated. [default: ranges]",
+            f"Table to write: {', '.join(TABLES)}. Repeatable.",
             metavar="NAME",
         ),
     ] = []
@@ -92,10 +92,12 @@ def export(
         typer.echo(json.dumps(json_schema(asked.schema_kind), indent=2, ensure_ascii=False))
         return
     if source is None:
-        raise UsageError(f"name a {SOURCE}.")
+        raise UsageError(f"Name a {SOURCE}.")
     file, names = asked.output, list(dict.fromkeys(asked.table))
+    if unknown := [name for name in names if name not in TABLES]:
+        raise UsageError(f"--table {unknown[0]}: must be {', '.join(TABLES)}.")
     if file is None and (names != [RANGES] or asked.format is not None):
-        raise UsageError("name a file with -o; only `--table ranges` is printed without one.")
+        raise UsageError("Add -o FILE; without it only `--table ranges` is printed.")
     wanted = asked.format or _format_of(file, names)
     located, read_as = locate(source), reading.read_as()
     output, written = Output(), [] if file is None else [file]

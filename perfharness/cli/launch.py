@@ -37,6 +37,7 @@ from perfharness_launcher.options import (
     LaunchOptions,
     launch_options,
 )
+from perfharness_launcher.staging import has_numbers
 
 if TYPE_CHECKING:
     from perfharness.runs.series.launching import SeriesRun
@@ -118,9 +119,11 @@ def launch_verb(
 ) -> None:
     """Run SCRIPT in N processes on M GPUs, and see where the time goes.
 
+    Example: perfharness launch -np 2 -o out app.py --frames 100
+
     Results go to stdout, progress and messages to stderr.
 
-    Exit codes: 0 success; 1 a process failed; 2 usage; 3 a check failed, or nothing could be measured.
+    Exit codes: 0 success; 1 a process failed; 2 usage; 3 nothing could be measured, or there is an error finding.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
     numbers = parse_numbers(series.np_sweep)
@@ -228,7 +231,6 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     Args:
         command: the command line; empty: that of this process.
     """
-    from perfharness.render.views.result import result_view
     from perfharness.runs.launch import run_plan
 
     with watching(plan, output) as observer:
@@ -237,7 +239,7 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     if output.is_json:
         output.json_document(summary.mean)
     else:
-        output.show(result_view(summary.mean, summary.results))
+        output.result(summary.mean, summary.results)
     output.findings(result.findings)
     say_next(result.folder, output)
     if not result.all_processes_well or summary.not_written is not None:
@@ -246,9 +248,10 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
 
 def say_next(folder: Path, output: Output) -> None:
-    """Where the results are, and the command that shows them, with the path as a user would type it."""
+    """Where the results are, and the command that shows numbers, with the path as a user would type it."""
     typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    output.message(f"Results: {folder}. Next: perfharness report {shlex.quote(str(typed))}")
+    step = f". Next: perfharness report {shlex.quote(str(typed))}" if has_numbers(folder) else ""
+    output.message(f"Results: {folder}{step}")
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:

@@ -15,6 +15,7 @@ from perfharness.model.settings import Option
 from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
+    from perfharness.model.result import ProcessResult, Tree
     from perfharness.render.blocks import Block, Span
     from perfharness.render.console import Console
 
@@ -56,6 +57,16 @@ class Output(BaseModel):
     def show(self, blocks: Iterable[Block]) -> None:
         """Blocks on stdout."""
         _printing().print_blocks(self.results, blocks)
+
+    def result(self, tree: Tree, results: Mapping[str, ProcessResult], *, has_gpu: bool | None = None) -> None:
+        """A run's results on stdout; of a verbose verb, with the diagnosis."""
+        from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
+        from perfharness.render.views.result import result_view
+
+        if tree:
+            self.show(result_view(tree, results, has_gpu=has_gpu, whole=self.verbose))
+        if self.verbose:
+            self.show(diagnosis_view(diagnoses_of(results)))
 
     def line(self, *parts: str | Span) -> None:
         """A line on stdout."""
@@ -104,5 +115,6 @@ class FullOutput(Output):
 
     quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only, no progress and no warnings.")] = False
     verbose: Annotated[
-        bool, Option(("-v", "--verbose"), OUTPUT, "Print notes and details too, and what launched processes print.")
+        bool,
+        Option(("-v", "--verbose"), OUTPUT, "Print the diagnosis, all notes, and the output of launched processes."),
     ] = False
