@@ -7,18 +7,23 @@ from typing import Any
 RECORDER = ("PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range")
 
 USE_CASES = {
+    "AccuracyBenchmark": "perfharness.bench.live",
+    "BenchmarkSuite": "perfharness.render.report.live",
+    "GPUProfiler": "perfharness.bench.live",
+    "LatencyBenchmark": "perfharness.bench.live",
+    "ThroughputBenchmark": "perfharness.bench.live",
     "analyze": "perfharness.runs.analyze",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
     "launch": "perfharness.runs.launch",
     "launch_in_turns": "perfharness.runs.series.launching",
     "launch_series": "perfharness.runs.series.launching",
-    "load_suite": "perfharness.bench.suite.check",
+    "load_suite": "perfharness.bench.suite",
     "machine_changes": "perfharness.runs.series.machine:changes_between",
     "maximize_clocks": "perfharness_launcher.clocks",
     "open_run": "perfharness.runs.run",
     "report": "perfharness.render.report.files",
     "run_mlperf": "perfharness.load.mlperf",
-    "run_suite": "perfharness.bench.suite.run",
+    "run_suite": "perfharness.bench.run",
     "stress": "perfharness.load.stress",
 }
 """The module of each, and its name there where that is another one; their types are in `__init__.pyi`."""

@@ -5,8 +5,12 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
-from perfharness.bench.suite.check import load_suite as load_suite
-from perfharness.bench.suite.run import run_suite as run_suite
+from perfharness.bench.live import AccuracyBenchmark as AccuracyBenchmark
+from perfharness.bench.live import GPUProfiler as GPUProfiler
+from perfharness.bench.live import LatencyBenchmark as LatencyBenchmark
+from perfharness.bench.live import ThroughputBenchmark as ThroughputBenchmark
+from perfharness.bench.run import run_suite as run_suite
+from perfharness.bench.suite import load_suite as load_suite
 from perfharness.load.mlperf import MlperfRun
 from perfharness.load.stress import StressResult
 from perfharness.recorder import PerfRecorder as PerfRecorder
@@ -14,6 +18,7 @@ from perfharness.recorder import get_default_arg_parser as get_default_arg_parse
 from perfharness.recorder import parse_validate_default_args as parse_validate_default_args
 from perfharness.recorder import startup_range as startup_range
 from perfharness.render.report.files import report as report
+from perfharness.render.report.live import BenchmarkSuite as BenchmarkSuite
 from perfharness.runs.analyze import analyze as analyze
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.launch import LaunchResult
@@ -26,7 +31,12 @@ from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.supervise import Observer
 
 __all__ = [
+    "AccuracyBenchmark",
+    "BenchmarkSuite",
+    "GPUProfiler",
+    "LatencyBenchmark",
     "PerfRecorder",
+    "ThroughputBenchmark",
     "analyze",
     "compare",
     "get_default_arg_parser",

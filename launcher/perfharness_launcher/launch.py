@@ -179,7 +179,8 @@ def _measure(
         endings = supervisor.watch()
         from perfharness_launcher.children import rank_findings, unfollowed, with_measured  # slow to load
 
-        observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
+        if plan.nsys is not None:
+            observer.stage("exporting the traces")
         for ending in endings:  # a script may have removed its own folder, and that of the run
             ending.folder.mkdir(parents=True, exist_ok=True)
         install = None if plan.nsys is None else plan.nsys.install
@@ -247,9 +248,9 @@ def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningPr
 
 def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:
     """The error, with the folder of what was measured."""
-    where = f"what was measured is in {place}; `perfharness analyze {place}` reads it"
+    where = f"its files are in {place}"
     if isinstance(error, KeyboardInterrupt):
-        return LaunchInterruptedError(f"interrupted before all was read; {where}")
+        return LaunchInterruptedError(f"interrupted before all was read; `perfharness analyze {place}` reads it")
     if isinstance(error, OSError):
         return LaunchError(f"the run could not be written completely ({reason_of(error)}); {where}")
     if isinstance(error, PerfHarnessError):

@@ -83,8 +83,9 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         kind = UsageError if is_usage else type(problems[0]) if len(problems) == 1 else LaunchError
         raise kind("\n".join(map(str, problems)))
     gpus = tuple(dict.fromkeys(gpu for group in groups for gpu in group))
-    if options.require_exclusive and not gpus:
-        raise UsageError(f"--require-exclusive: there is no GPU ({facts.gpus.problem or 'none is visible'})")
+    needs_gpu = {"--require-exclusive": options.require_exclusive, "-m": options.maximize_clocks}
+    for name in (name for name, is_asked in needs_gpu.items() if is_asked and not gpus):
+        raise UsageError(f"{name}: there is no GPU ({facts.gpus.problem or 'none is visible'}); drop it")
     captures = options.capture_batches is not None
     nsys = None if install is None else NsysTracing(install, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
@@ -151,7 +152,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus cannot be combined with -ng or -go"
     if options.explain and tracer in ("ranges", "none"):
-        yield f"--explain needs more than --tracer {tracer} records; drop one of them"
+        yield f"--explain cannot be combined with --tracer {tracer}; drop one of them"
     if options.nsys is not None and tracer not in ("auto", "nsys"):
         yield f"--nsys is not used with --tracer {tracer}; drop one of them"
     yield from _annotation_conflicts(options, facts)

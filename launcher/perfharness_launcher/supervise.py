@@ -49,6 +49,7 @@ class Phase(Enum):
     ENDED = "ended, waits for the others"
     WRITING = "tracer writes its report"
     DONE = "done"
+    FAILED = "failed"
 
 
 class Observer:
@@ -139,7 +140,8 @@ class Supervisor:
     def _phase(self, process: RunningProcess) -> Phase:
         if process.is_over:
             if self.nsys is None or not process.is_tracing:
-                return Phase.DONE
+                is_well = process.stopped == "done" or process.ended.get("exit_code") == 0
+                return Phase.DONE if is_well else Phase.FAILED
             return Phase.WRITING if all(other.is_over for other in self.processes) else Phase.ENDED
         if process.pid is None:
             return Phase.STARTING

@@ -65,5 +65,6 @@ class Analysis:
     @property
     def findings(self) -> list[Finding]:
         """Findings about the numbers."""
-        judged = stage_findings(self.stages, self.stage_times, self.options.warmup_batches)
+        uses_gpu = bool(len(self.trace.operations))
+        judged = stage_findings(self.stages, self.stage_times, self.options.warmup_batches, uses_gpu=uses_gpu)
         return [*self.table.findings, *self.stages.findings, *judged]

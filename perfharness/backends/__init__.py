@@ -12,7 +12,6 @@ from perfharness.errors import UsageError
 __all__ = [
     "BACKENDS",
     "SAVED_MODEL",
-    "SPELLINGS",
     "Backend",
     "BackendOptions",
     "Device",
@@ -26,7 +25,6 @@ __all__ = [
     "call_factory",
     "device_for",
     "model_source",
-    "spelled",
 ]
 
 BACKENDS: dict[str, str] = {

@@ -7,9 +7,7 @@ Everything is freed by `close`, in any order, more than once if necessary. Error
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Sequence
-from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -22,8 +20,6 @@ from perfharness.backends.session import DeviceTimer, Session
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
-
-GIL_FREE_SINCE = (12, 9, 1)
 
 
 def runtime() -> Any:
@@ -48,16 +44,6 @@ def gpu_problem() -> str | None:
     if int(code) != 0:
         return f"there is no GPU that CUDA can use here ({getattr(code, 'name', code)})"
     return None if count else "there is no GPU that CUDA can use here"
-
-
-def gil_problem(version: str) -> str | None:
-    """Why one thread that waits for a stream blocks all others with this version of the bindings, or None.
-
-    They release the GIL from 12.9.1 and 13.0 on (release notes of cuda-bindings 12.9.1).
-    """
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) >= GIL_FREE_SINCE:
-        return None
-    return f"cuda-python {version} keeps Python's GIL while it waits for a CUDA stream; take 12.9.1 or newer"
 
 
 class CudaStream:
@@ -223,8 +209,3 @@ class BufferSession(Session):
     def device_timer(self) -> DeviceTimer | None:
         """Events in the session's stream."""
         return None if self._stream is None else self._stream.timer()
-
-    def threads_problem(self) -> str | None:
-        """A problem with waiting for the stream; the frameworks release the GIL."""
-        version = str(getattr(import_module("cuda.bindings"), "__version__", "before 12.9")) if self._stream else None
-        return None if version is None else gil_problem(version)

@@ -207,23 +207,6 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], li
     return tuple(names) or tuple(f"output_{index}" for index in range(len(values))), values
 
 
-def with_size(shape: Iterable[int | None], size: int) -> Shape:
-    """A shape whose open dimensions are all of one size."""
-    return tuple(size if each is None else each for each in shape)
-
-
-def specs_of(names: Iterable[str], small: Iterable[Any], large: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    """Specs of outputs, seen with two sizes of the inputs' open dimensions: dimensions that differ are open too."""
-    return tuple(
-        TensorSpec(
-            name=name,
-            shape=tuple(size if size == other else None for size, other in zip(one.shape, two.shape, strict=True)),
-            dtype=host_dtype(one.dtype),
-        )
-        for name, one, two in zip(names, small, large, strict=True)
-    )
-
-
 def host_dtype(dtype: Any) -> str:
     """NumPy's name of a framework's dtype; bfloat16, which NumPy does not have, becomes float32."""
     name = str(dtype).removeprefix("torch.")

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import prod
 from traceback import clear_frames
 from types import TracebackType
 from typing import Any
@@ -19,9 +18,6 @@ import numpy.typing as npt
 from perfharness.backends.models import Shape
 from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
-
-ALIGNMENT_BYTES = 64
-"""XLA and TensorFlow read host arrays in place if their address is a multiple of this; they copy others first."""
 
 OUT_OF_MEMORY_SIGNS = (
     *("resource_exhausted", "out of memory", "outofmemory", "oom when", "failed to allocate", "bad_alloc"),
@@ -74,10 +70,7 @@ class Session:
 
     build_ms: float | None = None
     """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
-    compile in it; None: nothing was built, or all of it was found in a cache."""
-
-    from_cache: str | None = None
-    """Which parts of the build came from a cache, where the framework reports it; None: nothing known."""
+    compile in it; None: nothing was built."""
 
     no_layer_times = "this backend does not report the times of its layers"
 
@@ -179,12 +172,12 @@ class Session:
         """A timer on the session's stream, or None where there is no device."""
         return None
 
-    def threads_problem(self) -> str | None:
-        """Why rounds of such sessions in several threads would go one after the other, or None."""
-        return None
-
     def device_memory_bytes(self) -> int | None:
         """Peak that the framework's allocator has reserved on the device since `allocate`; None: not reported."""
+        return None
+
+    def parameter_bytes(self) -> int | None:
+        """Size of the model's parameters; None: not reported."""
         return None
 
     def settings(self) -> dict[str, str]:
@@ -196,25 +189,14 @@ class Session:
         del rounds
         return self.no_layer_times
 
-    def compiled_programs(self) -> tuple[int, int]:
-        """Number of programs from the framework's cache and of those compiled so far; zeros: not reported."""
-        return 0, 0
-
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Count the time inside as build, unless everything was found in a cache."""
-        found_before, made_before = self.compiled_programs()
+        """Count the time inside as build."""
         begin_ns = time.perf_counter_ns()
         try:
             yield
         finally:
-            taken_ms = (time.perf_counter_ns() - begin_ns) / 1e6
-            found, made = self.compiled_programs()
-            found, made = found - found_before, made - made_before
-            if found:
-                self.from_cache = f"{found} of {found + made} compiled programs came from a cache"
-            if made or not found:
-                self.build_ms = (self.build_ms or 0.0) + taken_ms
+            self.build_ms = (self.build_ms or 0.0) + (time.perf_counter_ns() - begin_ns) / 1e6
 
     def __enter__(self) -> Session:
         return self
@@ -251,88 +233,6 @@ class Session:
             f"{spec.name} {spec.dtype} ({', '.join('?' if size is None else str(size) for size in spec.shape)})"
             for spec in self.inputs
         )
-
-
-class FunctionSession(Session, ABC):
-    """A session over a framework in which a model is a function of arrays, compiled for one set of shapes.
-
-    `copy_in` passes the host's arrays to the framework in each round, as a service does with each batch; on the CPU the
-    framework may read them in place.
-    """
-
-    def __init__(self, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:
-        super().__init__(inputs, outputs)
-        self._on_device: list[Any] = []
-        self._values: list[Any] = []
-        self._fetched = False
-
-    @abstractmethod
-    def _compile(self, arrays: list[Array]) -> None:
-        """Make the function for inputs of these shapes, so that no later call compiles anything."""
-
-    @abstractmethod
-    def _put(self, arrays: Iterable[Array]) -> list[Any]:
-        """Start the copy of host arrays to the device."""
-
-    @abstractmethod
-    def _call(self, inputs: list[Any]) -> list[Any]:
-        """Start one inference."""
-
-    def _fetch(self, outputs: list[Any]) -> list[Any]:
-        """Start the copy of outputs to the host; returns arrays, or what `_wait` converts to arrays."""
-        return [output.numpy() for output in outputs]
-
-    def _wait(self, values: list[Any]) -> list[Any]:
-        """Wait for outputs: on the host where they were fetched, else on the device."""
-        return values
-
-    def _allocate(self, shapes: dict[str, Shape]) -> None:
-        arrays = {spec.name: aligned_zeros(shapes[spec.name], spec.dtype) for spec in self.inputs}
-        with self.building():
-            self._compile(list(arrays.values()))
-        self._host = arrays
-        self._on_device = self._put(arrays.values())
-
-    def copy_in(self) -> None:
-        """Pass the host's arrays to the framework."""
-        self._on_device = []  # freed first: XLA records its CUDA graphs anew when arrays lie at other addresses
-        self._on_device = self._put(self._host.values())
-
-    def _execute(self) -> None:
-        self._values = []
-        self._values, self._fetched = self._call(self._on_device), False
-
-    def copy_out(self) -> None:
-        """Start the copy of the outputs to the host."""
-        self._values, self._fetched = self._fetch(self._values), True
-
-    def synchronize(self) -> None:
-        """Wait for the outputs, on the host where `copy_out` was called."""
-        try:
-            if self._values:
-                self._values = self._wait(self._values)
-        except Exception as error:
-            raise translation(error, "the model could not be run") from error
-
-    def _results(self) -> Sequence[Any]:
-        return self._values
-
-    def _free(self) -> None:
-        self._on_device, self._values = [], []
-
-
-def aligned_zeros(shape: Shape, dtype: str) -> Array:
-    """An array aligned to `ALIGNMENT_BYTES`."""
-    kind = np.dtype(dtype)
-    size_bytes = prod(shape) * kind.itemsize
-    raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[begin : begin + size_bytes].view(kind).reshape(shape)
-
-
-def variables(*names: str) -> dict[str, str]:
-    """Those of the environment variables that are set, for `Session.settings`."""
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 @contextmanager

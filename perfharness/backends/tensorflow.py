@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import (
@@ -13,12 +16,13 @@ from perfharness.backends.models import (
     SAVED_MODEL,
     FactoryModel,
     ModelSource,
+    Shape,
     check_own_precision,
     described_model,
     named_outputs,
     precision_of_most,
 )
-from perfharness.backends.session import Array, FunctionSession, Session, translated, variables
+from perfharness.backends.session import Array, Session, translated, translation
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
@@ -27,6 +31,11 @@ MODES = {"tf": False, "tfxla": True}
 """Mode -> whether XLA compiles the graph."""
 
 SIGNATURE = "serving_default"
+
+ALIGNMENT_BYTES = 64
+"""TensorFlow reads host arrays in place if their address is a multiple of this; it copies others first."""
+
+VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS")
 
 LAYERS_OF_XLA = "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
 LAYERS_OF_GRAPH = "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
@@ -68,8 +77,11 @@ class TensorFlowBackend(Backend):
         return TensorFlowSession(model.name, made, options, xla)
 
 
-class TensorFlowSession(FunctionSession):
+class TensorFlowSession(Session):
     """A concrete function for the shapes that were allocated.
+
+    `copy_in` passes the host's arrays to TensorFlow in each round, as a service does with each batch; on the CPU it may
+    read them in place.
 
     Args:
         made: a function of tensors.
@@ -81,6 +93,9 @@ class TensorFlowSession(FunctionSession):
         self.no_layer_times = LAYERS_OF_XLA if xla else LAYERS_OF_GRAPH
         self._model: Any = made.model
         self._concrete: Any = None
+        self._on_device: list[Any] = []
+        self._values: list[Any] = []
+        self._fetched = False
         self._device = "/GPU:0" if options.device == "cuda" else "/CPU:0"
         self._tf.config.experimental.enable_tensor_float_32_execution(options.precision == "tf32")
         with translated(f"{name} could not be traced"):
@@ -94,6 +109,11 @@ class TensorFlowSession(FunctionSession):
             return None
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
+    def parameter_bytes(self) -> int | None:
+        """Of the variables of the graph."""
+        held = () if self._concrete is None else self._concrete.variables
+        return sum((one.shape.num_elements() or 0) * one.dtype.size for one in held) or None
+
     def settings(self) -> dict[str, str]:
         """Settings of TensorFlow."""
         threading = self._tf.config.threading
@@ -102,7 +122,7 @@ class TensorFlowSession(FunctionSession):
             "intra_op_parallelism_threads": str(threading.get_intra_op_parallelism_threads() or "TensorFlow's choice"),
             "inter_op_parallelism_threads": str(threading.get_inter_op_parallelism_threads() or "TensorFlow's choice"),
         }
-        return settings | variables("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS")
+        return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
     def _made(self, shapes: Sequence[tuple[int | None, ...]], inputs: Sequence[TensorSpec]) -> Any:
         """The concrete function for these shapes."""
@@ -124,26 +144,59 @@ class TensorFlowSession(FunctionSession):
         tensor = self._tf.convert_to_tensor(value)
         return self._tf.cast(tensor, "float32") if tensor.dtype.name in HALF_DTYPES.values() else tensor
 
-    def _compile(self, arrays: list[Array]) -> None:
+    def _allocate(self, shapes: dict[str, Shape]) -> None:
+        arrays = {spec.name: aligned_zeros(shapes[spec.name], spec.dtype) for spec in self.inputs}
         if self._options.device == "cuda":
             self._tf.config.experimental.reset_memory_stats("GPU:0")
-        self._concrete = self._made([array.shape for array in arrays], self.inputs)
-        self._wait(self._call(self._put(arrays)))  # XLA compiles, and oneDNN orders weights, at the first call
+        with self.building():
+            self._concrete = self._made([array.shape for array in arrays.values()], self.inputs)
+            self._on_device = self._put(arrays.values())
+            self._execute()  # XLA compiles, and oneDNN orders weights, at the first call
+            self.synchronize()
+        self._host = arrays
 
     def _put(self, arrays: Iterable[Array]) -> list[Any]:
         with self._tf.device(self._device):
             return [self._tf.convert_to_tensor(array) for array in arrays]
 
-    def _call(self, inputs: list[Any]) -> list[Any]:
-        return list(self._concrete(*inputs))
+    def copy_in(self) -> None:
+        """Pass the host's arrays to TensorFlow."""
+        self._on_device = []  # freed first: XLA records its CUDA graphs anew when arrays lie at other addresses
+        self._on_device = self._put(self._host.values())
 
-    def _wait(self, values: list[Any]) -> list[Any]:
-        if not self._fetched and self._options.device == "cuda":
+    def _execute(self) -> None:
+        self._values = []
+        self._values, self._fetched = list(self._concrete(*self._on_device)), False
+
+    def copy_out(self) -> None:
+        """Copy the outputs to the host, which waits for them."""
+        try:
+            self._values, self._fetched = [value.numpy() for value in self._values], True
+        except Exception as error:
+            raise translation(error, "the model could not be run") from error
+
+    def synchronize(self) -> None:
+        """Wait for the outputs on the device, unless they were copied to the host."""
+        if self._values and not self._fetched and self._options.device == "cuda":
             self._tf.test.experimental.sync_devices()
-        return values
+
+    def _results(self) -> Sequence[Any]:
+        return self._values
+
+    def _free(self) -> None:
+        self._on_device, self._values = [], []
 
     def _release(self) -> None:
         self._concrete = self._model = None
+
+
+def aligned_zeros(shape: Shape, dtype: str) -> Array:
+    """An array aligned to `ALIGNMENT_BYTES`."""
+    kind = np.dtype(dtype)
+    size_bytes = prod(shape) * kind.itemsize
+    raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[begin : begin + size_bytes].view(kind).reshape(shape)
 
 
 def library() -> Any:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from importlib import import_module
+from contextlib import ExitStack
 from shutil import which
-from threading import current_thread, main_thread
 from typing import Any, ClassVar
 
 from perfharness.backends.base import Backend, BackendOptions, imported
@@ -35,10 +33,10 @@ COMPILED_SHAPES = 1024
 """Limit of compiled shapes per model; beyond its default of eight PyTorch continues uncompiled, and only logs it."""
 
 COMPILE_LIMITS = (
-    ("recompile_limit", "cache_size_limit"),
-    ("accumulated_recompile_limit", "accumulated_cache_size_limit"),
+    *("recompile_limit", "accumulated_recompile_limit"),
+    *("cache_size_limit", "accumulated_cache_size_limit"),
 )
-"""Compiler settings for that limit, with their names before PyTorch 2.6. They are per thread."""
+"""Compiler settings for that limit, the last two before PyTorch 2.6. They are per thread."""
 
 
 class TorchBackend(Backend):
@@ -86,8 +84,11 @@ class TorchBackend(Backend):
 class TorchSession(Session):
     """A module in inference mode, with a stream of its own on a GPU.
 
-    PyTorch's settings are the process's: sessions that are open at the same time must have equal settings.
+    PyTorch's settings are those of the process: sessions that are open at the same time must have equal ones.
     """
+
+    _open: ClassVar[list[dict[str, str]]] = []
+    """The settings of open sessions."""
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
         super().__init__(program.inputs, program.outputs)
@@ -95,20 +96,22 @@ class TorchSession(Session):
         self._mode = options.mode or "eager"
         self._on_gpu = options.device == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
-        self._process_settings = ProcessSettings(torch, options)
-        self._stream: Any = None
+        wanted = process_settings(options)
+        if any(one != wanted for one in self._open):
+            raise BackendError(
+                f"PyTorch is set to {self._open[0]} for another session of this process; close it, or load both alike"
+            )
+        self._process_settings = wanted
+        set_for_process(torch, wanted)
         self._graph: Any = None
         self._pinned: list[Any] = []
         self._at_device: list[Any] = []
         self._at_host: list[Any] = []
         self._values: list[Any] = []
-        try:
-            self._stream = _stream(torch, self._device) if self._on_gpu else None
-            self._module = program.module.to(self._device)
-            self._call = self._compiled(self._module) if self._mode == "compile" else self._module
-        except BaseException:
-            self._process_settings.close()
-            raise
+        self._stream: Any = torch.cuda.Stream(self._device) if self._on_gpu else None
+        self._module = program.module.to(self._device)
+        self._call = self._compiled(self._module) if self._mode == "compile" else self._module
+        self._open.append(wanted)
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
         """Allocate buffers; compile for these shapes, or capture the graph."""
@@ -167,38 +170,34 @@ class TorchSession(Session):
         self._pinned, self._at_device = [], []
 
     def _release(self) -> None:
-        """Free the model, and end the use of PyTorch's settings."""
+        self._open.remove(self._process_settings)
         self._module = self._call = None
         self._program.module = None
         if self._stream is not None:
             if self._torch.cuda.current_stream() == self._stream:
                 self._torch.cuda.set_stream(self._torch.cuda.default_stream())
-            _IDLE_STREAMS.append(self._stream)
             self._stream = None
             self._torch.cuda.empty_cache()
-        self._process_settings.close()
 
     def device_timer(self) -> DeviceTimer | None:
         """From CUDA events on the session's stream."""
         return None if self._stream is None else EventTimer(self._torch, self._stream)
 
-    def compiled_programs(self) -> tuple[int, int]:
-        """Inductor's graphs."""
-        with suppress(ImportError, AttributeError):  # versions that do not count them
-            counted = import_module("torch._dynamo.utils").counters["inductor"]
-            return counted["fxgraph_cache_hit"], counted["fxgraph_cache_miss"] + counted["fxgraph_cache_bypass"]
-        return 0, 0
-
     def device_memory_bytes(self) -> int | None:
         """Peak of the caching allocator since `allocate`, without the CUDA context."""
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
+
+    def parameter_bytes(self) -> int | None:
+        """Of parameters and buffers, quantised ones left out."""
+        held = [*self._module.parameters(), *self._module.buffers()]
+        return int(sum(one.numel() * one.element_size() for one in held))
 
     def settings(self) -> dict[str, str]:
         """PyTorch's settings for this session, dtype, and what was compiled or quantised."""
         settings = {"dtype": self._program.computes_in}
         if self._mode == "compile":
             settings["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
-        return settings | self._process_settings.described()
+        return settings | {"num_threads": str(self._torch.get_num_threads()), **self._process_settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Of each module's own work, by hooks, on the last written inputs."""
@@ -222,8 +221,6 @@ class TorchSession(Session):
     def _prepare(self) -> None:
         """Warm up, which compiles, and capture where that is the mode. Inputs are zeros here."""
         torch = self._torch
-        if self._on_gpu and self._mode == "compile" and self._compile_mode() in WITH_GRAPHS:
-            _check_graphs_in_thread(self._compile_mode())
         self.copy_in()
         with ExitStack() as stack:
             if self._mode == "compile":  # compiled at the first call
@@ -274,18 +271,6 @@ def _cast(given: Iterable[Any], dtypes: Sequence[Any]) -> list[Any]:
     return [each if each.dtype is dtype else each.to(dtype) for each, dtype in zip(given, dtypes, strict=True)]
 
 
-_IDLE_STREAMS: list[Any] = []
-"""Streams of closed sessions, for reuse: cuBLAS keeps a workspace per stream, 32 MiB on an H200."""
-
-
-def _stream(torch: Any, device: Any) -> Any:
-    """A stream that no open session has."""
-    for index, stream in enumerate(_IDLE_STREAMS):
-        if stream.device == device:
-            return _IDLE_STREAMS.pop(index)
-    return torch.cuda.Stream(device)
-
-
 def _gpu_problem(torch: Any, options: BackendOptions) -> str | None:
     """Why a precision is not possible on the GPU, or there is none."""
     if options.precision == "int8":
@@ -299,64 +284,34 @@ def _gpu_problem(torch: Any, options: BackendOptions) -> str | None:
     return None
 
 
-def _check_graphs_in_thread(compile_mode: str) -> None:
-    """Raise `BackendError` where torch.compile asserts that its CUDA graphs are in the main thread: before 2.13."""
-    if current_thread() is not main_thread() and not hasattr(
-        import_module("torch._inductor.cudagraph_trees"), "_initialize_tls"
-    ):
-        raise BackendError(
-            f"this PyTorch has the CUDA graphs of compile_mode={compile_mode} in the main thread only (PyTorch's issue "
-            "123177); take 2.13 or newer, or compile_mode=default"
-        )
-
-
 def many_shapes(torch: Any) -> Any:
     """A context in which this thread compiles any number of shapes."""
     config = torch._dynamo.config  # imported late: it takes seconds
-    names = [new if hasattr(config, new) else old for new, old in COMPILE_LIMITS]
-    return config.patch({name: COMPILED_SHAPES for name in names if hasattr(config, name)})
+    return config.patch({name: COMPILED_SHAPES for name in COMPILE_LIMITS if hasattr(config, name)})
 
 
-class ProcessSettings:
-    """PyTorch's settings for one session: set once for the whole process, and not restored.
+def process_settings(options: BackendOptions) -> dict[str, str]:
+    """PyTorch's settings for a session, as text; those of a GPU only for one on it."""
+    threads = {} if options.threads is None else {"num_threads": str(options.threads)}
+    if options.device != "cuda":
+        return threads
+    tf32 = options.precision == "tf32"
+    return {
+        **threads,
+        "float32_matmul_precision": "high" if tf32 else "highest",
+        "cudnn.allow_tf32": "on" if tf32 else "off",
+        "cudnn.benchmark": "on" if options.extra.get("cudnn_benchmark") == "on" else "off",
+    }
 
-    Raises `BackendError` where an open session needs others.
-    """
 
-    _open: ClassVar[list[dict[str, Any]]] = []
-
-    def __init__(self, torch: Any, options: BackendOptions) -> None:
-        self._torch = torch
-        self._wanted: dict[str, Any] = {} if options.threads is None else {"num_threads": options.threads}
-        if options.device == "cuda":
-            tf32 = options.precision == "tf32"
-            self._wanted |= {
-                "float32_matmul_precision": "high" if tf32 else "highest",
-                "cudnn.allow_tf32": tf32,
-                "cudnn.benchmark": options.extra.get("cudnn_benchmark") == "on",
-            }
-        other = next((one for one in self._open if one != self._wanted), None)
-        if other is not None:
-            raise BackendError(
-                f"a session that is open in this process has set PyTorch to {other}, and this one wants "
-                f"{self._wanted}; use a process of its own"
-            )
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
-        if options.device == "cuda":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # names of settings may change
-                torch.set_float32_matmul_precision(self._wanted["float32_matmul_precision"])
-                torch.backends.cudnn.allow_tf32 = tf32
-            torch.backends.cudnn.benchmark = self._wanted["cudnn.benchmark"]
-        self._open.append(self._wanted)
-
-    def close(self) -> None:
-        """End the session's use of the settings."""
-        self._open.remove(self._wanted)
-
-    def described(self) -> dict[str, str]:
-        """Settings that change speed or numbers, as text."""
-        texts = {True: "on", False: "off"}
-        found = {name: texts[value] if isinstance(value, bool) else str(value) for name, value in self._wanted.items()}
-        return {"num_threads": str(self._torch.get_num_threads()), **found}
+def set_for_process(torch: Any, settings: Mapping[str, str]) -> None:
+    """Set them; they are not restored."""
+    if "num_threads" in settings:
+        torch.set_num_threads(int(settings["num_threads"]))
+    if "cudnn.benchmark" not in settings:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # names of settings may change
+        torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
+        torch.backends.cudnn.allow_tf32 = settings["cudnn.allow_tf32"] == "on"
+    torch.backends.cudnn.benchmark = settings["cudnn.benchmark"] == "on"

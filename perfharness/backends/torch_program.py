@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,20 +14,15 @@ from perfharness.backends.models import (
     HALF_DTYPES,
     FactoryModel,
     ModelSource,
+    Shape,
     check_own_precision,
     described_model,
     host_dtype,
     named_outputs,
     precision_of_most,
-    specs_of,
-    with_size,
 )
-from perfharness.backends.session import variable
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
-
-SAFE_VARIABLE, UNSAFE_VARIABLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-"""PyTorch's environment variables that override what `torch.load` unpickles."""
 
 
 @dataclass
@@ -112,14 +105,14 @@ def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[Ten
     small, large = (_traced(torch, module, made.inputs, size) for size in (2, 3))
     own_names = tuple(map(str, small)) if isinstance(small, Mapping) else ()
     names, few = named_outputs(tensors(torch, small), made.outputs or own_names)
-    return specs_of(names, few, tensors(torch, large))
+    return _specs_of(names, few, tensors(torch, large))
 
 
 def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) -> Any:
     """What the module returns where every open dimension is `size`, on the meta device."""
 
     def zeros(device: str) -> tuple[Any, ...]:
-        kinds = [(with_size(spec.shape, size), getattr(torch, spec.dtype)) for spec in inputs]
+        kinds = [(_with_size(spec.shape, size), getattr(torch, spec.dtype)) for spec in inputs]
         return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in kinds)
 
     with torch.inference_mode():
@@ -131,11 +124,27 @@ def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) 
             return module(*zeros("cpu"))
 
 
+def _with_size(shape: Iterable[int | None], size: int) -> Shape:
+    """A shape whose open dimensions are all of one size."""
+    return tuple(size if each is None else each for each in shape)
+
+
+def _specs_of(names: Iterable[str], small: Iterable[Any], large: Iterable[Any]) -> tuple[TensorSpec, ...]:
+    """Specs of outputs, seen with two sizes of the inputs' open dimensions: dimensions that differ are open too."""
+    return tuple(
+        TensorSpec(
+            name=name,
+            shape=tuple(size if size == other else None for size, other in zip(one.shape, two.shape, strict=True)),
+            dtype=host_dtype(one.dtype),
+        )
+        for name, one, two in zip(names, small, large, strict=True)
+    )
+
+
 def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Program:
     """A file of `torch.export.save`, which describes itself."""
     try:
-        with weights_only():
-            program = torch.export.load(str(model.path))
+        program = torch.export.load(str(model.path))
     except Exception as error:
         why = " ".join(str(error).split())[:300]
         raise BackendError(f"{model.path} is no program of torch.export that this PyTorch can read: {why}") from error
@@ -159,38 +168,6 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         computes_in=HALF_DTYPES.get(options.precision, "float32"),
         exported=True,
     )
-
-
-@contextmanager
-def weights_only() -> Iterator[None]:
-    """While open, PyTorch unpickles tensors and nothing else, unless the user's environment allows more.
-
-    `torch.export.load` passes `weights_only=False`, and unpickles any object of a program.
-    """
-    if os.environ.get(UNSAFE_VARIABLE):
-        yield
-        return
-    try:
-        package: Any = import_module("torch.export.pt2_archive._package")
-        unpickler = package.pickle
-    except (ImportError, AttributeError):  # only before PyTorch 2.8
-        package = unpickler = None
-    try:
-        if package is not None:
-            package.pickle = _NoPickle()
-        with variable(SAFE_VARIABLE, "1"):
-            yield
-    finally:
-        if package is not None:
-            package.pickle = unpickler
-
-
-class _NoPickle:
-    """Replaces the module `pickle` while a file is read."""
-
-    def loads(self, _content: bytes) -> Any:
-        """Refuse."""
-        raise BackendError(f"it holds pickled objects, which may run any code; {UNSAFE_VARIABLE}=1 allows them")
 
 
 def _on_gpu(torch: Any, program: Any) -> Any:

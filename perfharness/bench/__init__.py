@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.compare import compare_engines
-    from perfharness.bench.search.run import load_sweep, run_sweep
-    from perfharness.bench.suite.check import load_suite
-    from perfharness.bench.suite.run import recommend_again, run_suite
-    from perfharness.bench.suite.startup import run_startup
+    from perfharness.bench.results import read_suite
+    from perfharness.bench.run import BenchObserver, recommend_again, run_suite
+    from perfharness.bench.startup import run_startup
+    from perfharness.bench.suite import load_suite
 
 _MODULES = {
+    "BenchObserver": "run",
     "compare_engines": "engines.compare",
-    "load_suite": "suite.check",
-    "load_sweep": "search.run",
-    "recommend_again": "suite.run",
-    "run_startup": "suite.startup",
-    "run_suite": "suite.run",
-    "run_sweep": "search.run",
+    "load_suite": "suite",
+    "read_suite": "results",
+    "recommend_again": "run",
+    "run_startup": "startup",
+    "run_suite": "run",
 }
 __all__ = [
+    "BenchObserver",
     "compare_engines",
     "load_suite",
-    "load_sweep",
+    "read_suite",
     "recommend_again",
     "run_startup",
     "run_suite",
-    "run_sweep",
 ]
 
 

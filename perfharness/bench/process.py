@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import ValidationError
 
-from perfharness.bench.spec import (
-    ARRAYS,
-    ARRAYS_FOLDER,
-    CASE_ENTRY,
-    RESULT_NAME,
-    SPEC_NAME,
-    STATUS_NAME,
-    CaseSpec,
-    CaseState,
-)
+from perfharness.bench.spec import CASE_ENTRY, RESULT_NAME, SPEC_NAME, CaseSpec
 from perfharness.model import environment
-from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
+from perfharness.model.bench import BenchCase, CaseProcess, CaseResult, CaseStatus
 from perfharness_launcher import conditions
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import TRACER_LOG
@@ -66,13 +53,14 @@ class CaseEnd:
     leftovers: Sequence[str] = ()
 
     @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None after a signal."""
+        return self.return_code if self.return_code is not None and self.return_code >= 0 else None
+
+    @property
     def signal(self) -> str | None:
         """Name of the signal that ended it."""
         return signal_name(-self.return_code) if self.return_code is not None and self.return_code < 0 else None
-
-
-Run = Callable[[CaseSpec, Path, str], CaseEnd]
-"""Runs a case in a folder; the text is the purpose of the run."""
 
 
 def result_of(
@@ -91,48 +79,30 @@ def result_of(
     try:
         result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
     except (OSError, ValidationError):
-        result = result_type(case=case, status="failed")
-    status, reason = _status(end, folder, timeout_s)
-    return result.model_copy(update={"status": status, "reason": reason})
+        result = result_type(case=case, status="failed", process=CaseProcess(reported=False))
+    assert result.process is not None
+    process = result.process.model_copy(
+        update={"exit_code": end.exit_code, "signal": end.signal, "timed_out": end.timed_out}
+    )
+    status, reason = _status(end, result, folder, timeout_s)
+    return result.model_copy(update={"status": status, "reason": reason, "process": process})
 
 
-def _status(end: CaseEnd, folder: Path, timeout_s: float | None) -> tuple[CaseStatus, str | None]:
+def _status(end: CaseEnd, result: CaseResult, folder: Path, timeout_s: float | None) -> tuple[CaseStatus, str | None]:
     if end.return_code is None:
         return "not-run", end.reason or "it was not started"
-    state = _state(folder)
-    doing = "" if state is None else f" while in {state.doing}"
+    assert result.process is not None
+    phase = f" in the phase {result.process.phase}" if result.process.phase else ""
     if end.timed_out:
-        return "timeout", f"it had not ended after {timeout_s:g} s{doing}; allow more, or ask for less"
-    if state is not None and state.status is not None:
-        return state.status, state.reason
+        return "timeout", f"it had not ended after {timeout_s:g} s{phase}; allow more, or ask for less"
+    if result.process.reported:
+        return result.status, result.reason
     stderr = log_tail(folder / STDERR_LOG, SEARCHED_LINES)
     status: CaseStatus = "out-of-memory" if any(sign in stderr for sign in NO_MEMORY) else "failed"
     if end.signal is None:
-        return status, f"its process ended with exit code {end.return_code}{doing}{last_lines(stderr)}"
-    hint = "; the kernel ends a process so when the machine has no memory left (its log tells)"
-    hint = hint if end.signal == "SIGKILL" else ""
-    return status, f"its process was ended by {end.signal}{doing}{hint}{last_lines(stderr)}"
-
-
-def has_reported(folder: Path) -> bool:
-    """Whether the process of a case reported its outcome."""
-    state = _state(folder)
-    return state is not None and state.status is not None
-
-
-def _state(folder: Path) -> CaseState | None:
-    with suppress(OSError, ValidationError):
-        return CaseState.model_validate_json((folder / STATUS_NAME).read_text())
-    return None
-
-
-def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Raw values of a case by name (`ARRAYS`); without those that were not measured or cannot be read."""
-    found = {}
-    for name in ARRAYS:
-        with suppress(OSError, ValueError):
-            found[name] = np.load(folder / ARRAYS_FOLDER / f"{name}.npy", allow_pickle=False)
-    return found
+        return status, f"its process ended with exit code {end.return_code}{phase}{last_lines(stderr)}"
+    hint = "; the kernel does that when the machine is out of memory (see its log)" if end.signal == "SIGKILL" else ""
+    return status, f"its process was ended by {end.signal}{phase}{hint}{last_lines(stderr)}"
 
 
 def run_process(

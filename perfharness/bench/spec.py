@@ -1,15 +1,12 @@
-"""The input (`spec.json`) and the output files of the process of one case.
+"""What the process of one case reads and writes: `python -m perfharness.bench.case FOLDER/spec.json`.
 
-`python -m perfharness.bench.worker.case FOLDER/spec.json` runs it. It writes, each file atomically:
-
-- `status.json` (`CaseState`): which pass it is in;
-- `result.json` (`CaseResult`): results so far, after each pass;
-- `arrays/NAME.npy`: raw values, after each pass (`ARRAYS`);
+- `spec.json` (`CaseSpec`): what it measures;
+- `result.json` (`CaseResult`): its phase and the results so far, replaced at every step;
+- `iterations.npz`: raw values of the iterations;
 - `outputs.npz`: outputs of one round by name, of the pass `outputs`;
-- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter only if requested;
-- `files.json`: the files it has open or mapped, for a start with a cold file cache.
+- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter of the baseline only.
 
-`perfharness.bench.process.result_of` combines them into a `CaseResult`, however the process ended.
+What was written before a crash is kept (`perfharness.bench.process.result_of`).
 """
 
 from __future__ import annotations
@@ -20,35 +17,27 @@ from typing import Literal
 
 from pydantic import Field
 
+from perfharness.backends import BackendOptions
 from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, CaseStatus
 
-CASE_ENTRY = "perfharness.bench.worker.case"
+CASE_ENTRY = "perfharness.bench.case"
 SPEC_NAME = "spec.json"
-STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"
-ARRAYS_FOLDER = "arrays"
+ITERATIONS_NAME = "iterations.npz"
 OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 
-Pass = Literal["latency", "telemetry", "layers", "outputs", "accuracy"]
-"""Optional passes after start-up, in the order in which they run."""
-
-ARRAYS = {
-    "wall_ns": "int64, wall clock of each timed iteration",
-    "start_ns": "int64, when it began, on the machine's monotonic clock",
-    "warmup_ns": "int64, wall clock of each warm-up iteration",
-    "device_ms": "float64, the device's own time of execute, from a pass of its own",
-}
-"""Raw values of a case; those that were not measured are absent."""
+Pass = Literal["latency", "telemetry", "layers", "outputs"]
+"""Optional passes after start-up, in the order in which they run; `CaseSpec.accuracy` adds the last one."""
 
 BATCH = "batch"
 """Name of the dimension that the batch size stands for."""
 
 EXIT_USAGE = 2
 EXITS: Mapping[CaseStatus, int] = {"ok": 0, "failed": 1, "unavailable": 10, "out-of-memory": 11, "memory-limit": 12}
-"""Exit codes of the process of a case, by `CaseState.status`."""
+"""Exit codes of the process of a case, by its status."""
 
 
 class LatencySettings(Settings):
@@ -121,23 +110,21 @@ class CaseSpec(Settings):
     accuracy: AccuracyPass | None = None
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"
 
+    @property
+    def options(self) -> BackendOptions:
+        """How the backend runs the model."""
+        return BackendOptions(
+            device=self.case.device,
+            precision=self.case.precision,
+            mode=self.case.mode,
+            threads=self.threads,
+            extra=self.extra,
+            cache_dir=self.cache_dir,
+        )
 
-class CaseState(Settings):
-    """`status.json`.
-
-    Args:
-        doing: `import`, `load`, `allocate`, `warm-up`, a pass, or `done`.
-        status: None while it runs.
-    """
-
-    doing: str
-    pid: int
-    status: CaseStatus | None = None
-    reason: str | None = None
-
-
-def tokens_per_item(spec: CaseSpec) -> float | None:
-    """Tokens in one item of the batch, or None where the case has no tokens."""
-    if spec.tokens_per_item is not None:
-        return spec.tokens_per_item
-    return None if spec.tokens_dimension is None else float(spec.dimensions[spec.tokens_dimension])
+    @property
+    def tokens(self) -> float | None:
+        """Tokens in one item of the batch; None: the case has no tokens."""
+        if self.tokens_per_item is not None:
+            return self.tokens_per_item
+        return None if self.tokens_dimension is None else float(self.dimensions[self.tokens_dimension])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,24 +23,18 @@ from perfharness.errors import UsageError
 from perfharness.render.console import Console, print_blocks, say
 
 if TYPE_CHECKING:
-    from perfharness.bench.suite.suite import Suite
-    from perfharness.model.bench_suite import TargetFigure
-    from perfharness.render.charts.drawing import Picture
-SIZES = (1, 1024)
-"""Smallest and largest batch size of --find-batch, where --batch-size names no range."""
+    from perfharness.bench.suite import Suite
 
-TARGET = ("max_latency_ms", "latency_percentile")
-OF_A_SUITE = (
-    "dry_run", "equality", "seed", "shuffle", "baseline", "max_accuracy_loss", "accuracy_metric", "accuracy_direction",
-    "max_energy_per_item_j",
-)  # fmt: skip
-"""Options that only a suite has: --find-batch and --start-up choose their own cases and recommend nothing."""
-
-OF_MANY_ROUNDS = (
-    *OF_A_SUITE, *TARGET, "resume", "retry_failed", "charts", "warmup", "iterations", "memory_limit", "passes",
-    "cool_down", "cool_down_limit",
-)  # fmt: skip
-"""Options that --start-up does not have: it runs one round in each process."""
+RECOMMENDING = ("baseline", "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j")
+REFUSED = {
+    "find_batch": ("dry_run", "equality", "seed", "shuffle", *RECOMMENDING),
+    "start_up": (
+        *("find_batch", "dry_run", "equality", "seed", "shuffle", *RECOMMENDING, "max_latency_ms"),
+        *("latency_percentile", "resume", "retry_failed", "charts", "warmup", "iterations", "duration"),
+        *("memory_limit", "passes", "cool_down", "cool_down_limit"),
+    ),
+}
+"""Options that these measurements do not use: they choose their own cases, and recommend nothing."""
 
 
 def register(app: typer.Typer) -> None:
@@ -73,49 +66,39 @@ def bench(
     check_utf8(command_line())
     if run.retry_failed and not run.resume:
         raise UsageError("--retry-failed goes with --resume")
-    if run.find_batch and run.start_up is not None:
-        raise UsageError("--find-batch and --start-up measure different things; ask for one of them")
-    if run.start_up is not None:
-        _refuse(OF_MANY_ROUNDS, options, run, "--start-up")
-        raise typer.Exit(_start_up(suite, run.start_up, options, run))
-    if run.find_batch:
-        _refuse(OF_A_SUITE, options, run, "--find-batch")
-        raise typer.Exit(_find_batch(suite, options, run))
+    given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
+    measurement = next((name for name in ("start_up", "find_batch") if name in given), "")
+    for name in (name for name in REFUSED.get(measurement, ()) if name in given):
+        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; leave it out")
     from perfharness.bench import load_suite
 
     made = load_suite(suite, suite_options(options))
+    if run.start_up is not None:
+        raise typer.Exit(_start_up(made, run.start_up, run.output_dir))
     raise typer.Exit(_list_cases(made) if run.dry_run else _suite(made, run))
 
 
-def _refuse(names: tuple[str, ...], options: SuiteOptions, run: BenchSettings, measurement: str) -> None:
-    """Raise `UsageError` where an option was given that a measurement would ignore."""
-    given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
-    for name in names:
-        if name in given:
-            raise UsageError(f"--{name.replace('_', '-')} does not go with {measurement}; leave it out")
-
-
 def _list_cases(made: Suite) -> int:
-    from perfharness.bench.suite.run import case_order
+    from perfharness.bench.plan import in_order, plan_suite
 
-    for case in case_order(made):
+    for case in in_order(made, plan_suite(made).cases):
         say(Console(), f"{case.case_id}: {case.refusal}" if case.refusal else case.case_id)
     return EXIT_OK
 
 
 def _suite(made: Suite, run: BenchSettings) -> int:
     from perfharness.bench import run_suite
-    from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.bench.suite.run import suite_exit_code
+    from perfharness.bench.run import suite_exit_code
     from perfharness.cli.support.bench_progress import BenchProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.views.bench import suite_view
 
     messages = Console(stderr=True)
-    with BenchProgress(messages) as progress:
+    with BenchProgress(messages, is_search=run.find_batch) as progress:
         result = run_suite(
             made,
             run.output_dir,
+            find_batch=run.find_batch,
             resume=run.resume,
             retry_failed=run.retry_failed,
             observer=progress,
@@ -123,84 +106,29 @@ def _suite(made: Suite, run: BenchSettings) -> int:
             history=run.history,
         )
     print_blocks(Console(), suite_view(result))
-    _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
+    if run.charts is not False:
+        say_drawn(messages, lambda: bench_pictures(result), run.output_dir, BENCH_PAGE)
     say(messages, f"Results: {run.output_dir.absolute()}")
     if not result.complete:
-        left = sum(case.status == "not-run" for case in result.cases)
-        say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
+        say(messages, f"interrupted; --resume goes on with what is left: {resume_command()}")
     return suite_exit_code(result)
 
 
-def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) -> int:
-    from perfharness.bench import load_sweep, run_sweep
-    from perfharness.bench.search.run import search_exit_code
-    from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.cli.support.bench_progress import BenchProgress
-    from perfharness.model.bench_suite import TargetFigure
-    from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
-    from perfharness.render.views.bench import sweep_view
-
-    target_ms, percentile = options.max_latency_ms, options.latency_percentile or "p99"
-    if target_ms is not None and target_ms <= 0:
-        raise UsageError(f"--max-latency-ms {target_ms:g}: must be more than 0")
-    if percentile not in get_args(TargetFigure):
-        raise UsageError(f"--latency-percentile {percentile!r}: --find-batch takes {', '.join(get_args(TargetFigure))}")
-    smallest, largest = _range_of(options.batch_size)
-    others = suite_options(options, but=("batch_size", *TARGET))
-    made = load_sweep(path, others, smallest=smallest, target_ms=target_ms)
-    messages = Console(stderr=True)
-    with BenchProgress(messages, is_sweep=True) as progress:
-        found = run_sweep(
-            made,
-            run.output_dir,
-            smallest=smallest,
-            largest=largest,
-            target_ms=target_ms,
-            figure=cast("TargetFigure", percentile),
-            resume=run.resume,
-            retry_failed=run.retry_failed,
-            observer=progress,
-            command=command_line(),
-            history=run.history,
-        )
-    print_blocks(Console(), sweep_view(found))
-    _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
-    say(messages, f"Results: {run.output_dir.absolute()}")
-    if not found.complete:
-        say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
-    return search_exit_code(found)
-
-
-def _range_of(sizes: list[int] | str | None) -> tuple[int, int]:
-    """Smallest and largest of `1..64`. Raises `UsageError`."""
-    if sizes is None:
-        return SIZES
-    if isinstance(sizes, list):
-        raise UsageError(f"--batch-size {','.join(map(str, sizes))}: --find-batch takes a range, as 1..1024")
-    smallest, _, largest = sizes.partition("..")
-    return int(smallest), int(largest)
-
-
-def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSettings) -> int:
+def _start_up(made: Suite, count: int, output_dir: Path) -> int:
     from perfharness.analysis.suites.bench_figures import cases_exit_code
-    from perfharness.bench import load_suite, run_startup
+    from perfharness.bench import run_startup
     from perfharness.render.views.series import series_view
 
     messages = Console(stderr=True)
     found = run_startup(
-        load_suite(path, suite_options(options)),
-        run.output_dir,
+        made,
+        output_dir,
         count,
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
     )
     print_blocks(Console(), series_view(found))
-    say(messages, f"Results: {run.output_dir.absolute()}")
+    say(messages, f"Results: {output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.label != "first"]
     return cases_exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
-
-
-def _draw(run: BenchSettings, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:
-    if run.charts is not False:
-        say_drawn(messages, make, run.output_dir, page)

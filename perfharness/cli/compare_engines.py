@@ -24,8 +24,6 @@ from perfharness.render.console import Console, print_blocks, say
 if TYPE_CHECKING:
     from perfharness.bench.engines.model import EngineComparison
 
-OUTPUT_DIR = "compare_engines"
-
 ENGINES, DATA = "Engines", "Images and ground truth"
 
 
@@ -97,8 +95,9 @@ class EngineSettings(BaseModel):
     timeout_s: Annotated[
         float | None, Option(("--timeout",), MEASURING, "Stop an engine after this time.", metavar="SECONDS")
     ] = None
-    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(OUTPUT_DIR)
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(
+        "benchmark_results"
+    )
 
 
 class MapSettings(BaseModel):
@@ -171,18 +170,16 @@ class MapSettings(BaseModel):
         float,
         Option(("--gpu-sample-interval",), MEASURING, "Interval of the sampler in the second pass.", metavar="SECONDS"),
     ] = Field(default=0.1, gt=0, serialization_alias="sample_interval_s")
-    sample_seconds: Annotated[float, Option(("--sample-seconds",), MEASURING, "Length of the second pass.")] = Field(
-        default=5.0, gt=0
-    )
     threads: Annotated[
         int | None, Option(("--threads",), ENGINES, "Threads on the CPU. [default: the backend's choice]")
     ] = None
+    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
 
 
 SHOWN = {
-    "engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device",
-    "input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir",
-}  # fmt: skip
+    *("engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device"),
+    *("input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir"),
+}
 """Options in `--help`; `--help-all` shows all."""
 
 
@@ -203,7 +200,7 @@ def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> Non
     """
     from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import compare_engines
-    from perfharness.bench.accuracy.figure import SampleError
+    from perfharness.bench.accuracy.data import SampleError
     from perfharness.bench.engines.model import CompareSettings
     from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
     from perfharness.render.views.engines import engines_view

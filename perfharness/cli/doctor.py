@@ -103,5 +103,6 @@ def print_checks(checks: Sequence[Check], output: Output) -> None:
         output.line(f"{shown:<12}", Span(f"{mark:<3}", style), check.text)
         if check.hint:
             output.line(f"{'':<15}hint: {check.hint}")
-    if not any(check.measures for check in checks):
-        output.line("This machine cannot measure; see the hints above.")
+    tracers = dict.fromkeys(check.topic for check in checks if check.measures)
+    can = f"This machine can measure (tracer: {', '.join(tracers)}). Next: perfharness demo"
+    output.line(can if tracers else "This machine cannot measure; see the hints above.")

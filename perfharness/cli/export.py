@@ -18,6 +18,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import BENCH_NAME
 from perfharness.model.settings import Option
 from perfharness.render.schemas import json_schema
 from perfharness.render.stacks import write_stacks
@@ -84,7 +85,8 @@ def export(
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
     Timelines are for Perfetto and chrome://tracing, stacks for flamegraph.pl and speedscope. A table holds all
-    processes, with a column that names them. `--table ranges` without -o prints the ranges. Findings go to stderr.
+    processes, with a column that names them. `--table ranges` without -o prints the ranges. Of a suite of `bench` the
+    table has its cases. Findings go to stderr.
 
     Exit codes: 0 written; 1 the run cannot be read; 2 usage; 3 a trace is incomplete, or the launch has an error.
     """
@@ -99,6 +101,18 @@ def export(
     if file is None and (names != [RANGES] or asked.format is not None):
         raise UsageError("Add -o FILE; without it only `--table ranges` is printed.")
     wanted = asked.format or _format_of(file, names)
+    if (
+        file is not None
+        and not names
+        and asked.format is None
+        and wanted in WRITERS
+        and (source / BENCH_NAME).is_file()
+    ):
+        from perfharness.bench.results import bench_table, read_suite  # its libraries take long to load
+
+        for path in write_tables({"cases": bench_table(read_suite(source))}, wanted, file):
+            Output().line(str(path))
+        return
     located, read_as = locate(source), reading.read_as()
     output, written = Output(), [] if file is None else [file]
     if file is None:

@@ -63,7 +63,7 @@ def history(
             else:
                 output.message(f"no runs in {opened.place} yet")
         case ["add", first, *more]:
-            from perfharness.bench.suite.run import suite_exit_code
+            from perfharness.bench.run import suite_exit_code
 
             for folder in (first, *more):
                 for entry in entries_of(Path(folder), suite_exit_code):

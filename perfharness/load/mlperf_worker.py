@@ -38,10 +38,9 @@ from perfharness.backends import (
     device_for,
     model_source,
 )
-from perfharness.bench.accuracy.functions import user_function
-from perfharness.bench.accuracy.samples import read_arrays
+from perfharness.bench.accuracy.data import read_arrays, user_function
+from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import write_model
 from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from perfharness.backends import BackendOptions, Device, DeviceChoice, Session, backend, device_for, model_source
 from perfharness.backends.base import Backend
+from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile
 from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
@@ -51,12 +51,10 @@ class BackendTarget:
 
     is_async = False
 
-    def __init__(
-        self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder, workers: int
-    ) -> None:
+    def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
         self._made, self._model, self._profile = made, model, profile
         self._spec, self._device = spec, spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
-        self._recorder, self._workers = recorder, workers
+        self._recorder = recorder
         self._warmup = profile.uncounted
         self._sessions: dict[str | None, Session] = {}
 
@@ -69,8 +67,6 @@ class BackendTarget:
         ]
         for name, items, file in entries or [(None, 1, None)]:
             session = self._sessions[name] = self._made.load(source, options)
-            if self._workers > 1 and (problem := session.threads_problem()) is not None:
-                raise UsageError(f"--concurrency {self._workers} cannot be had in one process: {problem}; use -np")
             case = BenchCase(
                 case_id="load",
                 model=self._model,
@@ -112,7 +108,7 @@ def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: Per
     model_source(model)
 
     def make() -> AnyTarget:
-        return BackendTarget(made, model, spec, profile, recorder, profile.concurrency)
+        return BackendTarget(made, model, spec, profile, recorder)
 
     return make
 

@@ -26,5 +26,25 @@ class Activity(str, Enum):
     UNKNOWN = "unknown"  # not recorded
 
 
+DOING = {
+    Activity.COMPUTE: "computing",
+    Activity.NO_CPU: "waiting for a CPU",
+    Activity.GIL: "waiting for the interpreter lock",
+    Activity.LOCK: "waiting for another thread",
+    Activity.SLEEP: "sleeping",
+    Activity.FILE: "waiting for a file",
+    Activity.NETWORK: "waiting for the network",
+    Activity.PROCESS: "waiting for another process",
+    Activity.GC: "collecting garbage",
+    Activity.COMPILE: "compiling or loading code",
+    Activity.LAUNCH: "launching GPU work",
+    Activity.COPY: "copying in CUDA calls",
+    Activity.SYNC: "waiting for the GPU",
+    Activity.ALLOC: "allocating or freeing GPU memory",
+    Activity.OTHER: "in other calls or waits",
+    Activity.UNKNOWN: "not recorded",
+}
+"""Each activity in the words of a sentence."""
+
 ACTIVITIES = tuple(Activity)  # an activity's code in columns is its place here
 CODES = {activity: code for code, activity in enumerate(ACTIVITIES)}

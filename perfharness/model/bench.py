@@ -89,6 +89,7 @@ class MemoryUse(Record):
     device_source: str | None = None  # of `device_process_bytes`
     host_peak_bytes: int | None = None  # resident, libraries included
     model_file_bytes: int | None = None
+    parameter_bytes: int | None = None  # of the parameters in the precision of the case, where the framework reports it
     model_device_bytes: int | None = None  # growth while the model was loaded; may include the CUDA context
     model_host_bytes: int | None = None
     limit_bytes: int | None = None
@@ -125,7 +126,7 @@ class AccuracyRecord(Record):
 
 
 class EqualityRecord(Record):
-    """A case's outputs against those of the suite's reference, on the same inputs, before any speed was measured.
+    """A case's outputs against those of the baseline at the same batch size, on the same inputs.
 
     Largest differences and smallest cosine of all outputs; None: an output has none (all zeros, not finite, empty).
     """
@@ -142,13 +143,13 @@ class EqualityRecord(Record):
 
 
 class CaseProcess(Record):
-    """How the process of a case ended, as its parent saw it."""
+    """How the process of a case ended."""
 
     exit_code: int | None = None
     signal: str | None = None
     timed_out: bool = False
-    interrupted: bool = False
-    reported: bool = True  # it wrote its own result
+    reported: bool = True  # it reported its end
+    phase: str = ""  # the last one that it began
     attempts: int = 1
 
 
@@ -167,6 +168,8 @@ class CaseResult(Record):
     tokens_per_second: Estimate | None = None
     telemetry_items_per_second: float | None = None  # of the telemetry pass: utilisation, power, energy, clocks
     utilization_percent: float | None = None
+    cpu_percent: float | None = None  # of the case's process in the telemetry pass; 100: one core
+    io_wait_percent: float | None = None  # of the machine: cores that wait for a disk
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None
     clock_drop_percent: float | None = None  # of the SM clock, from right before the timed rounds to right after

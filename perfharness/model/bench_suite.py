@@ -1,4 +1,4 @@
-"""Results of many cases: a suite and what it recommends, a sweep over batch sizes, several machines side by side."""
+"""Results of many cases: a suite and what it recommends, searches of batch sizes, several machines side by side."""
 
 from __future__ import annotations
 
@@ -15,24 +15,14 @@ from perfharness.model.bench import (
     Estimate,
     LatencyPercentile,
     MachineRecord,
-    Precision,
 )
 from perfharness.model.checks import MaskedArguments
 from perfharness.notebook import notebook_html
 
 BENCH_TABLE_NAME = "bench.parquet"
 BENCH_VERSION = 1
-SWEEP_NAME = "sweep.json"
-SWEEP_TABLE_NAME = "sweep.parquet"
-SWEEP_VERSION = 1
 
-TargetFigure = Literal["mean", "p50", "p95", "p99"]  # figures of the latency that have an interval
-SearchStep = Literal["doubling", "bisection", "neighbour"]
-Meets = Literal["meets", "misses", "cannot-tell", "not-measured"]
-SearchEnd = Literal[
-    "latency", "undecided", "out-of-memory", "memory-limit", "largest-batch", "failed", "measurements", "interrupted"
-]
-SweepEnd = CaseStatus | Literal["interrupted"]
+SearchEnd = CaseStatus | Literal["latency", "largest-batch", "interrupted"]
 
 
 class Constraints(Record):
@@ -76,6 +66,18 @@ class Recommendation(Record):
     why: list[str] = Field(default_factory=list)  # sentences for people
 
 
+class BatchSearch(Cell):
+    """What --find-batch found of one cell."""
+
+    batch_sizes: list[int]  # in the order in which they were measured
+    batch_size: int | None = None  # the largest that ran, or that meets the target
+    ended_by: SearchEnd | None = None  # why it is not a larger one
+    ended_at_batch: int | None = None  # the smallest that was too large; after an interrupt the next one
+    target_ms: float | None = None
+    figure: LatencyPercentile | None = None  # of the latency, that `target_ms` is of
+    reason: str = ""
+
+
 class BenchSuiteResult(Record):
     """`bench.json`."""
 
@@ -91,6 +93,7 @@ class BenchSuiteResult(Record):
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     cases: list[CaseResult] = Field(default_factory=list)
     recommendations: list[Recommendation] = Field(default_factory=list)
+    searches: list[BatchSearch] = Field(default_factory=list)  # of --find-batch; its cases are in order of measurement
     complete: bool = True  # every case was tried
     remarks: list[str] = Field(default_factory=list)
 
@@ -101,68 +104,13 @@ class BenchSuiteResult(Record):
         return notebook_html(self)
 
 
-class TargetPoint(Record):
-    """One measurement of a search, in the order in which they were made."""
-
-    batch_size: int
-    step: SearchStep
-    status: CaseStatus
-    latency: Estimate | None = None  # the figure that the target is of
-    meets: Meets
-    reason: str | None = None
-
-
-class LatencyTarget(Record):
-    """The largest batch size that meets a target, with the measurements that prove it."""
-
-    target_ms: float
-    figure: TargetFigure
-    batch_size: int | None = None  # meets it with the whole 95 % interval; None: none does
-    ended_by: SearchEnd | None = None  # why it is not a larger one
-    undecided: list[int] = Field(default_factory=list)  # larger sizes whose interval has the target inside
-    proven: bool = False  # the next larger size misses it or was not asked for, and no larger one is undecided
-    points: list[TargetPoint] = Field(default_factory=list)
-    reason: str = ""
-
-
-class CellSweep(Cell):
-    """What a sweep or a search found of one cell."""
-
-    batch_sizes: list[int]  # in the order in which they were measured
-    case_ids: list[str] = Field(default_factory=list)  # in the same order
-    ended_by: SweepEnd | None = None  # None: all sizes were measured, or `target` has the reason
-    ended_at_batch: int | None = None  # the one that ended it; after an interrupt the next one
-    target: LatencyTarget | None = None  # None: not a search
-    reason: str | None = None
-
-
-class SweepFile(Record):
-    """`sweep.json` of `perfharness bench --find-batch`, written after every case."""
-
-    schema_version: int = SWEEP_VERSION
-    created: str = ""
-    command: MaskedArguments = Field(default_factory=list)
-    machine: MachineRecord = MachineRecord(hostname="")
-    settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
-    smallest: int | None = None
-    largest: int | None = None
-    memory_limit_bytes: int | None = None
-    target_ms: float | None = None
-    figure: TargetFigure | None = None  # of the latency, that `target_ms` is of
-    complete: bool = True  # every cell came to its end
-    cells: list[CellSweep] = Field(default_factory=list)
-    cases: list[CaseResult] = Field(default_factory=list)  # in the order in which they were measured
-    remarks: list[str] = Field(default_factory=list)
-
-
 class MergedRun(Record):
     """One of the runs that are side by side."""
 
-    name: str  # of the machine, with the folder where it is not unique
+    name: str  # of the machine, with a number where it is not unique
     path: str
     created: str
     machine: MachineRecord
-    machine_number: int = 1  # the same for runs of one machine
     baseline: str | None = None
     complete: bool = True
 
@@ -176,15 +124,9 @@ class MergedCell(Record):
     reason: str | None = None
 
 
-class MergedRow(Record):
+class MergedRow(Cell):
     """The same case of all runs; `cells` in the order of the runs."""
 
-    model: str
-    backend: str
-    mode: str
-    precision: Precision
-    variant: str = ""
-    device: str = ""  # empty unless one run has the others on several
     batch_size: int
     cells: list[MergedCell]
 

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.activity import Activity
-from perfharness.model.findings import Finding
 from perfharness.model.rounding import rounded
 from perfharness.model.trace import GpuDevice
 
@@ -245,8 +244,12 @@ class Diagnosis:
 
     stages: list[StageDiagnosis]
     warmup: list[WarmupDiagnosis]
-    findings: list[Finding] = field(default_factory=list)
     gpus: list[GpuDevice] = field(default_factory=list)
+
+    def batch_around(self, path: Path) -> StageDiagnosis | None:
+        """The batch that a stage is in, or is."""
+        loop = next((one.loop for one in self.warmup if path[: len(one.loop)] == one.loop), None)
+        return next((stage for stage in self.stages if stage.path == loop), None)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands under `diagnosis` in benchmark.json."""

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from perfharness.analysis.slowest import Slowest
 from perfharness.errors import UsageError
-from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.load import LoadResult
 from perfharness.model.manifest import RunManifest
@@ -24,7 +24,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "manifest": RunManifest,
     "recorder": RecorderJournal,
     "bench": BenchSuiteResult,
-    "sweep": SweepFile,
     "series": Series,
     "comparison": Comparison,
     "load": LoadResult,

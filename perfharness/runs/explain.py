@@ -5,19 +5,14 @@ It is a run folder of its own, analysed as any other; its results explain those 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from perfharness.model.activity import Activity
-from perfharness.model.diagnosis import Code, Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.model.result import path_text
 
 FAILED = "explaining-pass-failed"
-SHARED_CPUS = 0.5
-"""Of a loop's host time, ready without a CPU: what was measured is less than half of what the program does."""
 
 
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
@@ -70,31 +65,6 @@ def explaining_pass_failed(reason: str) -> Finding:
     """The finding that times and verdicts rest on the measured pass alone."""
     message = f"The profiling pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
     return Finding(FAILED, Severity.ERROR, message, "Launch again with --explain")
-
-
-def diagnosis_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
-    """What makes the profiling pass of a process another run than the measured one."""
-    changed = [stage for stage in diagnosis.stages if stage.is_changed]
-    if changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        message = f"In the profiling pass {path_text(changed[0].path)}{more} took another part of the batch."
-        hint = "Read the shares of these stages as those of the profiling pass"
-        yield Finding("explaining-pass-differs", Severity.NOTE, message, hint)
-    loops = {loop.loop for loop in diagnosis.warmup}
-    waits = {
-        stage.path: stage.activities.get(Activity.NO_CPU, 0.0)
-        for stage in diagnosis.stages
-        if stage.path in loops and all(cause.code is not Code.CPU_CONTENTION for cause in stage.causes)
-    }
-    worst = max(waits, key=lambda path: waits[path], default=None)
-    if worst is None or waits[worst] <= SHARED_CPUS:
-        return
-    message = (
-        f"In the profiling pass other processes had the CPUs for {waits[worst]:.0%} of the time of {path_text(worst)}: "
-        "times and savings are those of a busy machine."
-    )
-    hint = "Measure while nothing else runs on the machine"
-    yield Finding("cpu-shared", Severity.WARNING, message, hint)
 
 
 def _reason(process: ProcessRecord | None) -> str:

@@ -339,13 +339,9 @@ def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
         return None
     windows = values[-2 * WINDOW : -WINDOW], values[-WINDOW:]
     before, after = map(statistics.median, windows)
-    noise = max(_deviation(window) for window in windows)
+    middles = zip(windows, (before, after), strict=True)
+    noise = max(statistics.median(abs(value - middle) for value in window) for window, middle in middles)
     return before, after, abs(after - before) > max(LEAST_CHANGE * abs(before), LEAST_DEVIATIONS * noise)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    middle = statistics.median(values)
-    return statistics.median(abs(value - middle) for value in values)
 
 
 # ---- for commands ----

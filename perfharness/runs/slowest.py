@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +19,10 @@ from perfharness.files import read_model
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
+from perfharness.runs.explain import explaining_folder
 from perfharness.runs.telemetry import RunTelemetry
 
 NEEDED = ("id", "intended_ns", "done_ns")
-
-NOT_EXPLAINED = (
-    "Locks and waits by kind were not recorded. `perfharness launch --explain` records them in a second pass; "
-    "see `perfharness analyze RUN/explain --slowest N`"
-)
-NO_CALLS = "CUDA calls that only wait were not recorded: such a wait is unknown time in which its GPU work runs"
-NO_GPU = "GPU work was not traced: {}"
 
 
 class SlowestOfRun:
@@ -48,7 +42,7 @@ class SlowestOfRun:
         """See one process, whose trace is on UTC where the run's clock is known."""
         self.has_seen = True
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
-        self._notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
+        self._notes.update(dict.fromkeys([*self._not_recorded(analysis), *unknown]))
         throttled = _throttled(self._telemetry, record, analysis)
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
 
@@ -56,6 +50,17 @@ class SlowestOfRun:
         """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
         loops, beside = pool_loops(self._found, self._most)
         return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
+
+    def _not_recorded(self, analysis: Analysis) -> Iterator[str]:
+        meta, probe = analysis.trace.meta, analysis.host_probe
+        if (probe is None or probe.samples.is_coarse) and analysis.trace.os_calls is None:
+            folder = None if self._manifest is None else explaining_folder(self._run_dir, self._manifest)
+            step = f"See the profiling pass: perfharness analyze {folder} --slowest {self._most}"
+            yield f"waits by kind. {step if folder else 'To see them, launch with --explain.'}"
+        if meta.gpu_coverage == "untraced":
+            yield f"GPU work, which was not traced: {meta.gpu_coverage_reason}"
+        if meta.gpu_coverage == "traced" and not meta.has_all_calls:
+            yield "CUDA calls that only wait; such a wait is unknown time in which its GPU work runs"
 
 
 def _throttled(
@@ -67,18 +72,6 @@ def _throttled(
     throttling = telemetry.throttling(record)
     stages = analysis.stages
     return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
-
-
-def _notes(analysis: Analysis) -> list[str]:
-    meta, notes = analysis.trace.meta, []
-    probe = analysis.host_probe
-    if (probe is None or probe.samples.is_coarse) and analysis.trace.os_calls is None:
-        notes.append(NOT_EXPLAINED)
-    if meta.gpu_coverage == "untraced":
-        notes.append(NO_GPU.format(meta.gpu_coverage_reason))
-    if meta.gpu_coverage == "traced" and not meta.has_all_calls:
-        notes.append(NO_CALLS)
-    return notes
 
 
 def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tuple[Requests | None, list[str]]:

@@ -12,15 +12,13 @@ from pydantic import Field
 from perfharness.analysis.diagnosis import StageAgreement
 from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
+from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.statistics import summarise
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
 
 REST = "(outside of stages)"
 """Last key of the path of what is outside of stages."""
-
-MANY_RARE = 40
-"""Stages that occur in one batch each: with more of them, names contain ids."""
 
 
 @dataclass(frozen=True)

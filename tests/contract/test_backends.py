@@ -149,27 +149,13 @@ def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str, tmp_pa
             assert f"no times of their own in mode {mode}" in str(session.layer_times(3))
 
 
-@pytest.mark.slow  # compiling takes half a minute
-def test_what_a_cache_had_is_no_build(tmp_path: Path) -> None:
-    """Built once, found twice, and built again where the cache is another."""
-    made, options = options_or_skip("torch", "compile")
-    told = []
-    for folder in ("one", "one", "one", "two"):
-        with loaded_in(made, replace(options, cache_dir=tmp_path / folder)) as session:
-            run(session, inputs(3))
-            told.append((session.build_ms is not None, session.from_cache))
-    found = (False, "1 of 1 compiled programs came from a cache")
-    assert told == [(True, None), found, found, (True, None)]
-    assert list((tmp_path / "one").iterdir())
-
-
 def test_what_a_session_reports(session: Session) -> None:
     assert session.inputs == tiny_models.INPUTS
     assert tuple((spec.name, spec.dtype) for spec in session.outputs) == (("hidden", "float32"), ("logits", "float32"))
     run(session, inputs(2))
     assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
     if (timer := session.device_timer()) is None:  # on the CPU
-        assert (session.threads_problem(), session.device_memory_bytes()) == (None, None)
+        assert session.device_memory_bytes() is None
     else:
         session.copy_in()
         timer.start()

@@ -70,10 +70,11 @@ def test_threads_have_a_diagnosis_each(tmp_path: Path) -> None:
 
 
 def test_a_warm_up_that_is_not_cut_off_is_found(tmp_path: Path) -> None:
-    diagnosis = diagnosis_of("pipeline", tmp_path)
-    assert diagnosis["warmup"][0]["steady_from"] == 1
-    assert [finding["code"] for finding in diagnosis["findings"]] == ["warmup-too-short"]
-    assert diagnosis_of("pipeline", tmp_path, "-w", "1")["findings"] == []
+    (loop,) = diagnosis_of("pipeline", tmp_path)["warmup"]
+    assert (loop["steady_from"], loop["state"]) == (1, "too-short")
+    meta = json.loads((tmp_path / "pipeline" / "benchmark.json").read_text())["meta"]
+    assert "warmup-too-short" in [finding["code"] for finding in meta["findings"]]
+    assert diagnosis_of("pipeline", tmp_path, "-w", "1")["warmup"][0]["state"] == "enough"
 
 
 def test_one_stage_with_all_its_figures(capsys: pytest.CaptureFixture[str]) -> None:

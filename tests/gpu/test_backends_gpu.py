@@ -19,8 +19,8 @@ import pytest
 
 from perfharness.backends import BACKENDS, BackendOptions, FactoryModel, ModelSource, Session, backend, model_source
 from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
+from perfharness.bench.latency import measure_device_time, measure_latency, warm_up
 from perfharness.bench.spec import LatencySettings
-from perfharness.bench.worker.latency import measure_device_time, measure_latency, warm_up
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from samples.mobilenet_v3 import reference, weights

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from perfharness.bench.process import read_arrays
-from perfharness.bench.search.sweep import largest_batch, sweep
-from perfharness.bench.spec import CaseSpec, LatencySettings, TelemetrySettings
-from perfharness.bench.suite.suite import doubling_sizes
+from perfharness.bench import load_suite, run_suite
+from perfharness.bench.results import read_npz
+from perfharness.bench.spec import ITERATIONS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from perfharness.telemetry.nvml import open_nvml
 from tests.integration.case_process import run_case
@@ -71,31 +70,21 @@ def test_every_pass_has_its_figures(tmp_path: Path) -> None:
     assert memory.device_allocator_bytes
     assert memory.device_process_bytes, "of this process, or else of the whole GPU"
     assert memory.device_process_bytes > memory.device_allocator_bytes * 0.9
-    assert len(read_arrays(tmp_path / "all")["device_ms"]) == 300
+    assert len(read_npz(tmp_path / "all" / ITERATIONS_NAME)["device_ms"]) == 300
 
 
-def test_a_sweep_ends_at_the_memory_limit(tmp_path: Path) -> None:
-    def measure(batch: int) -> CaseResult:
-        few = LatencySettings(warmup=5, iterations=50, device_iterations=10)
-        return run(tmp_path / f"b{batch}", batch, latency=few, memory_limit_bytes=2_000_000_000)
-
-    found = sweep(measure, [64, *doubling_sizes(2048, 256)])
-    for case in found.cases:
-        rate = None if case.items_per_second is None else round(case.items_per_second.value)
-        print(case.case.batch_size, case.status, rate, case.memory.device_allocator_bytes, case.reason)
-    assert found.cases[0].status == "ok"
-    assert found.ended_by == "memory-limit"
-    assert all((case.memory.device_peak_bytes or 0) <= 2_000_000_000 for case in found.cases if case.status == "ok")
-
-
-def test_the_largest_batch_within_a_target(tmp_path: Path) -> None:
-    base = run(tmp_path / "base", 32)
-    assert base.latency is not None
-
-    def measure(batch: int) -> CaseResult:
-        return run(tmp_path / f"t{batch}", batch)
-
-    found = largest_batch(measure, 2 * base.latency.median.value, figure="p50", smallest=16, largest=256, most=10)
-    print(found.model_dump_json(indent=1))
-    assert found.batch_size is not None
-    assert found.batch_size >= 32
+@pytest.mark.parametrize(("limits", "end"), [({"measure.memory_limit": "2GB"}, "memory-limit"), ({}, "latency")])
+def test_a_search_ends_at_its_limit(tmp_path: Path, limits: dict[str, Any], end: str) -> None:
+    """The memory limit, or twice the latency of a batch of 32."""
+    options = {"models": [MODEL], "backends": ["torch/eager"], "device": "cuda", "latency.iterations": 50}
+    if not limits:
+        base = run(tmp_path / "base", 32)
+        assert base.latency is not None
+        limits = {"constraints.max_latency_ms": 2 * base.latency.median.value, "constraints.latency_percentile": "p50"}
+    suite = load_suite(None, {**options, **limits, "batch_sizes": [16, 2048]})
+    found = run_suite(suite, tmp_path / "out", find_batch=True, history=False)
+    print(found.searches[0].model_dump_json(indent=1))
+    assert (found.searches[0].ended_by, (found.searches[0].batch_size or 0) >= 32) == (end, True)
+    limit = suite.measure.memory_limit
+    measured = [case.memory.device_peak_bytes or 0 for case in found.cases if case.status == "ok"]
+    assert limit is None or max(measured) <= limit

@@ -105,7 +105,7 @@ def test_a_planted_fault_is_named(program: str, diagnoses_of: Callable[[str, boo
             # Bytes by time cannot exceed what the memory can; the second-level cache is smaller than these copies.
             assert 0.6 <= stage["limits"]["moved_peak_share"] <= 1.0
         if program == "first_use":
-            assert "warmup-too-short" in [finding["code"] for finding in diagnosis["findings"]]
+            assert "too-short" in [loop["state"] for loop in diagnosis["warmup"]]
         if program == "unpinned_copy":
             (upload,) = [copies for copies in stage["copies"] if copies["bytes"] > 1e6]
             assert upload["host_memory"] == "pageable"
@@ -118,4 +118,4 @@ def test_the_verdict_is_gone_once_it_is_mended(program: str, diagnoses_of: Calla
     score = judge(fault, diagnoses_of(program, False)[0], mended)
     assert score.twin_is_silent, score.said_of_twin
     if program == "first_use":
-        assert "warmup-too-short" not in [finding["code"] for finding in mended["findings"]]
+        assert "too-short" not in [loop["state"] for loop in mended["warmup"]]

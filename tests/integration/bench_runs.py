@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from perfharness.model.bench import CaseResult
-from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult
 from tests.integration.launches import PATIENCE_S, environment, perfharness, processes_naming, wait_for
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 
@@ -50,10 +50,6 @@ def suite_in(out: Path) -> BenchSuiteResult:
     return BenchSuiteResult.model_validate_json((out / "bench.json").read_text())
 
 
-def sweep_in(out: Path) -> SweepFile:
-    return SweepFile.model_validate_json((out / "sweep.json").read_text())
-
-
 def cases_in(out: Path) -> dict[tuple[str, int], CaseResult]:
     """By mode and batch size."""
     return {(one.case.mode, one.case.batch_size): one for one in suite_in(out).cases}
@@ -63,7 +59,7 @@ def ended_in_the_middle(out: Path, number: signal.Signals, *arguments: object) -
     """Send a signal while a batch of 4 is measured; exit code and messages. No process is left."""
     with start("bench", *arguments) as process:
         try:
-            wait_for(lambda: any(out.glob("cases/.*-b4.running/status.json")))
+            wait_for(lambda: any(out.glob("cases/.*-b4.running/result.json")))
             os.kill(process.pid, number)
             said = process.communicate(timeout=PATIENCE_S)[1]
         finally:

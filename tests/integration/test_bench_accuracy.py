@@ -42,9 +42,9 @@ def test_every_cell_is_compared_with_the_baseline(tmp_path: Path, capsys: pytest
         assert half.against.endswith("fp32")
         assert (half.samples, half.metrics["top1"], half.metrics["max_absolute"]) == (2, 0.5, 1)
         assert half.lost_classes == {"x": 1}
-    assert len(list((out / "accuracy").glob("*/outputs/*/a.npz"))) == 2
+    assert len(list((out / "cases").glob("*/outputs/*/a.npz"))) == 2
 
-    before = {path: path.stat().st_mtime_ns for path in (out / "accuracy").rglob("result.json")}
+    before = {path: path.stat().st_mtime_ns for path in (out / "cases").rglob("result.json")}
     assert run(["bench", str(suite), "-o", str(out), "--resume", "--no-charts"]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert cases_of(out) == found
@@ -55,7 +55,6 @@ def test_every_cell_is_compared_with_the_baseline(tmp_path: Path, capsys: pytest
     [
         'inputs = "nothing"',
         'inputs = "data"\ntruth = "nothing"',
-        'inputs = "data"\nbaseline = "torch"',
         'inputs = "data"\nk = 3',
     ],
 )

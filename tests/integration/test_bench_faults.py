@@ -39,11 +39,11 @@ def test_two_benches_on_one_folder_and_a_killed_helper(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start(*suite(tmp_path))
     try:
-        wait_for(lambda: any(out.glob("cases/.*slow*.running/status.json")))
+        wait_for(lambda: any(out.glob("cases/.*slow*.running/result.json")))
         second = start(*suite(tmp_path), "--resume")
         second.communicate(timeout=PATIENCE_S)
         assert second.returncode == 1
-        assert any(out.glob("cases/.*slow*.running/status.json"))
+        assert any(out.glob("cases/.*slow*.running/result.json"))
         (helper,) = [one for one in psutil.Process(first.pid).children() if "hold.py" in " ".join(one.cmdline())]
         helper.kill()
         stdout, stderr = first.communicate(timeout=PATIENCE_S)
@@ -62,7 +62,7 @@ def test_the_case_ends_with_a_killed_parent(tmp_path: Path, verb: str) -> None:
         words = [verb, "--engines", tmp_path / "slow.py:create", "--backends", FAKE_BACKEND,
                  "--image", tmp_path / "a.npy", "--device", "cpu", "-o", out]  # fmt: skip
     parent = start(*words)
-    logs = "cases/.*slow*.running/status.json" if verb == "bench" else "**/stderr.log"
+    logs = "cases/.*slow*.running/result.json" if verb == "bench" else "**/stderr.log"
     wait_for(lambda: any(out.glob(logs)) and len(processes_naming(str(out))) > 1)
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate(timeout=PATIENCE_S)

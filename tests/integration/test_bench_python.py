@@ -1,4 +1,4 @@
-"""Suites, sweeps and start-ups from Python give what the commands give."""
+"""Suites, searches and start-ups from Python give what the commands give."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.bench import load_suite, load_sweep, recommend_again, run_startup, run_suite, run_sweep
-from perfharness.bench.suite.case_run import BenchObserver
-from perfharness.bench.suite.store import SUITE, SWEEP
+from perfharness.bench import BenchObserver, load_suite, read_suite, recommend_again, run_startup, run_suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult
 from tests.integration.bench_runs import FAST
@@ -21,7 +19,7 @@ class Seen(BenchObserver):
         self.done_cases: list[tuple[str, bool]] = []
         self.polls = 0
 
-    def started(self, case: BenchCase, what: str) -> None:
+    def started(self, case: BenchCase) -> None:
         self.started_cases.append(case.case_id)
 
     def poll(self, interrupts: int) -> None:
@@ -45,7 +43,7 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
     seen, out = Seen(), tmp_path / "out"
     suite = load_suite(None, {**options, "batch_sizes": [1, 2], "constraints.max_latency_ms": 100.0})
     found = run_suite(suite, out, observer=seen, command=["by hand"])
-    assert found == SUITE.read(out)
+    assert found == read_suite(out)
     assert [case.status for case in found.cases] == ["ok", "ok"]
     assert (found.command, found.complete, found.settings["latency.iterations"]) == (["by hand"], True, 40)
     assert sorted(seen.started_cases) == sorted(case.case.case_id for case in found.cases)
@@ -58,21 +56,14 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
+def test_a_search(tmp_path: Path, options: dict[str, object]) -> None:
     seen, again, out = Seen(), Seen(), tmp_path / "out"
-    found = run_sweep(load_sweep(None, options), out, largest=4, observer=seen)
-    assert found == SWEEP.read(out)
-    assert (found.cells[0].batch_sizes, found.complete) == ([1, 2, 4], True)
-    assert run_sweep(load_sweep(None, options), out, largest=4, resume=True, observer=again).cells == found.cells
+    suite = load_suite(None, {**options, "batch_sizes": [1, 4]})
+    found = run_suite(suite, out, find_batch=True, observer=seen)
+    assert found == read_suite(out)
+    assert (found.searches[0].batch_sizes, found.searches[0].batch_size, found.complete) == ([1, 2, 4], 4, True)
+    assert run_suite(suite, out, find_batch=True, resume=True, observer=again).searches == found.searches
     assert [is_kept for _, is_kept in seen.done_cases + again.done_cases] == [False] * 3 + [True] * 3
-
-
-def test_passes_of_a_sweep(options: dict[str, object]) -> None:
-    del options["measure.passes"]
-    assert load_sweep(None, options).measure.passes == ("latency", "telemetry")
-    assert load_sweep(None, options, target_ms=5.0).measure.passes == ("latency",)
-    fast = load_sweep(None, {**options, "measure.passes": ["latency"]}, smallest=3)
-    assert (fast.measure.passes, fast.batch_sizes) == (("latency",), (3,))
 
 
 def test_a_start_up_is_that_of_one_case_in_an_empty_folder(tmp_path: Path, options: dict[str, object]) -> None:

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from perfharness.bench.suite.startup import startup_figures
+from perfharness.bench.startup import startup_figures
 from perfharness.model.bench import CaseResult, StartUp
 from perfharness.runs.series.model import Series, read_series
 from tests.integration.bench_runs import bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 import signal
 from pathlib import Path
@@ -55,6 +56,9 @@ def test_a_suite_from_its_file_to_its_results(measured: tuple[Path, str]) -> Non
     assert table[0]["latency_median_ms"] == known(found.cases[0].latency).median.value
     assert table[0]["speedup"] == 1.0
     assert "FakeBackend/fast" in stdout
+    assert run(["export", str(out), "-o", str(out / "cases.csv")]) == 0
+    rows = list(csv.DictReader((out / "cases.csv").read_text().splitlines()))
+    assert [row["case_id"] for row in rows] == [one.case.case_id for one in found.cases]
 
 
 def test_the_results_under_other_constraints(measured: tuple[Path, str], tmp_path: Path) -> None:

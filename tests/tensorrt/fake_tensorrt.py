@@ -8,7 +8,6 @@ refused, failing calls return None or False and log the reason.
 from __future__ import annotations
 
 import ctypes
-import json
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +57,8 @@ def fake_tensorrt(version: str, cuda: FakeCuda) -> tuple[Any, World]:
     module.ILogger = type("ILogger", (), {"Severity": severity, "__init__": lambda self: None})  # type: ignore[attr-defined]
     module.IProfiler = type("IProfiler", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
     for cls in (
-        *(Builder, EngineInspector, IBuilderConfig, ICudaEngine, IExecutionContext, IHostMemory),
-        *(INetworkDefinition, IOptimizationProfile, IRuntimeCache, IRuntimeConfig, ITensor, ITimingCache),
+        *(Builder, IBuilderConfig, ICudaEngine, IExecutionContext, IHostMemory),
+        *(INetworkDefinition, IOptimizationProfile, IRuntimeConfig, ITensor),
         *(OnnxParser, ParserError, Runtime),
     ):
         module.offer(cls, _world=world)
@@ -157,20 +156,11 @@ class IOptimizationProfile(_Object):
         self._shapes[input] = (tuple(min), tuple(opt), tuple(max))
 
 
-@dataclass
-class ITimingCache(_Object):
-    _data: bytes
-
-    def serialize(self) -> Any:
-        return self._made("IHostMemory", self._data + b"+")
-
-
 class IBuilderConfig(_Object):
     def __init__(self) -> None:
         self._profiles: list[Any] = []
         self._flags = {"TF32"}  # on by default
         self._limit = 1 << 33
-        self._cache: Any = None
         self.builder_optimization_level = 3
 
     def add_optimization_profile(self, profile: Any) -> int:
@@ -189,16 +179,6 @@ class IBuilderConfig(_Object):
 
     def get_memory_pool_limit(self, pool: Any) -> int:
         return self._limit
-
-    def create_timing_cache(self, serialized_timing_cache: bytes) -> Any:
-        return self._made("ITimingCache", serialized_timing_cache)
-
-    def set_timing_cache(self, cache: Any, ignore_mismatch: bool) -> bool:
-        self._cache = cache
-        return True
-
-    def get_timing_cache(self) -> Any:
-        return self._cache
 
 
 class Builder(_Object):
@@ -286,9 +266,6 @@ class ICudaEngine(_Object):
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
         return list(self._description["profiles"][profile_index][name])
 
-    def create_engine_inspector(self) -> Any:
-        return self._made("EngineInspector", self)
-
     def create_runtime_config(self) -> Any:
         return self._made("IRuntimeConfig")
 
@@ -302,37 +279,8 @@ class ICudaEngine(_Object):
         return self._made("IExecutionContext", self, strategy)
 
 
-@dataclass
-class IRuntimeCache(_Object):
-    _data: bytes = b""
-
-    def deserialize(self, blob: bytes) -> bool:
-        self._data = blob
-        return True
-
-    def serialize(self) -> Any:
-        return self._made("IHostMemory", self._data + b"compiled;")
-
-
-@dataclass
 class IRuntimeConfig(_Object):
-    _cache: Any = None
-
-    def create_runtime_cache(self) -> Any:
-        return self._made("IRuntimeCache")
-
-    def set_runtime_cache(self, cache: Any) -> bool:
-        self._cache = cache
-        return True
-
-
-@dataclass
-class EngineInspector(_Object):
-    _engine: Any
-
-    def get_engine_information(self, format: Any) -> str:  # noqa: A002
-        assert format.name == "JSON"
-        return json.dumps({"Layers": [{"Name": node.name} for node in self._engine._model.graph.node]})
+    cuda_graph_strategy: Any = None
 
 
 class IExecutionContext(_Object):

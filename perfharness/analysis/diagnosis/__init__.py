@@ -15,5 +15,6 @@ from perfharness.analysis.diagnosis.diagnose import Pass as Pass
 from perfharness.analysis.diagnosis.diagnose import PassEvidence as PassEvidence
 from perfharness.analysis.diagnosis.diagnose import diagnose as diagnose
 from perfharness.analysis.diagnosis.diagnose import find_evidence as find_evidence
+from perfharness.analysis.diagnosis.findings import diagnosis_findings as diagnosis_findings
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses as OtherProcesses
 from perfharness.analysis.diagnosis.ranks import with_rank_delays as with_rank_delays

@@ -12,6 +12,8 @@ HELD = 0.5
 """Of a stage's saving: stages inside it with the same cause that hold so much of it speak for it."""
 LEAST = 0.01
 """Of the batch: what is worth less is no advice."""
+SHORT = 0.05
+"""Of the batch: a shorter stage that is not explained is not named."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,20 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
-    """Stages of which nothing is known that takes enough of their time."""
-    stages = [stage for causes in diagnoses.values() for stage in causes.stages]
-    return list(dict.fromkeys(one.path for one in stages if one.verdict.code is Code.UNKNOWN))
+    """Stages of which nothing is known that takes enough of their time, less those that take little of a batch."""
+    found = []
+    for diagnosis in diagnoses.values():
+        for stage in diagnosis.stages:
+            batch = diagnosis.batch_around(stage.path)
+            is_short = batch is not None and stage.wall_ms < SHORT * batch.wall_ms
+            found += [stage.path] if stage.verdict.code is Code.UNKNOWN and not is_short else []
+    return list(dict.fromkeys(found))
 
 
 def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
-    by_path = {stage.path: stage for stage in causes.stages}
     found = []
     for stage in causes.stages:
-        loop = next((one.loop for one in causes.warmup if stage.path[: len(one.loop)] == one.loop), None)
-        batch = by_path.get(loop) if loop is not None else None
+        batch = causes.batch_around(stage.path)
         batch_ms = None if batch is None else batch.wall_ms
         worth = stage.verdict.saves_ms
         if worth is None:

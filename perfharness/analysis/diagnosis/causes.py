@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
 from perfharness.analysis.diagnosis.gpu.stage import GpuTime
-from perfharness.analysis.diagnosis.host import WAITS, WAITS_FOR_THREADS, HostTime
+from perfharness.analysis.diagnosis.host import MIN_SAMPLES, WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.diagnosis.steps import STEPS, WAIT_STEPS, cheaper
-from perfharness.model.activity import Activity
+from perfharness.model.activity import DOING, Activity
 from perfharness.model.diagnosis import Cause, Code, GpuLimit, KernelKind, Place
 
 
@@ -76,6 +76,7 @@ class Evidence:
     """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
 
     `throttled`: while a CPU quota stopped the process. `has_profile`: the samples are those of a profiling pass.
+    `has_inner`: stages are inside it.
     """
 
     wall_ms: float
@@ -84,6 +85,7 @@ class Evidence:
     supply: CpuSupply = field(default_factory=CpuSupply)
     throttled: float = 0.0
     has_profile: bool = False
+    has_inner: bool = False
 
     @property
     def read_by_helpers(self) -> float:
@@ -225,7 +227,7 @@ def gil_contention(e: Evidence) -> Cause | None:
     """Another thread holds the interpreter lock."""
     share, holder = e.host.of(Activity.GIL), e.host.lock_holder
     by = "" if holder is None else f", held mostly in {_at(holder)}"
-    what = f"It waits {_percent(share)} of its time for the interpreter lock{by}."
+    what = f"Waiting for the interpreter lock {_percent(share)} of its time{by}."
     return _cause(e, Code.GIL_CONTENTION, share, what, "gil", holder)
 
 
@@ -238,20 +240,20 @@ def cpu_contention(e: Evidence) -> Cause | None:
         return _cause(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
     if supply.is_contended and no_cpu > 2 * own:
         what = (
-            f"It is ready without a free CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this "
-            f"launch have {supply.threads:.0f} threads on {supply.cpus} CPUs."
+            f"Waiting for a CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this launch have "
+            f"{supply.threads:.0f} threads on {supply.cpus} CPUs."
         )
         return _cause(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
     what = (
-        f"It, or a thread that it waits for, is ready without a free CPU {_percent(own)} of its time: the process has "
-        "more threads than CPUs."
+        f"It, or a thread that it waits for, waits for a CPU {_percent(own)} of its time: the process has more threads "
+        "than CPUs."
     )
     return _cause(e, Code.CPU_CONTENTION, own, what, "threads")
 
 
 def data_loader(e: Evidence) -> Cause | None:
     """Waiting in a data loader for its workers."""
-    what = f"It waits in a data loader {_percent(e.host.loading)} of its time{_meanwhile(e.host, Activity.LOCK)}."
+    what = f"Waiting in a data loader {_percent(e.host.loading)} of its time{_meanwhile(e.host, Activity.LOCK)}."
     return _cause(e, Code.DATA_LOADER, e.host.loading, what, "data loader", e.host.loader)
 
 
@@ -267,8 +269,12 @@ def waiting(e: Evidence) -> Cause | None:
     variant = ", not sampled" if most is Activity.OTHER and place is None else ""
     if variant and share < THRESHOLDS["waiting, not sampled"].least:
         return None
-    what = f"It is blocked {_percent(blocked)} of its time, most of it {WAITS_FOR[detail]}{_meanwhile(host, most)}."
-    return _cause(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail, variant)
+    reason = f"; the cause was not recorded{_number(host)}"
+    if most is not Activity.OTHER:
+        reason = f", mostly {WAITS_FOR[detail]}{_meanwhile(host, most)}"
+    what = f"Blocked {_percent(blocked)} of its time{reason}."
+    step = _closer(e) if most is Activity.OTHER and place is None else WAIT_STEPS[detail]
+    return _cause(e, Code.WAITING, share, what, step, place, detail, variant)
 
 
 WAITS_FOR = {
@@ -278,7 +284,6 @@ WAITS_FOR = {
     "network": "for the network",
     "process": "for another process",
     "stage": "for another thread",
-    "other": "for something that is not known",
 }
 
 
@@ -359,8 +364,18 @@ def cpu_bound(e: Evidence) -> Cause | None:
         return None
     place, library = host.places.get(Activity.COMPUTE), host.library
     inside = "" if library is None else f", most of that in {library.function} of {library.name}"
-    what = f"It computes {_percent(share)} of its time{inside} ({host.samples} samples)."
-    return _cause(e, Code.CPU_BOUND, share, what, cheaper(place, library), place)
+    what = f"Computing {_percent(share)} of its time{inside}{_besides(e)}{_number(host)}."
+    step = _closer(e) if place is None else cheaper(place, library)
+    return _cause(e, Code.CPU_BOUND, share, what, step, place)
+
+
+def _besides(e: Evidence) -> str:
+    """What a stage does when it does not compute."""
+    rest = {one: share for one, share in e.host.activities.items() if one is not Activity.COMPUTE and share >= WORTH}
+    has_others = e.host.samples >= MIN_SAMPLES and e.others >= e.host.of(Activity.NO_CPU) / 2
+    others = {Activity.NO_CPU: " that other programs have"} if has_others else {}
+    parts = sorted(rest.items(), key=lambda one: -one[1])
+    return "".join(f", {_percent(share)} {DOING[one]}{others.get(one, '')}" for one, share in parts)
 
 
 def unknown(e: Evidence) -> Cause:
@@ -371,12 +386,29 @@ def unknown(e: Evidence) -> Cause:
         missing += e.host.of(Activity.COMPUTE)  # CUDA calls are in it
     if missing >= UNRECORDED:
         at = "" if place is None else f", most of it in {_at(place)}"
-        what = f"What {_percent(missing)} of its time is spent on was not recorded{at} ({e.host.samples} samples)."
-        step = "more samples" if e.has_profile else "explain"
-        return Cause(Code.UNKNOWN, missing, None, what, STEPS[step], UNRECORDED, place)
+        what = f"What {_percent(missing)} of its time is spent on was not recorded{at}{_number(e.host)}."
+        return Cause(Code.UNKNOWN, missing, None, what, _closer(e), UNRECORDED, place)
     parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
-    named = ", ".join(f"{one.value} {_percent(share)}" for one, share in parts)
-    return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", STEPS["smaller stages"], 1.0)
+    named = ", ".join(f"{_percent(share)} {DOING[one]}" for one, share in parts)
+    step = _closer(e) if parts[0][0] is Activity.UNKNOWN else _inside(e)
+    return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", step, 1.0)
+
+
+def _closer(e: Evidence) -> str:
+    """How to see more of a stage: more samples of it, or of its parts."""
+    if not e.has_profile:
+        return STEPS["explain"]
+    return STEPS["more samples"] if e.host.samples < MIN_SAMPLES else _inside(e)
+
+
+def _inside(e: Evidence) -> str:
+    return STEPS["inner stages" if e.has_inner else "smaller stages"]
+
+
+def _number(host: HostTime) -> str:
+    """The number of samples; with few of them, functions and waits are not named."""
+    few = ", too few to tell more" if host.samples < MIN_SAMPLES else ""
+    return f" ({_count(host.samples, 'sample', 'samples')}{few})"
 
 
 FIRST = (compilation, shared_gpu, gpu_bound, small_copies, copy_bound, work_of_others)

@@ -14,7 +14,7 @@ from perfharness.analysis.diagnosis.gpu.stage import GpuTime, copies, gpu_time, 
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
 from perfharness.analysis.stages.times import StageRows, stage_rows
-from perfharness.analysis.stages.warmup import judge_warmup, warmup_findings
+from perfharness.analysis.stages.warmup import judge_loops
 from perfharness.model.diagnosis import (
     CopyGroup,
     Diagnosis,
@@ -24,7 +24,6 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
     WarmupDiagnosis,
 )
-from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import Bool, GpuDevice, Int64
 from perfharness.model.units import NS_PER_MS
 
@@ -134,13 +133,7 @@ class PassEvidence:
 
 def find_evidence(one: Pass) -> PassEvidence:
     """What a pass shows of its longest stages."""
-    times, stages = one.analysis.stage_times, one.analysis.stages
-    loops = [
-        judge_warmup(
-            stages.paths.of_row(int(rows[0])), times.times["cpu_time"][rows], one.analysis.options.warmup_batches
-        )
-        for rows in times.rows_of_loops
-    ]
+    loops = [loop for loop, _ in judge_loops(one.analysis)]
     longest = {stage.path for stage in sorted(one.stages.values(), key=lambda stage: -one.wall_ms(stage))[:MAX_STAGES]}
     host = one.host  # before the GPU work is joined: both at once take the most memory
     found = {path: _of_stage(one, host, stage) for path, stage in one.stages.items() if path in longest}
@@ -168,11 +161,7 @@ def diagnose(measured: PassEvidence, profiling: PassEvidence | None = None) -> D
         _diagnose_stage(measured, stage, profiling, None if profiling is None else profiling.stages.get(path), path)
         for path, stage in measured.stages.items()
     ]
-    findings = warmup_findings(measured.loops)
-    if measured.others_reason is not None:
-        message = f"Waits for a GPU that processes share are not known: {measured.others_reason}."
-        findings.append(Finding("gpu-sharing-unknown", Severity.NOTE, message))
-    return Diagnosis(_marked(stages), measured.loops, findings, measured.gpus)
+    return Diagnosis(_marked(stages), measured.loops, measured.gpus)
 
 
 def _diagnose_stage(
@@ -192,6 +181,7 @@ def _diagnose_stage(
         supply=measured.supply if profiling is None or again is None else profiling.supply,
         throttled=stage.throttled,
         has_profile=has_profile,
+        has_inner=any(len(one) > len(path) and one[: len(path)] == path for one in measured.stages),
     )
     return StageDiagnosis(
         path=path,

@@ -36,7 +36,8 @@ STEPS = {
     "launches": "Issue fewer operations: a CUDA graph, torch.compile(mode='reduce-overhead'), jax.jit, larger batches.",
     "explain": "Add --explain to see which functions and waits take the time.",
     "more samples": "Run more batches.",
-    "smaller stages": "Look at the stages inside it, or annotate smaller ones.",
+    "inner stages": "Look at the stages inside it.",
+    "smaller stages": "Annotate its parts as stages.",
 }
 
 WAIT_STEPS = {
@@ -48,7 +49,7 @@ WAIT_STEPS = {
     "process": "Make the other process faster, ask before the result is needed, or exchange less.",
     "gpu": "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
     "rank": "Look at the rank that comes last: give it less work, or as much as the others.",
-    "other": "Add --explain to see the line that waits, and what for.",
+    "other": "See what this line waits for: do that in another thread, or ask for it before it is needed.",
 }
 
 THREADS = {
@@ -70,10 +71,8 @@ LESS = {
 """How a caller gives a library less to do."""
 
 
-def cheaper(place: Place | None, library: Library | None) -> str:
+def cheaper(place: Place, library: Library | None) -> str:
     """What to try where this function computes, most of it in this library."""
-    if place is None:
-        return STEPS["explain"]
     if library is None:
         what = f"line {place.line}" if place.function.startswith("<") else place.function
         return f"Make {what} cheaper, or spread its work over processes."

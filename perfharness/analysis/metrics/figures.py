@@ -100,7 +100,7 @@ def window_figures(
     count = len(series.updates().between(*window))
     known = float(inside.weight.sum()) / (window[1] - window[0])
     if known < MIN_KNOWN:
-        return nothing(count, f"it was read in {known:.0%} of the measured window only")
+        return nothing(count, f"it was read in {100 * known:.0f} % of the measured window only")
     value, weight = inside.value * scale, inside.weight
     return MetricFigures(
         new_readings=count,

@@ -56,11 +56,12 @@ def _throttled(folder: str, process: ProcessMetrics) -> Iterator[Finding]:
     cpus = process.figures["quota_cpus"].min
     if not lost or not used or cpus is None or lost < LOST_SHARE * (lost + used):
         return
+    periods = process.totals.get("quota_throttled_periods") or 0
     yield Finding(
         "cpu-quota-throttled",
         Severity.WARNING,
-        f"A quota of {cpus:.3g} CPUs was used up: {lost / (lost + used):.0%} of the CPU time that was wanted had to "
-        f"wait for the next period ({lost:.2f} s, {process.totals.get('quota_throttled_periods') or 0:.0f} periods).",
+        f"A quota of {cpus:.3g} CPUs was used up: {100 * lost / (lost + used):.0f} % of the CPU time that was wanted "
+        f"had to wait for the next period ({lost:.2f} s, {periods:.0f} periods).",
         "Raise the quota (docker --cpus, limits.cpu of Kubernetes), or run fewer threads.",
         folder,
     )
@@ -74,7 +75,7 @@ def _stolen(host: HostMetrics) -> Iterator[Finding]:
     yield Finding(
         "cpu-stolen",
         Severity.WARNING,
-        f"The hypervisor gave {steal / busy:.0%} of the CPU time that this machine wanted to other machines.",
+        f"The hypervisor gave {100 * steal / busy:.0f} % of the CPU time that this machine wanted to other machines.",
         "Measure on a machine that has its CPUs to itself; times of two runs here may differ by as much.",
     )
 
@@ -107,4 +108,5 @@ def _clocks(gpu: GpuMetrics) -> Iterator[Finding]:
 
 def _low(clock: ClockHold, name: str) -> str:
     of = "the request" if clock.requested else "its best"
-    return f"{name} clock more than {MAX_DROP:.0%} below {of} ({clock.reference_mhz:.0f} MHz) for {clock.low_s:.2f} s"
+    below = f"{name} clock more than {100 * MAX_DROP:.0f} % below {of}"
+    return f"{below} ({clock.reference_mhz:.0f} MHz) for {clock.low_s:.2f} s"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.segments import SampleTimes, paint, sample_times
+from perfharness.analysis.segments import paint, sample_times
 from perfharness.analysis.segments.events import Calls
 from perfharness.analysis.segments.samples import MIN_SAMPLES, UNKNOWN
 from perfharness.analysis.slowest import results
+from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model.activity import ACTIVITIES
@@ -50,8 +51,11 @@ class Divided:
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
         self._analysis, self._rows, self._outside = analysis, rows, outside_ns
-        self._segments = paint(analysis, rows)
-        self._samples: SampleTimes | None = sample_times(analysis, self._segments)
+        self._shown = _without_ids(analysis, rows)
+        segments = paint(analysis, rows)
+        samples = sample_times(analysis, segments)
+        self._segments = replace(segments, stage=self._shown[segments.stage])
+        self._samples = None if samples is None else replace(samples, stage=self._shown[samples.stage])
         self._batch_path = int(analysis.stages.paths.code[rows[0]])
         sums = self._segments.sum_by("batch", "stage", "activity")
         keys = group_rows(sums.keys["stage"], sums.keys["activity"])
@@ -166,12 +170,25 @@ class Divided:
         return [
             results.StageBeside(stage=stage, slow_ms=took[0, at], typical_ms=float(np.median(took[1:, at])))
             for at, path in enumerate(paths.tolist())
-            if (stage := self._stage(path)) is not None
+            if self._shown[path] == path and (stage := self._stage(path)) is not None
         ]
 
     def operations(self, row: int, typical: Int64) -> list[results.OperationBeside]:
         """GPU operations that the batch started: those whose time differs most."""
         return self._work.beside(int(np.searchsorted(self._rows, row)), np.searchsorted(self._rows, typical))
+
+
+def _without_ids(analysis: Analysis, batches: Int64) -> Int64:
+    """By path, the path that its time counts for: the one around it where names contain ids."""
+    paths, outer = analysis.stages.paths, np.asarray(analysis.stage_times.outer_batch)
+    rows = np.flatnonzero(np.isin(outer, batches))
+    groups = group_rows(np.asarray(paths.code)[rows], outer[rows])
+    once = np.bincount(paths.code[rows[groups.first]], minlength=len(paths)) == 1
+    shown = np.arange(len(paths))
+    if once.sum() > MANY_RARE:
+        for path in np.flatnonzero(once).tolist():  # a path stands behind the one around it
+            shown[path] = shown[paths.parent[path]]
+    return shown
 
 
 class _Operations:

@@ -43,7 +43,7 @@ PerRecorder = dict[tuple[str, int], int]
 """A count by recorder name and pid."""
 
 
-def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -> Iterator[Finding]:
+def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int, *, uses_gpu: bool) -> Iterator[Finding]:
     """Findings about ranges, batches, items, pauses and the warm-up."""
     batches = np.flatnonzero(stages.is_batch)
     if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
@@ -83,9 +83,8 @@ def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int) -
             "start-barrier-wait",
             Severity.NOTE,
             f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {_names(stages, waited)}; "
-            "they are excluded from cpu_time there, while gpu_time, from the first GPU operation to the last, spans "
-            "them.",
-            "--no-barrier starts the processes' measured batches as they come.",
+            f"its cpu_time is without them{', its gpu_time with them' if uses_gpu else ''}.",
+            "Add --no-barrier to start the processes' measured batches without waiting.",
         )
 
 
@@ -101,12 +100,13 @@ def _all_warmup(stages: StageTable, times: StageTimes, batches: Int64, warmup_ba
         return
     theirs = batches[left[groups.code] == 0]
     names, loops = _names(stages, batches[groups.first[left == 0]]), len(np.unique(times.loop[theirs]))
+    of_loops = f" in {loops} loops" if loops > 1 else ""
     yield Finding(
         "warmup-leaves-nothing",
         Severity.WARNING if left.any() else Severity.ERROR,
-        f"-w {warmup_batches} excludes all {len(theirs)} batches {names} as warm-up: {warmup_batches} at both ends of "
-        f"each loop, of which there are {loops}; their numbers without warm-up are null.",
-        f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
+        f"All {len(theirs)} batches {names}{of_loops} are warm-up: -w {warmup_batches} drops {warmup_batches} at both "
+        "ends of a loop.",
+        f"Run at least {2 * warmup_batches + 1} batches in a loop, or use a smaller -w.",
     )
 
 
@@ -313,9 +313,8 @@ def _of_recorders(journal: RecorderJournal, trace: Trace, *, of_child: bool) -> 
             yield Finding(
                 "batches-failed",
                 Severity.WARNING,
-                f"{record.failed_batches} of {record.batches} batches of recorder '{record.name}' ended by an "
-                "exception and are not in these results.",
-                "Their time is not in any mean; throughput has the items of the other batches.",
+                f"{record.failed_batches} of {record.batches} batches of recorder '{record.name}' ended with an "
+                "exception; they are not counted.",
             )
     names = [name for record in journal.recorders if record.finalized for name in record.open_ranges]
     if names and trace.meta.tracer == "nsys":

@@ -32,6 +32,9 @@ from perfharness.trace.names import code_of
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
 
+MANY_RARE = 40
+"""Stages that occur in one batch each: with more of them, names contain ids."""
+
 INDEX = re.compile(r"[0-9]{1,18}")
 """A batch index fits in 64 bits."""
 

@@ -138,17 +138,17 @@ def _measured(loop: BatchLoop) -> _Measured | None:
 def _process(loops: Sequence[BatchLoop]) -> _Process | str:
     """The steady state of a process, or why it has none."""
     if not loops:
-        return "it has no batches"
+        return "has no batches"
     paths = sorted({path_text(loop.path) for loop in loops})
     if len(paths) > 1:
-        return f"it has loops of several names ({', '.join(paths)}), and which of them counts is not known"
+        return f"has loops of several names ({', '.join(paths)}), and which of them counts is not known"
     measured = [one for loop in loops if (one := _measured(loop)) is not None]
     if len(measured) < len(loops):
         which = f" in {len(loops) - len(measured)} of {len(loops)} threads or tasks" if len(loops) > 1 else ""
-        return f"all batches are warm-up{which}; run more batches or lower -w"
+        return f"has only warm-up batches{which}; run more batches or lower -w"
     window = _overlap([one.window for one in measured])
     if window is None:
-        return "its threads or tasks were never in steady state at the same time"
+        return "has threads or tasks that were never in steady state at the same time"
     process = _Process(paths[0], measured, window)
     return _too_little(process, window) or process
 
@@ -161,23 +161,22 @@ def _overlap(windows: Sequence[Window]) -> Window | None:
 def _too_little(process: _Process, window: Window) -> str | None:
     batches, length = process.batches(window), window[1] - window[0]
     if batches < MIN_BATCHES - 1e-9:
-        many = "batch" if batches == 1 else "batches"
-        return f"it has {batches:.3g} measured {many}, at least {MIN_BATCHES} are needed"
+        return f"has too few measured batches ({batches:.3g} of {MIN_BATCHES})"
     if length < MIN_WINDOW_NS:
-        return f"the measured {length / 1e6:.3g} ms are too short for a rate; run more batches"
+        return f"has only {length / 1e6:.3g} measured ms, too short for a rate; run more batches"
     return None
 
 
 def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: Mapping[str, str]) -> Window | str:
     """The time in which all processes are in steady state, or why there is none."""
     for name, how in failed.items():
-        return f"{name}: {how}, so the run is not complete"
+        return f"{name} {how}"
     if not counted:
         return "no process has a result"
     known = {}
     for name, one in counted.items():
         if isinstance(one, str):
-            return f"{name}: {one}"
+            return f"{name} {one}"
         known[name] = one
     if len(known) > 1 and not clock_is_utc:
         return "a trace has no UTC start time, so the processes cannot be aligned"
@@ -186,7 +185,7 @@ def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: M
         return "the processes were never in steady state at the same time"
     for name, process in known.items():
         if (reason := _too_little(process, window)) is not None:
-            return f"{name}, while all processes are in steady state: {reason}"
+            return f"while all processes run, {name} {reason}"
     return window
 
 

@@ -6,6 +6,7 @@ deviations of it counts as steady (Hampel, JASA 69, 1974). Single slow batches a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,7 @@ MAD_TO_SIGMA = 1.4826
 """Makes a median absolute deviation comparable with a standard deviation, for normal values."""
 MIN_TOLERANCE = 0.10
 """Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
-TOO_SHORT, NEVER_STEADY, DRIFT = "warmup-too-short", "never-steady", "batches-drift"
-DRIFT_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
+UNSTEADY_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
 STEADY_RUN = 3
 LATEST_START = 0.5
 """Of the loop: one that becomes steady later has no steady reference."""
@@ -81,30 +81,32 @@ def find_drift(times_ms: Float64) -> Drift | None:
     return Drift(quarters[0], quarters[3])
 
 
-def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
-    """A warning for each loop whose cut is too short, or that never becomes steady."""
-    findings = []
-    for loop in judged:
-        name = path_text(loop.loop)
-        if loop.state == "too-short":
-            message = (
-                f"{name}: the first {loop.steady_from} of {loop.batches} batches are slower; -w {loop.warmup_batches} "
-                f"drops {loop.warmup_batches}."
-            )
-            findings.append(Finding(TOO_SHORT, Severity.WARNING, message, f"Analyze again with -w {loop.steady_from}."))
-        elif loop.state == "never-steady":
-            findings.append(Finding(NEVER_STEADY, Severity.WARNING, f"{name}: {loop.reason}.", DRIFT_HINT))
-    return findings
+def judge_loops(analysis: Analysis) -> list[tuple[WarmupDiagnosis, Float64]]:
+    """Where the steady state of each loop begins, and the times of its batches, ms."""
+    stages, times, cut = analysis.stages, analysis.stage_times, analysis.options.warmup_batches
+    loops = [(stages.paths.of_row(int(rows[0])), times.times["cpu_time"][rows]) for rows in times.rows_of_loops]
+    return [(judge_warmup(loop, times_ms, cut), times_ms) for loop, times_ms in loops]
 
 
-def drift_findings(analysis: Analysis) -> list[Finding]:
-    """A warning for each loop whose batches get slower, or faster, all along."""
-    found: dict[str, Drift] = {}
-    for rows in analysis.stage_times.rows_of_loops:
-        drift = find_drift(analysis.stage_times.times["cpu_time"][rows])
-        if drift is not None:
-            found.setdefault(path_text(analysis.stages.paths.of_row(int(rows[0]))), drift)
-    return [Finding(DRIFT, Severity.WARNING, f"{name}: {drift}.", DRIFT_HINT) for name, drift in found.items()]
+def warmup_findings(loops: Iterable[tuple[WarmupDiagnosis, Float64]]) -> list[Finding]:
+    """A warning for each loop whose cut is too short, or that never becomes steady; one for all threads."""
+    found = {(loop.loop, loop.state): _warning(loop, times_ms) for loop, times_ms in loops}
+    return [one for one in found.values() if one is not None]
+
+
+def _warning(loop: WarmupDiagnosis, times_ms: Float64) -> Finding | None:
+    name, start = path_text(loop.loop), loop.steady_from
+    if loop.state == "too-short" and start is not None:
+        message = f"{name}: the first {start} of {loop.batches} batches are slower; -w {loop.warmup_batches} drops "
+        message += f"{loop.warmup_batches}."
+        needed = 2 * start + MIN_BATCHES  # -w drops at both ends
+        is_enough = loop.batches >= needed
+        hint = f"Analyze again with -w {start}." if is_enough else f"Run {needed} batches or more, with -w {start}."
+        return Finding("warmup-too-short", Severity.WARNING, message, hint)
+    if loop.state == "never-steady":
+        code = "never-steady" if find_drift(times_ms) is None else "batches-drift"
+        return Finding(code, Severity.WARNING, f"{name}: {loop.reason}.", UNSTEADY_HINT)
+    return None
 
 
 def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:

@@ -14,10 +14,14 @@ from perfharness.model.bench import (
     LatencyStats,
 )
 
-HIGHER_IS_BETTER = re.compile(r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]")
+HIGHER_IS_BETTER = re.compile(
+    r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]|r2|(precision|recall|f1)_(macro|micro)"
+)
 """Metrics of ours, of which 1 is perfect."""
 
-LOWER_IS_BETTER = re.compile(r"mse|max_absolute|max_relative|abs_rel|sq_rel|rmse|rmse_log|(nan|inf|unordered)_count")
+LOWER_IS_BETTER = re.compile(
+    r"mae|mse|max_absolute|max_relative|abs_rel|sq_rel|rmse|rmse_log|(nan|inf|unordered)_count"
+)
 """Metrics of ours, of which 0 is perfect."""
 
 TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.model.bench_suite import CellSweep
+from perfharness.model.bench import BenchCase, CaseResult, Cell
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -85,15 +84,6 @@ def status_line(result: CaseResult) -> str | None:
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
 
 
-def case_of(cell: CellSweep) -> BenchCase:
+def case_of(cell: Cell) -> BenchCase:
     """A case of the cell, for its name."""
-    return BenchCase(**{**vars(cell), "case_id": next(iter(cell.case_ids), ""), "batch_size": 1})
-
-
-def end_text(cell: CellSweep) -> str:
-    """The limit that ended the sweep of a cell."""
-    if cell.reason is not None:
-        return cell.reason
-    if not cell.batch_sizes:
-        return "nothing was measured"
-    return f"all batch sizes up to {max(cell.batch_sizes)} were measured"
+    return BenchCase(case_id="", batch_size=1, **{name: getattr(cell, name) for name in Cell.model_fields})

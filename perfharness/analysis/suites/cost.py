@@ -42,9 +42,13 @@ def cost(
         energy = prices.per_kwh / JOULES_PER_KWH * joules_per_item * ITEMS
         error = None if relative_error is None else energy * relative_error
     return Cost(
-        prices, machine, None if machine is not None else _reason(prices.per_hour, "throughput", "--price-per-hour"),
-        energy, error, None if energy is not None else _reason(prices.per_kwh, "energy", "--price-per-kwh"),
-    )  # fmt: skip
+        prices=prices,
+        machine=machine,
+        machine_reason=None if machine is not None else _reason(prices.per_hour, "throughput", "--price-per-hour"),
+        energy=energy,
+        energy_error=error,
+        energy_reason=None if energy is not None else _reason(prices.per_kwh, "energy", "--price-per-kwh"),
+    )
 
 
 def _reason(price: float | None, what: str, option: str) -> str:

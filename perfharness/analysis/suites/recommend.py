@@ -71,7 +71,7 @@ def _recommend(
         of = "that meet the constraints" if _has_limits(constraints) else "that were measured"
         rate = in_significant_digits(best.items_per_second)
         why = [f"most items per second of the {len(fitting)} cases {of}: {rate} items/s"]
-        why += _uncertain(best, constraints)
+        why += _margins(best, constraints)
         return Recommendation(model=model, best=best.case.case_id, ties=ties, excluded=excluded, why=why)
     if not missing:
         return Recommendation(model=model, excluded=excluded, why=["no case was measured"])
@@ -140,8 +140,11 @@ def _speed(result: CaseResult) -> Estimate:
     return Estimate(value=speed.value, low=min(low, speed.value), high=max(high, speed.value))
 
 
-def _uncertain(best: CaseResult, constraints: Constraints) -> Iterator[str]:
-    """Limits that the value meets, but not its whole interval."""
+def _margins(best: CaseResult, constraints: Constraints) -> Iterator[str]:
+    """How much of the memory limit it takes, and a latency limit that its value meets, but not its whole interval."""
+    memory, most = memory_of(best), constraints.memory_limit_bytes
+    if memory is not None and most is not None:
+        yield f"its memory is {100 * memory / most:.0f} % of the limit of {most / GB:g} GB"
     latency = latency_of(best, constraints.latency_percentile)
     if constraints.max_latency_ms is None or latency is None:
         return

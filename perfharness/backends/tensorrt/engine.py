@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +93,12 @@ class Engine:
         settings: how it was built, by TensorRT's names.
         build_ms: None: it was built earlier or elsewhere.
         name: for messages.
-        key: name of its files in the cache.
     """
 
     blob: bytes
     settings: Mapping[str, str]
     build_ms: float | None = None
     name: str = "the engine"
-    key: str = ""
 
 
 class Network:
@@ -137,35 +134,27 @@ class Network:
         exact = () if shapes is None else ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
         return profiles_of(self._options) or exact
 
-    def build(
-        self,
-        profiles: tuple[Profile, ...],
-        timing_cache: bytes | None = None,
-        clock_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> tuple[Engine, bytes | None]:
-        """The engine, and the updated timing cache. This may take minutes."""
+    def build(self, profiles: tuple[Profile, ...]) -> Engine:
+        """The engine. This may take minutes."""
         library = self._library
         config = self._builder.create_builder_config()
         settings = self._configure(config)
         for profile in profiles:
             self._add(config, profile)
-        has_cache = library.set_timing_cache(config, timing_cache)
         library.messages.clear()
-        start_ns = clock_ns()
+        start_ns = time.perf_counter_ns()
         plan = self._builder.build_serialized_network(self.network, config)
-        build_ms = (clock_ns() - start_ns) / 1e6
+        build_ms = (time.perf_counter_ns() - start_ns) / 1e6
         if plan is None:
             what = f"{library} built no engine of {self.name}"
             raise library.messages.failure(what, "change the model or the options")
         settings["profiles"] = "; ".join(map(describe_profile, profiles)) or "none, all shapes are fixed"
-        timing = bytes(config.get_timing_cache().serialize()) if has_cache else None
-        return Engine(bytes(plan), settings, build_ms), timing
+        return Engine(bytes(plan), settings, build_ms, f"the engine of {self.name}")
 
     def _configure(self, config: Any) -> dict[str, str]:
         module, extra = self._library.module, self._options.extra
         is_tf32 = self._options.precision == "tf32"  # TF32 is on by default
         (config.set_flag if is_tf32 else config.clear_flag)(module.BuilderFlag.TF32)
-        config.profiling_verbosity = module.ProfilingVerbosity.DETAILED  # for the inspector; it costs no speed
         if "workspace_bytes" in extra:
             config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, int(extra["workspace_bytes"]))
         if "optimization_level" in extra:
@@ -212,72 +201,37 @@ def _parse_error(parser: Any) -> str:
 
 
 class EngineCache:
-    """Files under `folder/tensorrt`, each written atomically; None: no cache.
+    """Engines under `folder/tensorrt`; None: no cache.
 
     An engine is found again for the same model (the bytes of its files), library and version, GPU, options and
-    profiles; engines of RTX are portable, and shared by all GPUs. `KEY.json` next to it has the inputs of the build.
+    profiles; engines of RTX are portable, and shared by all GPUs.
     """
 
     def __init__(self, folder: Path | None, library: TensorRTLibrary, gpu: str) -> None:
         self._folder = None if folder is None else folder / "tensorrt"
-        self._library, self._gpu = library, gpu
-        self.timing_name = f"timing-{_sha256([str(library), gpu])[:16]}.cache"
+        self._library, self._gpu = str(library), "any" if library.is_rtx else gpu
 
-    def key(self, model_sha256: str, options: BackendOptions, profiles: tuple[Profile, ...]) -> str:
-        """Name of an engine's files."""
+    def path(self, model_sha256: str, options: BackendOptions, profiles: tuple[Profile, ...]) -> Path | None:
+        """File of an engine, which may not exist."""
+        if self._folder is None:
+            return None
         described = {
             "model_sha256": model_sha256,
-            "library": str(self._library),
-            "gpu": "any" if self._library.is_rtx else self._gpu,
+            "library": self._library,
+            "gpu": self._gpu,
             "precision": options.precision,
             **{name: options.extra.get(name) for name in ("workspace_bytes", "optimization_level")},
             "profiles": [{name: asdict(shapes) for name, shapes in sorted(each.items())} for each in profiles],
         }
-        return _sha256(described)[:32]
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        return self._folder / f"{key}.engine"
 
-    def compiled_name(self, key: str) -> str:
-        """Name of the file with RTX's compiled kernels for an engine on this GPU."""
-        return f"{key}-{_sha256(self._gpu)[:8]}.runtime-cache"
-
-    def engine(self, key: str) -> Engine | None:
-        """The cached engine; None where there is none or it is damaged."""
-        blob, text = self.read(f"{key}.engine"), self.read(f"{key}.json")
-        if blob is not None and text is not None:
-            with suppress(ValueError, KeyError, TypeError):
-                kept = json.loads(text)
-                if kept["engine_sha256"] == hashlib.sha256(blob).hexdigest():
-                    return Engine(blob, {**kept["settings"], "built": f"earlier, in {kept['build_ms']:.0f} ms"})
-        return None
-
-    def keep_engine(self, key: str, engine: Engine, **described: Any) -> None:
-        """Write the engine, its build settings and build time."""
-        about = {
-            "library": str(self._library),
-            "gpu": self._gpu,
-            "engine_bytes": len(engine.blob),
-            "engine_sha256": hashlib.sha256(engine.blob).hexdigest(),
-            "build_ms": engine.build_ms,
-            "settings": dict(engine.settings),
-            **described,
-        }
-        self.keep(f"{key}.engine", engine.blob)
-        self.keep(f"{key}.json", json.dumps(about, indent=2).encode())
-
-    def read(self, name: str) -> bytes | None:
-        """A file's content, or None."""
+    def keep(self, path: Path, blob: bytes) -> None:
+        """Write an engine. Raises `BackendError` where that is not possible."""
         try:
-            return None if self._folder is None else (self._folder / name).read_bytes()
-        except OSError:
-            return None
-
-    def keep(self, name: str, data: bytes | None) -> None:
-        """Write a file, unless the content is None. Raises `BackendError` where that is not possible."""
-        if self._folder is None or data is None:
-            return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._folder / name) as temporary:
-                temporary.write_bytes(data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_bytes(blob)
         except (OSError, ResultError) as error:
             raise BackendError(f"{error}; name another cache folder") from error
 
@@ -293,7 +247,7 @@ class EngineSource:
     def __init__(
         self, library: TensorRTLibrary, given: Path | bytes, name: str, options: BackendOptions, cache: EngineCache
     ) -> None:
-        self.cache, self._options, self._name, self._given = cache, options, name, given
+        self._cache, self._options, self._name, self._given = cache, options, name, given
         self.network = None if is_engine_file(given) else Network(library, given, name, options)
         self._model_sha256 = model_sha256(given)
 
@@ -303,20 +257,20 @@ class EngineSource:
         return self.network is not None and self.network.is_dynamic and not profiles_of(self._options)
 
     def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
-        """The engine; built for these shapes where it depends on them."""
-        model, network = self._model_sha256, self.network
+        """The engine; built for these shapes where it depends on them, unless the cache has it."""
+        network = self.network
         if network is None:
             assert isinstance(self._given, Path)
             settings = {"precision": "the engine file's own, whatever was asked for"}
-            return Engine(self._given.read_bytes(), settings, None, f"the engine {self._name}", model[:32])
+            return Engine(self._given.read_bytes(), settings, None, f"the engine {self._name}")
         profiles = network.profiles(shapes)
-        key = self.cache.key(model, self._options, profiles)
-        engine = self.cache.engine(key)
-        if engine is None:
-            engine, timing = network.build(profiles, self.cache.read(self.cache.timing_name))
-            self.cache.keep(self.cache.timing_name, timing)
-            self.cache.keep_engine(key, engine, model=self._name, model_sha256=model)
-        return replace(engine, name=f"the engine of {self._name}", key=key)
+        path = self._cache.path(self._model_sha256, self._options, profiles)
+        if path is not None and path.exists():
+            return Engine(path.read_bytes(), {"built": "earlier"}, None, f"the engine of {self._name}")
+        engine = network.build(profiles)
+        if path is not None:
+            self._cache.keep(path, engine.blob)
+        return engine
 
 
 def is_engine_file(given: Path | bytes) -> bool:
@@ -332,7 +286,3 @@ def model_sha256(source: Path | bytes) -> str:
         return sha256_of(source, *(() if is_engine_file(source) else onnx_weight_files(source)))
     except OSError as error:
         raise BackendError(f"{source} cannot be read: {error}") from error
-
-
-def _sha256(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -4,12 +4,9 @@ What differs, from the bindings of 10.0.1, 10.16.1, 11.4.0, lean 11.4.0 and RTX 
 10.x to 11.x" and the documentation of TensorRT-RTX:
 
 - Memory of a context. `device_memory_size` in TensorRT 10, `device_memory_size_v2` from 10.1 on, alone since 11.
-- Timing cache. A file of what the builder timed; RTX times nothing when it builds (its calls warn that they do nothing
-  since 1.2).
 - RTX builds without a GPU, for compute capability 8.0 and later, and compiles for the one at hand when a context runs
-  first; what it compiled is kept in a runtime cache. CUDA graphs are a setting of its context; with the others we
-  capture the stream.
-- The lean runtime has neither builder, parser nor inspector.
+  first. CUDA graphs are a setting of its context; with the others we capture the stream.
+- The lean runtime has neither builder nor parser.
 """
 
 from __future__ import annotations
@@ -78,13 +75,6 @@ class TensorRTLibrary:
             what = f"{self} could not start its {kind.lower()}"
             raise self.messages.failure(what, "see that a GPU and a driver new enough for it are there") from error
 
-    def set_timing_cache(self, config: Any, kept: bytes | None) -> bool:
-        """Set the builder's timing cache, an empty one where the given one does not fit; False: it has none."""
-        if self.is_rtx:
-            return False
-        caches = (config.create_timing_cache(data) for data in ((kept, b"") if kept else (b"",)))
-        return any(cache is not None and config.set_timing_cache(cache, False) for cache in caches)
-
     def gpu_problem(self, major: int, minor: int) -> str | None:
         """Why this library does not run on a GPU of that compute capability, or None."""
         if not self.is_rtx:
@@ -104,28 +94,19 @@ class TensorRTLibrary:
             raise self.messages.failure(f"{name} cannot be loaded by {self}", advice)
         return engine
 
-    def create_context(self, engine: Any, runtime_cache: bytes | None, cuda_graph: bool) -> tuple[Any, Any]:
-        """An execution context, and RTX's cache of what it compiles (None for the others).
-
-        Args:
-            runtime_cache: that of an earlier run; RTX ignores one that does not fit.
-            cuda_graph: let RTX use its own CUDA graphs.
-        """
+    def create_context(self, engine: Any, cuda_graph: bool) -> Any:
+        """An execution context; `cuda_graph`: let RTX use its own CUDA graphs."""
         self.messages.clear()
         if not self.is_rtx:
-            context, cache = engine.create_execution_context(), None
+            context = engine.create_execution_context()
         else:
             config = engine.create_runtime_config()
-            cache = config.create_runtime_cache()
-            if runtime_cache is not None:
-                cache.deserialize(runtime_cache)
-            config.set_runtime_cache(cache)
             if cuda_graph:
                 config.cuda_graph_strategy = self.module.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(config)
         if context is None:
             raise self.messages.failure("no execution context could be made", "is there room on the device?")
-        return context, cache
+        return context
 
 
 class LayerRecorder:

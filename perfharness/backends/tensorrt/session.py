@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ class LoadedEngine:
     """A deserialized engine, its inputs, outputs and profiles.
 
     Args:
-        serialized: its origin and its name in the cache.
+        serialized: its content and origin.
         profiles: shapes of all inputs, one entry per profile.
     """
 
@@ -130,7 +128,6 @@ class TensorRTSession(BufferSession):
         self._has_graph = options.mode == "cudagraph"
         self._loaded: LoadedEngine | None = None
         self._context: Any = None
-        self._runtime_cache: Any = None
         self._graph: CudaGraph | None = None
         self._profile_index = 0
         self._settings: dict[str, str] = {}
@@ -153,9 +150,7 @@ class TensorRTSession(BufferSession):
             raise BackendError(f"no profile of {loaded.serialized.name} takes {shapes}; it has: {ranges}")
         self._profile_index = index
         if self._context is None:
-            cache = self._source.cache
-            compiled = cache.read(cache.compiled_name(loaded.serialized.key)) if self._library.is_rtx else None
-            self._context, self._runtime_cache = self._library.create_context(loaded.engine, compiled, self._has_graph)
+            self._context = self._library.create_context(loaded.engine, self._has_graph)
         shaped = shapes | self._shaped(self._context, shapes)
         for spec in (*self.inputs, *self.outputs):
             self._buffer(spec, shaped[spec.name])
@@ -164,7 +159,7 @@ class TensorRTSession(BufferSession):
             self._enqueue(self._context)  # shapes changed: execute once without a graph before the capture
             self.synchronize()
             self._graph = CudaGraph(self._stream, lambda: self._enqueue(self._context))
-        self._keep_information(loaded)
+        self._settings["profile"] = describe_profile(loaded.profiles[index]) if loaded.profiles else "none"
 
     def _execute(self) -> None:
         if self._graph is not None:
@@ -173,7 +168,7 @@ class TensorRTSession(BufferSession):
             self._enqueue(self._context)
 
     def settings(self) -> dict[str, str]:
-        """Library, how the engine was built, its size, profile and layers."""
+        """Library, how the engine was built, its size and profile."""
         return {"library": str(self._library), **self._settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
@@ -181,7 +176,7 @@ class TensorRTSession(BufferSession):
         assert self._loaded is not None
         recorder = LayerRecorder(self._library.module)
         try:
-            context, _ = self._library.create_context(self._loaded.engine, None, cuda_graph=False)
+            context = self._library.create_context(self._loaded.engine, cuda_graph=False)
         except OutOfMemoryError as error:
             return f"there is no room for a second context with a profiler: {error}"
         self._shaped(context, self._shapes)
@@ -204,12 +199,6 @@ class TensorRTSession(BufferSession):
         super()._free()
 
     def _release(self) -> None:
-        """Save RTX's compiled kernels, then free context, engine and stream."""
-        if self._runtime_cache is not None and self._loaded is not None:
-            cache = self._source.cache
-            with suppress(BackendError):  # without the cache only time is lost
-                name = cache.compiled_name(self._loaded.serialized.key)
-                cache.keep(name, bytes(self._runtime_cache.serialize()))
         self._unload()
         super()._release()
 
@@ -235,7 +224,7 @@ class TensorRTSession(BufferSession):
         return loaded
 
     def _unload(self) -> None:
-        self._context, self._runtime_cache = None, None
+        self._context = None
         if self._loaded is not None:
             self._loaded.close()
             self._loaded = None
@@ -268,25 +257,6 @@ class TensorRTSession(BufferSession):
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._stream.pointer):
             raise self._library.messages.failure("the model could not be run", "allocate again, or other shapes")
-
-    def _keep_information(self, loaded: LoadedEngine) -> None:
-        """Keep the engine inspector's report for these shapes: in the settings, and whole next to the engine's file."""
-        self._settings["profile"] = (
-            describe_profile(loaded.profiles[self._profile_index]) if loaded.profiles else "none"
-        )
-        if not hasattr(self._library.module, "EngineInspector"):
-            return
-        inspector = loaded.engine.create_engine_inspector()
-        inspector.execution_context = self._context
-        text = inspector.get_engine_information(self._library.module.LayerInformationFormat.JSON)
-        try:
-            layers = json.loads(text).get("Layers")
-        except ValueError as error:
-            self._settings["layers"] = f"the engine inspector's answer could not be read: {error}"
-            return
-        if isinstance(layers, list):
-            self._settings["layers"] = str(len(layers))
-        self._source.cache.keep(f"{loaded.serialized.key}.layers.json", text.encode())
 
 
 def _distance(profile: Profile, shapes: Mapping[str, Shape]) -> float:

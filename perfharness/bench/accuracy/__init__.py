@@ -1,4 +1,59 @@
-"""Outputs against a baseline or ground truth: accumulators that take one sample at a time, and the samples.
+"""Outputs against a baseline or ground truth: accumulators that take one sample at a time, and the samples."""
 
-Every accumulator has `update`, `merge` and `figures`; memory does not grow with the number of samples.
-"""
+from perfharness.bench.accuracy.data import (
+    Preprocessor,
+    PreprocessSettings,
+    Sample,
+    SampleError,
+    find_samples,
+    read_map,
+    resized_map,
+    user_function,
+)
+from perfharness.bench.accuracy.depth import (
+    DEPTH_METRICS,
+    DepthSettings,
+    ImageMeans,
+    depth_errors,
+    map_difference,
+    normalised,
+)
+from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, RegressionAccumulator, label_ranks, wilson
+from perfharness.bench.accuracy.outputs import (
+    BLOCK,
+    DifferenceAccumulator,
+    Tolerance,
+    compare_outputs,
+)
+from perfharness.bench.accuracy.run import Comparison, measure_accuracy, read_outputs
+from perfharness.bench.accuracy.settings import AccuracySettings
+
+__all__ = [
+    "BLOCK",
+    "DEPTH_METRICS",
+    "AccuracySettings",
+    "ClassAccumulator",
+    "Comparison",
+    "DepthSettings",
+    "DifferenceAccumulator",
+    "Figures",
+    "ImageMeans",
+    "PreprocessSettings",
+    "Preprocessor",
+    "RegressionAccumulator",
+    "Sample",
+    "SampleError",
+    "Tolerance",
+    "compare_outputs",
+    "depth_errors",
+    "find_samples",
+    "label_ranks",
+    "map_difference",
+    "measure_accuracy",
+    "normalised",
+    "read_map",
+    "read_outputs",
+    "resized_map",
+    "user_function",
+    "wilson",
+]

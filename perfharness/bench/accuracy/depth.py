@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, figure, nothing
+from perfharness.bench.accuracy.data import SampleError
+from perfharness.bench.accuracy.metrics import Figures, OutputError, figure, nothing
 from perfharness.model.base import Settings
 from perfharness.model.columns import Float64
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from perfharness.bench.accuracy.data import PreprocessSettings, SampleSet, find_samples
 from perfharness.bench.accuracy.depth import DepthSettings
-from perfharness.bench.accuracy.preprocess import PreprocessSettings
-from perfharness.bench.accuracy.samples import SampleSet, find_samples
 from perfharness.model.base import Settings
 
 
@@ -21,8 +20,9 @@ class AccuracySettings(Settings):
         class_names: by the number of the model's output; a text file with one name per line. None: by number, or
             in order of the names in `labels`.
         truth: a folder of maps of the same names (depth).
+        values: a CSV of name,number: the one number that the output should be (regression).
         truth_scale: what the values of 16-bit images are divided by.
-        output_name: the output that labels or maps are for; None: the model's first.
+        output_name: the output that labels, values or maps are for; None: the model's first.
         metrics: user metrics, `module:function`.
         limit: at most so many samples.
     """
@@ -31,6 +31,7 @@ class AccuracySettings(Settings):
     labels: Path | None = None
     class_names: Path | None = None
     truth: Path | None = None
+    values: Path | None = None
     truth_scale: float = Field(default=1.0, gt=0)
     depth: DepthSettings = DepthSettings()
     preprocess: PreprocessSettings = PreprocessSettings()
@@ -41,7 +42,7 @@ class AccuracySettings(Settings):
 
     def samples(self) -> SampleSet:
         """The samples. Raises `UsageError` where there are none."""
-        return find_samples(self.inputs, self.truth, self.labels, self.limit, self.class_names)
+        return find_samples(self.inputs, self.truth, self.labels, self.limit, self.class_names, self.values)
 
 
 class AccuracyPass(Settings):
@@ -49,8 +50,8 @@ class AccuracyPass(Settings):
 
     Args:
         against: name of the baseline, for the record.
-        baseline: the folder of outputs of the case that is the baseline; None: ground truth only.
-        store: keep the outputs, in the case's folder.
+        baseline: the folder of the baseline's outputs; None: ground truth only.
+        store: this case is the baseline; its outputs are kept in its folder.
     """
 
     settings: AccuracySettings

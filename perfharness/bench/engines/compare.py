@@ -1,4 +1,4 @@
-"""`compare_engines`: all engines, one after another, each as a case in its own process; then their maps in pairs."""
+"""`compare_engines`: all engines, one after another, each as a case in its own process; the first is the reference."""
 
 from __future__ import annotations
 
@@ -7,40 +7,33 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
-from perfharness.bench.accuracy.depth import MAP_METRICS, ImageMeans, map_difference
-from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.functions import user_function
-from perfharness.bench.accuracy.of_case import read_outputs
-from perfharness.bench.accuracy.samples import as_map, find_samples, read_map, resized_map
+from perfharness.backends.base import Device
+from perfharness.bench.accuracy.data import SampleError, as_map, find_samples, read_map, resized_map, user_function
+from perfharness.bench.accuracy.depth import map_difference
+from perfharness.bench.accuracy.run import read_outputs
 from perfharness.bench.engines.model import (
     COMPARISON_NAME,
     ENGINE_ENTRY,
     IMAGE_FOLDER,
-    MAPS_FOLDER,
     PICTURES,
-    WALL_NAME,
     CompareSettings,
-    Device,
-    EngineCase,
     EngineComparison,
     EngineResult,
     EngineSpec,
-    PairResult,
+    MapDifference,
 )
+from perfharness.bench.plan import machine_of
 from perfharness.bench.process import result_of, run_process
-from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME, LatencySettings, TelemetrySettings
-from perfharness.bench.suite.matrix import machine_of
-from perfharness.bench.suite.store import measuring
+from perfharness.bench.results import measuring, write_iterations
+from perfharness.bench.spec import RESULT_NAME, LatencySettings, TelemetrySettings
 from perfharness.errors import UsageError
-from perfharness.files import replacing
+from perfharness.files import write_model
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.telemetry import Float64
 from perfharness_launcher.gpus import GpuFacts, find_gpus
@@ -75,12 +68,9 @@ def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuChoice:
     uuid = next((gpu.uuid for gpu in facts.gpus if gpu.index == wanted), None)
     if uuid is not None:
         return GpuChoice("cuda", wanted, uuid)
-    if facts.gpus and (gpu_id is not None or device == "cuda"):
-        there = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in facts.gpus)
-        raise UsageError(f"--gpu-id {wanted}: NVML has no GPU of that index; there are: {there}")
-    problem = facts.problem or f"NVML has no GPU of index {wanted}"
-    if device == "cuda":
-        raise UsageError(f"--device cuda: there is no GPU ({problem})")
+    problem = facts.problem or f"NVML has no GPU {wanted}, only {', '.join(str(gpu.index) for gpu in facts.gpus)}"
+    if device == "cuda" or (facts.gpus and gpu_id is not None):
+        raise UsageError(f"--device cuda, --gpu-id {wanted}: there is no such GPU ({problem})")
     return GpuChoice("cpu", reason=f"the engines ran on the CPU: there is no GPU ({problem})")
 
 
@@ -99,9 +89,11 @@ def engine_specs(
     Raises `UsageError`.
     """
     if len(backends) not in (0, 1, len(engines)):
-        raise UsageError(
-            f"--backends names {len(backends)}, and there are {len(engines)} engines: name one, or one for each"
-        )
+        raise UsageError(f"--backends names {len(backends)}, --engines {len(engines)}: name one, or one for each")
+    latency = LatencySettings(warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds)
+    telemetry = TelemetrySettings(
+        interval_ms=settings.sample_interval_s * 1000, gpu_uuids=() if gpu.uuid is None else (gpu.uuid,)
+    )
     specs: list[EngineSpec] = []
     for index, text in enumerate(engines):
         source = model_source(text)
@@ -110,26 +102,25 @@ def engine_specs(
         plain = re.sub(r"[^\w.-]+", "_", source.name) or "engine"
         names = (plain, *(f"{plain}_{number}" for number in range(2, len(engines) + 1)))
         name = next(name for name in names if name not in {one.case.case_id for one in specs})
-        specs.append(
-            EngineSpec(
-                case=BenchCase(
-                    case_id=name, model=name, backend=chosen, mode=mode, precision=precision or "fp32",
-                    device=gpu.device, batch_size=1,
-                ),
-                model=text,
-                threads=settings.threads,
-                latency=LatencySettings(
-                    warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds
-                ),
-                telemetry=TelemetrySettings(
-                    seconds=settings.sample_seconds,
-                    interval_ms=settings.sample_interval_s * 1000,
-                    gpu_uuids=() if gpu.uuid is None else (gpu.uuid,),
-                ),
-                precision=precision,
-                settings=settings,
-            )
-        )  # fmt: skip
+        case = BenchCase(
+            case_id=name,
+            model=name,
+            backend=chosen,
+            mode=mode,
+            precision=precision or "fp32",
+            device=gpu.device,
+            batch_size=1,
+        )
+        spec = EngineSpec(
+            case=case,
+            model=text,
+            threads=settings.threads,
+            latency=latency,
+            telemetry=telemetry,
+            precision=precision,
+            settings=settings,
+        )
+        specs.append(spec)
     return specs
 
 
@@ -150,7 +141,6 @@ def compare_engines(
     device: str = "auto",
     gpu_id: int | None = None,
     timeout_s: float | None = None,
-    keep_maps: bool = False,
     say: Callable[[str], None] = lambda _: None,
     command: Sequence[str] = (),
 ) -> tuple[EngineComparison, Path]:
@@ -165,7 +155,6 @@ def compare_engines(
         device: `auto`, `cpu` or `cuda`.
         gpu_id: NVML's index; None: the first GPU, where there is one.
         timeout_s: of each engine's process.
-        keep_maps: of the data set.
         say: called with a progress line.
         command: the command line, for the results.
 
@@ -187,9 +176,10 @@ def compare_engines(
         results: list[EngineResult] = []
         for number, spec in enumerate(specs, 1):
             say(f"{number} of {len(specs)}: {spec.case.case_id} ({spec.case.backend} on {gpu.device})")
-            results.append(_run(spec, folder / spec.case.case_id, timeout_s, interrupts))
-            if results[-1].reason:
-                say(f"  {results[-1].status}: {results[-1].reason}")
+            result = _run(spec, folder / spec.case.case_id, timeout_s, interrupts)
+            results.append(_against_first(result, results[0] if results else result, folder))
+            if result.reason:
+                say(f"  {result.status}: {result.reason}")
         comparison = EngineComparison(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=list(command),
@@ -198,15 +188,10 @@ def compare_engines(
             gpu_uuid=gpu.uuid,
             gpu_reason=gpu.reason,
             settings=settings,
-            engines=[_with_speedup(one, results[0]) for one in results],
-            pairs=_compare_maps(results, settings, folder),
+            engines=results,
             remarks=remarks_of(results),
         )
-        if not keep_maps:
-            for result in results:
-                shutil.rmtree(folder / result.name / MAPS_FOLDER, ignore_errors=True)
-        with replacing(folder / COMPARISON_NAME) as path:
-            path.write_text(comparison.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_model(folder / COMPARISON_NAME, comparison)
         return comparison, _put_in_place(folder, output_dir, comparison)
 
 
@@ -226,8 +211,7 @@ def check_settings(settings: CompareSettings) -> None:
             user_function(text)
     depth = settings.depth
     if not depth.min_depth < depth.max_depth:
-        limits = f"must be more than 0 and less than --max-depth {depth.max_depth:g}"
-        raise UsageError(f"--min-depth {depth.min_depth:g} {limits}")
+        raise UsageError(f"--min-depth {depth.min_depth:g} must be less than --max-depth {depth.max_depth:g}")
 
 
 def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts) -> EngineResult:
@@ -236,39 +220,34 @@ def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: In
         end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
         reason = "it was interrupted" if end.interrupted else ""
     if reason:
-        return engine_result(spec, EngineCase(case=spec.case, status="not-run", reason=reason))
-    found = result_of(end, spec.case, folder, timeout_s, EngineCase)
-    assert isinstance(found, EngineCase)
-    result = engine_result(spec, found)
-    arrays = folder / ARRAYS_FOLDER
-    if (arrays / WALL_NAME).exists():
-        (arrays / WALL_NAME).replace(folder / WALL_NAME)
-    shutil.rmtree(arrays, ignore_errors=True)
-    (folder / RESULT_NAME).write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    return result
+        return EngineResult(case=spec.case, engine=spec.model, status="not-run", reason=reason)
+    result = result_of(end, spec.case, folder, timeout_s, EngineResult)
+    assert isinstance(result, EngineResult)
+    write_iterations(folder)
+    write_model(folder / RESULT_NAME, result)
+    return result.model_copy(update={"engine": spec.model})
 
 
-def engine_result(spec: EngineSpec, found: EngineCase) -> EngineResult:
-    """The result of an engine, from that of its process."""
-    reasons = dict(found.engine_reasons)
-    if found.latency is not None and found.execute_latency is None:
-        reasons["device_latency"] = "there is no device timer where the engine runs"
-    start, rate = found.startup, found.items_per_second
-    same = {name: getattr(found, name) for name in EngineResult.model_fields.keys() & EngineCase.model_fields.keys()}
-    return EngineResult(
-        **same
-        | {
-            "name": spec.case.case_id,
-            "engine": spec.model,
-            "backend": spec.case.backend,
-            "device": spec.case.device,
-            "mode": found.mode or spec.case.mode,
-            "load_ms": None if start.load_ms is None else start.load_ms + (start.build_ms or 0.0),
-            "device_latency": found.execute_latency,
-            "images_per_second": None if rate is None else rate.value,
-            "reasons": reasons,
-        }
-    )
+def _against_first(one: EngineResult, first: EngineResult, folder: Path) -> EngineResult:
+    """With its speed-up over the first engine, and the difference of its map of the image."""
+    speedup = difference = None
+    if one.latency is not None and first.latency is not None:
+        speedup = first.latency.mean.value / one.latency.mean.value
+    if one is not first and one.output is not None and first.output is not None:
+        try:
+            reference = engine_map(folder, first)
+            found = map_difference(reference, resized_map(engine_map(folder, one), reference.shape))
+            difference = MapDifference.model_validate(found)
+        except SampleError as error:
+            difference = MapDifference(reason=str(error))
+    return one.model_copy(update={"speedup": speedup, "difference": difference})
+
+
+def engine_map(folder: Path, result: EngineResult) -> Float64:
+    """The map that an engine made of the image. Raises `SampleError`."""
+    assert result.output is not None
+    (file,) = (folder / result.name / IMAGE_FOLDER).glob("*.npz")
+    return np.asarray(as_map(read_outputs(file.parent, file.stem)[result.output.name]), dtype=np.float64)
 
 
 def _put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
@@ -299,86 +278,21 @@ def _has_numbers(file: Path) -> bool:
     return any(one.latency is not None for one in before.engines)
 
 
-def _with_speedup(one: EngineResult, first: EngineResult) -> EngineResult:
-    if one.latency is None or first.latency is None:
-        return one
-    return one.model_copy(update={"speedup": first.latency.mean.value / one.latency.mean.value})
-
-
 def remarks_of(results: Sequence[EngineResult]) -> list[str]:
     """What may make the comparison unfair."""
     found = []
     for one in results:
-        drop = one.gpu.clock_drop_percent
+        drop = one.clock_drop_percent
         if drop is not None and drop > MUCH_CLOCK_DROP_PERCENT:
             found.append(
-                f"{one.name}: the SM clock fell by {drop:.1f} % while it ran, so its times are not those of a GPU that "
-                "holds its clock; let it cool down, or lock clocks (`perfharness clocks max`)"
+                f"{one.name}: the SM clock fell by {drop:.1f} % while it ran; let the GPU cool down, or lock its "
+                "clocks (`perfharness clocks max`)"
             )
         found += [f"{one.name}: {remark}" for remark in one.remarks]
-    found += [chance for one in results[1:] if (chance := _by_chance(one, results[0])) is not None]
+        mine, base = one.latency, results[0].latency
+        if one is not results[0] and mine is not None and base is not None and overlap(mine.mean, base.mean):
+            found.append(f"{one.name}: not significantly faster or slower than {results[0].name}")
     sizes = {one.input.shape for one in results if one.input is not None}
     if len(sizes) > 1:
         found.append(f"engines were given images of different sizes: {', '.join(map(str, sorted(sizes)))}")
     return found
-
-
-def _by_chance(one: EngineResult, first: EngineResult) -> str | None:
-    """Why the difference in speed may be chance; None: it is significant."""
-    if one.latency is None or first.latency is None:
-        return None
-    mine, base = one.latency.mean, first.latency.mean
-    medians = first.latency.median.value / one.latency.median.value
-    ratio = f"(the medians' ratio is {medians:.2f}x)"
-    if mine.interval is None or base.interval is None:
-        return f"{one.name}: too few iterations to say whether it is faster or slower than {first.name} {ratio}"
-    if overlap(mine, base):
-        return (
-            f"{one.name}: the 95 % intervals of its mean latency and of {first.name}'s overlap, so the speed-up of "
-            f"{base.value / mine.value:.2f}x may be chance {ratio}"
-        )
-    return None
-
-
-def _compare_maps(results: Sequence[EngineResult], settings: CompareSettings, folder: Path) -> list[PairResult]:
-    """Compare each pair of engines that have maps, over the data set where there is one, else over the one image."""
-    over: Literal["image", "data set"] = "image" if settings.metric_images is None else "data set"
-    maps = {one.name: folder / one.name / (IMAGE_FOLDER if over == "image" else MAPS_FOLDER) for one in results}
-    made = [one for one in results if one.output is not None and maps[one.name].is_dir()]
-    return [_pair(one, maps[one.name], two, maps[two.name], over) for one, two in combinations(made, 2)]
-
-
-def _pair(
-    first: EngineResult, one: Path, second: EngineResult, two: Path, over: Literal["image", "data set"]
-) -> PairResult:
-    def difference(name: str) -> dict[str, float] | str:
-        try:
-            own, other = engine_map(one, name, first), engine_map(two, name, second)
-            return map_difference(own, resized_map(other, own.shape))
-        except SampleError as error:
-            return f"{name}: {error}"
-
-    names = [str(path.relative_to(one).with_suffix("")) for path in sorted(one.rglob("*.npz"))]
-    differences = [difference(name) for name in names]
-    seen, failed = ImageMeans(MAP_METRICS, "pair of maps could be compared"), list[str]()
-    for found in differences:
-        if isinstance(found, str):
-            failed.append(found)
-        else:
-            seen.add(found)
-    figures = seen.figures()
-    reason = f"{len(failed)} of {len(names)} images could not be compared: {failed[0]}" if failed else None
-    return PairResult(
-        first=first.name,
-        second=second.name,
-        images=seen.samples,
-        over=over,
-        **{name: one.value for name, one in figures.items()},
-        reason=reason or figures["mae"].reason,
-    )
-
-
-def engine_map(folder: Path, name: str, result: EngineResult) -> Float64:
-    """The map that an engine made. Raises `SampleError`."""
-    outputs = read_outputs(folder, name)
-    return np.asarray(as_map(outputs[result.output.name if result.output else next(iter(outputs))]), dtype=np.float64)

@@ -9,31 +9,26 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from perfharness.analysis.suites.bench_figures import deviation_percent, drift_line
+from perfharness.analysis.suites.bench_figures import drift_line, unsteady_speed
 from perfharness.backends import Session, backend, model_source
-from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs
-from perfharness.bench.accuracy.preprocess import CHANNELS, Preprocessor
-from perfharness.bench.accuracy.samples import as_map
+from perfharness.backends.onnx_files import model_precision
+from perfharness.bench.accuracy.data import CHANNELS, Preprocessor, SampleError, as_map
+from perfharness.bench.accuracy.run import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
+from perfharness.bench.case import CaseRecord, gpu_view, keep_latency, loaded, main
 from perfharness.bench.engines.model import (
     ENGINE_ENTRY,
     IMAGE_FOLDER,
     MAPS_FOLDER,
     CompareSettings,
-    EngineCase,
+    EngineResult,
     EngineSpec,
-    GpuUse,
 )
-from perfharness.bench.worker.case import keep_latency
-from perfharness.bench.worker.frame import gpu_view, loaded, main
-from perfharness.bench.worker.latency import quiet_collector, warm_up, work_for
-from perfharness.bench.worker.record import CaseRecord
-from perfharness.bench.worker.telemetry import measure_telemetry
+from perfharness.bench.latency import quiet_collector, warm_up
+from perfharness.bench.telemetry import measure_telemetry
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 
@@ -42,74 +37,67 @@ Shape = tuple[int, ...]
 
 def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> None:
     """Run all passes in this process; each result is written to the folder as soon as it is known."""
+    settings, made = spec.settings, backend(spec.case.backend)
     record.start_phase("import")
-    record.keep(versions=backend(spec.case.backend).versions())
-    precision = spec.precision or _precision(spec)
-    record.keep(precision=precision)
-    spec = spec.model_copy(update={"case": spec.case.model_copy(update={"precision": precision})})
+    record.keep(versions=made.versions(), engine=spec.model)
+    mode = spec.case.mode or made.modes_on(spec.case.device)[0]
+    case = spec.case.model_copy(update={"precision": spec.precision or _precision(spec), "mode": mode})
+    record.keep(case=case)
+    spec = spec.model_copy(update={"case": case})
     view = gpu_view(spec, stack)
     session = stack.enter_context(loaded(spec, record, view))
-    shapes = engine_shapes(session.inputs, spec.settings, record)
+    shapes, remarks = engine_shapes(session.inputs, settings)
+    ((name, shape),) = shapes.items()
+    record.keep(remarks=remarks, input=session.inputs[0].model_copy(update={"name": name, "shape": shape}))
     record.start_phase("allocate")
     session.allocate(shapes)
-    mode = spec.case.mode or backend(spec.case.backend).modes_on(spec.case.device)[0]
-    record.keep(settings=session.settings(), mode=mode)
+    record.keep(settings=session.settings())
     record.start_phase("image")
-    _image(session, shapes, spec.settings, record)
-    record.start_phase("data set")
-    _data_set(session, shapes, spec.settings, record)
+    remarks += _image(session, shapes, settings, record)
+    if settings.metric_images is not None:
+        record.start_phase("data set")
+        given = _accuracy_settings(settings, settings.metric_images, settings.metric_truth)
+        store = record.folder / MAPS_FOLDER if settings.keep_maps else None
+        if settings.metric_truth is not None or store is not None:
+            found = measure_accuracy(session, shapes, given, store=store, details=record.folder)
+            record.keep(accuracy=found if settings.metric_truth is not None else None)
     record.start_phase("warm-up")
-    inputs = Preprocessor(spec.settings.preprocess, session.inputs, shapes)(spec.settings.image)
-    session.write_inputs({name: array[np.newaxis] for name, array in inputs.items()})
+    inputs = Preprocessor(settings.preprocess, session.inputs, shapes)(settings.image)
+    session.write_inputs({key: array[np.newaxis] for key, array in inputs.items()})
     timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
-    for remark in (timed.ended, drift_line(record.result.latency)):
-        if remark is not None:
-            _remark(record, remark)
     if spec.telemetry.gpu_uuids:  # without a GPU there is nothing to sample
         record.start_phase("telemetry")
-        _gpu(session, spec, record)
-
-
-def _result(record: CaseRecord) -> EngineCase:
-    return cast("EngineCase", record.result)
-
-
-def _remark(record: CaseRecord, text: str) -> None:
-    """Add a remark for the reader of the numbers."""
-    record.keep(remarks=[*_result(record).remarks, text])
+        _telemetry(session, spec, record, len(timed.wall_ns))
+    remarks += filter(None, (timed.ended, drift_line(record.result.latency), unsteady_speed(record.result)))
+    record.keep(remarks=remarks)
 
 
 def _precision(spec: EngineSpec) -> Precision:
     """Precision of an ONNX file; fp32 for other files, whose precision is unknown."""
     source = model_source(spec.model)
-    if spec.case.backend != "onnxruntime" or source.path is None:
-        return "fp32"
-    from perfharness.backends.onnx_files import model_precision
-
-    return model_precision(str(source.path)) or "fp32"
+    known = model_precision(str(source.path)) if source.path is not None and source.suffix == ".onnx" else None
+    return known or "fp32"
 
 
-def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings, record: CaseRecord) -> dict[str, Shape]:
-    """Shapes for one image. Raises `BackendError` where the model does not take one."""
+def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> tuple[dict[str, Shape], list[str]]:
+    """Shapes for one image, and a remark where it has another size. Raises `BackendError` where it takes no image."""
     name = settings.preprocess.input_name or specs[0].name
-    chosen = [one for one in specs if one.name == name]
-    if len(specs) != 1 or not chosen:
+    if len(specs) != 1 or specs[0].name != name:
         names = ", ".join(one.name for one in specs)
         raise BackendError(f"the model takes the inputs {names}; only models that take one image can be compared")
-    (spec,) = chosen
-    if len(spec.shape) != 4:
-        raise BackendError(f"input {name!r} is {spec.shape}, which is no batch of images")
-    if spec.shape[0] not in (None, 1):
-        raise BackendError(f"the model is made for batches of {spec.shape[0]}, and one image at a time is compared")
-    is_last = spec.shape[3] in CHANNELS and spec.shape[1] not in CHANNELS
+    given = specs[0].shape
+    if len(given) != 4:
+        raise BackendError(f"input {name!r} is {given}, which is no batch of images")
+    if given[0] not in (None, 1):
+        raise BackendError(f"the model is made for batches of {given[0]}, and one image at a time is compared")
+    is_last = given[3] in CHANNELS and given[1] not in CHANNELS
     wanted = (1, *settings.input_size, 3) if is_last else (1, 3, *settings.input_size)
-    shape = tuple(want if size is None else size for size, want in zip(spec.shape, wanted, strict=True))
-    size = shape[1:3] if is_last else shape[2:]
-    if size != settings.input_size:
-        asked = f"{settings.input_size[0]} x {settings.input_size[1]}"
-        _remark(record, f"it takes images of {size[0]} x {size[1]} only, not of {asked}")
-    record.keep(input=TensorSpec(name=name, shape=shape, dtype=spec.dtype))
-    return {name: shape}
+    shape = tuple(want if size is None else size for size, want in zip(given, wanted, strict=True))
+    height, width = shape[1:3] if is_last else shape[2:]
+    if (height, width) == settings.input_size:
+        return {name: shape}, []
+    asked = f"{settings.input_size[0]} x {settings.input_size[1]}"
+    return {name: shape}, [f"it takes images of {height} x {width} only, not of {asked}"]
 
 
 def _accuracy_settings(settings: CompareSettings, inputs: Path, truth: Path | None) -> AccuracySettings:
@@ -125,8 +113,11 @@ def _accuracy_settings(settings: CompareSettings, inputs: Path, truth: Path | No
     )
 
 
-def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> None:
-    """The map of the one image, and its errors. Raises `BackendError` where the output is no map."""
+def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> list[str]:
+    """Keep the map of the one image, and its errors; returns remarks.
+
+    Raises `BackendError` where the output is not a map.
+    """
     given = _accuracy_settings(settings, settings.image, settings.truth)
     store = record.folder / IMAGE_FOLDER
     found = measure_accuracy(session, shapes, given, store=store)
@@ -138,52 +129,36 @@ def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings
         values = as_map(outputs[name])
     except SampleError as error:
         raise BackendError(found.reasons.get("failed_samples", str(error))) from error
-    record.keep(output=TensorSpec(name=name, shape=values.shape, dtype=str(outputs[name].dtype)))
-    if not np.isfinite(values).all():
-        _remark(record, f"{int((~np.isfinite(values)).sum())} of {values.size} values of its map are NaN or infinite")
-    if settings.truth is not None:
-        record.keep(image_accuracy=found)
+    record.keep(
+        output=TensorSpec(name=name, shape=values.shape, dtype=str(outputs[name].dtype)),
+        image_accuracy=found if settings.truth is not None else None,
+    )
+    bad = int((~np.isfinite(values)).sum())
+    return [f"{bad} of {values.size} values of its map are NaN or infinite"] if bad else []
 
 
-def _data_set(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> None:
-    if settings.metric_images is None:
-        return
-    given = _accuracy_settings(settings, settings.metric_images, settings.metric_truth)
-    found = measure_accuracy(session, shapes, given, store=record.folder / MAPS_FOLDER, details=record.folder)
-    if settings.metric_truth is not None:
-        record.keep(accuracy=found)
-    elif found.reasons.get("failed_samples"):
-        record.keep(engine_reasons={"accuracy": found.reasons["failed_samples"]})
-
-
-def _gpu(session: Session, spec: EngineSpec, record: CaseRecord) -> None:
+def _telemetry(session: Session, spec: EngineSpec, record: CaseRecord, rounds: int) -> None:
     """The telemetry pass: the same rounds with the sampler."""
-    times_ns: list[int] = []  # when the rounds began, then the end of each
+    ends_ns: list[int] = []
 
     def work() -> list[int]:
         with quiet_collector():
-            times_ns.append(time.time_ns())
-            times_ns.extend(work_for(session, spec.telemetry.seconds))
-        return times_ns[1:]
+            for _ in range(rounds):
+                session.run_round()
+                ends_ns.append(time.time_ns())
+        return ends_ns
 
+    begin_ns = time.time_ns()
     seen = measure_telemetry(record.folder, spec.telemetry, 1, work)
-    use = GpuUse(
-        utilization_percent=seen.utilization_percent,
-        power_mean_w=seen.power_mean_w,
-        energy_per_inference_j=None if seen.energy_per_item_j is None else seen.energy_per_item_j.value,
-        memory_peak_bytes=seen.device_peak_bytes,
+    names = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
+    record.keep(
+        **{name: getattr(seen, name) for name in names},
         clock_drop_percent=seen.clock_drop_percent,
-        start_unix_ns=times_ns[0] if times_ns else None,
-        end_unix_ns=times_ns[-1] if times_ns else None,
-        inferences=len(times_ns) - 1 if times_ns else None,
+        telemetry_unix_ns=(begin_ns, ends_ns[-1]) if ends_ns else None,
     )
-    reasons = {name: why for name, why in seen.reasons.items() if name != "telemetry_items_per_second"}
-    record.keep(gpu=use, engine_reasons={**_result(record).engine_reasons, **reasons})
-    latency, rate, again = record.result.latency, record.result.items_per_second, seen.telemetry_items_per_second
-    if latency and rate and again and deviation_percent(rate, again) is not None:
-        means = f"{latency.mean.value:.4g} ms in the timed rounds, {1e3 / again:.4g} ms in those with the sampler"
-        _remark(record, f"its speed was not reproducible: a mean of {means}")
+    record.keep_part("memory", device_peak_bytes=seen.device_peak_bytes)
+    record.add_reasons(**seen.reasons)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], ENGINE_ENTRY, measure_engine, EngineSpec, EngineCase))
+    sys.exit(main(sys.argv[1:], ENGINE_ENTRY, measure_engine, EngineSpec, EngineResult))

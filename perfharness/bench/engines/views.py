@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from perfharness.analysis.metrics.telemetry_lines import line_points
+from perfharness.bench.accuracy.data import IMAGE_SUFFIXES, SampleError, open_image, read_map, resized_map
 from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
-from perfharness.bench.accuracy.figure import SampleError
-from perfharness.bench.accuracy.samples import IMAGE_SUFFIXES, open_image, read_map, resized_map
 from perfharness.bench.engines.compare import engine_map
-from perfharness.bench.engines.model import IMAGE_FOLDER, WALL_NAME, EngineComparison, EngineResult
+from perfharness.bench.engines.model import EngineComparison, EngineResult
+from perfharness.bench.results import ITERATIONS_TABLE
 from perfharness.errors import PerfHarnessError
 from perfharness.model.telemetry import TELEMETRY_NAME, Float64
 from perfharness.model.units import NS_PER_MS, NS_PER_S
@@ -48,7 +49,7 @@ def map_tiles(comparison: EngineComparison, folder: Path) -> list[list[Tile]]:
     Without ground truth there is no row of errors. All errors have one `top`, the 99th percentile of the worst.
     """
     engines, settings = comparison.engines, comparison.settings
-    maps = [_engine_map(one, folder, settings.image.stem) for one in engines]
+    maps = [_engine_map(one, folder) for one in engines]
     rows = [[_image(settings.image), *map(_map_tile, engines, maps)]]
     if settings.truth is not None:
         truth = _truth(comparison)
@@ -69,19 +70,18 @@ def _image(path: Path) -> Tile:
     return Tile("input", np.asarray(open_image(path).convert("RGB"), dtype=np.uint8), path.name)
 
 
-def _engine_map(engine: EngineResult, folder: Path, image: str) -> MapOrReason:
+def _engine_map(engine: EngineResult, folder: Path) -> MapOrReason:
     if engine.output is None:
         return f"{engine.status}: {engine.reason}"
     try:
-        return engine_map(folder / engine.name / IMAGE_FOLDER, image, engine)
+        return engine_map(folder, engine)
     except SampleError as error:
         return str(error)
 
 
 def _map_tile(engine: EngineResult, found: MapOrReason) -> Tile:
-    runner = f"{engine.backend}/{engine.mode}" if engine.mode else engine.backend
-    latency = "" if engine.latency is None else f", {engine.latency.mean.value:.3f} ms"
-    return Tile(engine.name, found, f"{runner}, {engine.precision or '?'}{latency}")
+    case, latency = engine.case, "" if engine.latency is None else f", {engine.latency.mean.value:.3f} ms"
+    return Tile(engine.name, found, f"{case.backend}/{case.mode}, {case.precision}{latency}")
 
 
 def _truth(comparison: EngineComparison) -> MapOrReason:
@@ -132,40 +132,40 @@ def _difference_tile(found: MapOrReason, first: MapOrReason) -> Tile:
 
 def latency_boxes(comparison: EngineComparison, folder: Path) -> dict[str, dict[str, float]]:
     """Latencies of all timed iterations, ms, by the names of `PERCENTILES`, of each engine that was timed."""
-    walls = {one.name: folder / one.name / WALL_NAME for one in comparison.engines if one.latency is not None}
-    return {
-        name: dict(
-            zip(PERCENTILES, np.percentile(np.load(path) / NS_PER_MS, [*PERCENTILES.values()]).tolist(), strict=True)
-        )
-        for name, path in walls.items()
-        if path.exists()
-    }
+    found = {}
+    for one in comparison.engines:
+        path = folder / one.name / ITERATIONS_TABLE
+        if one.latency is not None and path.exists():
+            with path.open("rb") as file:
+                rows = pq.read_table(file, filters=[("pass", "=", "timed")])
+            values = np.percentile(rows["wall_ns"].to_numpy() / NS_PER_MS, [*PERCENTILES.values()])
+            found[one.name] = dict(zip(PERCENTILES, values.tolist(), strict=True))
+    return found
 
 
 # ---- GPU ----
 
 
 def gpu_line(
-    comparison: EngineComparison, engine: EngineResult, folder: Path, metrics: tuple[str, ...], scale: float
+    comparison: EngineComparison, engine: EngineResult, folder: Path, metric: str, scale: float
 ) -> tuple[Float64, Float64] | str:
     """Readings of an engine's telemetry pass, s since its first round, and values; or why there are none.
 
     Args:
-        metrics: the first one with readings is used.
         scale: to the unit of the axis.
     """
-    begin, end, uuid = engine.gpu.start_unix_ns, engine.gpu.end_unix_ns, comparison.gpu_uuid
+    window, uuid = engine.telemetry_unix_ns, comparison.gpu_uuid
     if uuid is None:
         return comparison.gpu_reason or "there is no GPU"
-    if begin is None or end is None:
+    if window is None:
         return f"the second pass was not done ({engine.status})"
+    begin, end = window
     try:
         log = read_sample_log(folder / engine.name / TELEMETRY_NAME)
     except PerfHarnessError as error:
         return engine.reason or str(error)
-    for name in metrics:
-        series = log.get(uuid, name)
-        if series is not None and series.is_read.any():
-            return line_points(series.between(begin - round(NS_PER_S), end + round(NS_PER_S)), begin, scale)
-    reasons = (one.reason for one in log.meta.failures if (one.subject, one.metric) == (uuid, metrics[0]))
+    series = log.get(uuid, metric)
+    if series is not None and series.is_read.any():
+        return line_points(series.between(begin - round(NS_PER_S), end + round(NS_PER_S)), begin, scale)
+    reasons = (one.reason for one in log.meta.failures if (one.subject, one.metric) == (uuid, metric))
     return next(reasons, "it was not read")

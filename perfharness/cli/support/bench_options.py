@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +82,9 @@ class SuiteOptions(BaseModel):
     iterations: Annotated[
         int | None, Option(("--iterations",), MEASURING, "Timed iterations per case. [default: 1000]")
     ] = Field(default=None, serialization_alias="latency.iterations")
+    duration: Annotated[
+        float | None, Option(("--duration",), MEASURING, "Time each case for at least that long.", metavar="S")
+    ] = Field(default=None, serialization_alias="latency.min_seconds", gt=0)
     memory_limit: Annotated[
         str | None,
         Option(("--memory-limit",), MEASURING, "Stop a case that needs more memory, as 12GB.", metavar="SIZE"),
@@ -98,7 +101,7 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="measure.passes")
     equality: Annotated[
         bool | None,
-        Option(("--equality",), MEASURING, "Compare all outputs before measuring speed.", negative="--no-equality"),
+        Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
     ] = None
     timeout: Annotated[
         float | None, Option(("--timeout",), MEASURING, "Time limit of a process. [default: 1800]", metavar="S")
@@ -139,7 +142,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--latency-percentile",),
             RECOMMENDATION,
-            "Percentile for --max-latency-ms: p50, p90, p95 or p99. [default: p95; with --find-batch p99]",
+            "Percentile for --max-latency-ms: p50, p90, p95 or p99. [default: p95]",
             metavar="P",
         ),
     ] = Field(default=None, serialization_alias="constraints.latency_percentile")
@@ -207,25 +210,25 @@ class BenchSettings(BaseModel):
     ] = True
 
 
-RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile",
-        "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j", "retry_failed",
-        "history"}  # fmt: skip
+RARE = {
+    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile"),
+    *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
+    *("retry_failed", "history"),
+}
 """Options that only `--help-all` shows; most people set them in SUITE.toml."""
 
 SHOWN = {*SuiteOptions.model_fields, *BenchSettings.model_fields} - RARE
 
 
-def suite_options(options: SuiteOptions, but: Collection[str] = ()) -> dict[str, Any]:
-    """Options as keys of a suite, without those that were not given.
-
-    Args:
-        but: options to leave out.
-    """
+def suite_options(options: SuiteOptions) -> dict[str, Any]:
+    """Options as keys of a suite, without those that were not given."""
     from perfharness.backends.models import shapes_of
 
-    found = options.model_dump(by_alias=True, exclude_none=True, exclude=set(but))
+    found = options.model_dump(by_alias=True, exclude_none=True)
     if options.shape is not None:
         found["shapes"] = shapes_of(options.shape)
+    if options.duration is not None:
+        found["latency.max_seconds"] = max(120.0, 2 * options.duration)
     if options.memory_limit is not None:
         found["constraints.memory_limit"] = options.memory_limit
     return found

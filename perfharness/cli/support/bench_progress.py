@@ -1,20 +1,18 @@
-"""How far a suite or a sweep is: a bar on a terminal, a line per case with the time left."""
+"""How far a suite is: a bar on a terminal, a line per case with the time left."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from perfharness.analysis.suites.bench_names import CaseNames, first_line, status_line
-from perfharness.bench.suite.case_run import BenchObserver
-from perfharness.bench.suite.matrix import PlannedCase
+from perfharness.bench.plan import PlannedCase
+from perfharness.bench.run import BenchObserver
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
 from perfharness.render.numbers import number
-
-SHOWN_AGAIN = 5
 
 
 class BenchProgress(BenchObserver):
@@ -23,17 +21,21 @@ class BenchProgress(BenchObserver):
     The time left assumes the mean time of the cases so far.
 
     Args:
-        is_sweep: how many cases there will be is not known.
+        is_search: how many cases there will be is not known.
     """
 
-    def __init__(self, console: Console, *, is_sweep: bool = False) -> None:
-        self._console, self._is_sweep = console, is_sweep
+    def __init__(self, console: Console, *, is_search: bool = False) -> None:
+        self._console, self._is_search = console, is_search
         self._count, self._done, self._interrupts_reported = 0, 0, 0
         self._names = CaseNames()
         self._durations_s: list[float] = []
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn(),
-                   TextColumn("{task.fields[left]}"))  # fmt: skip
-        self._bar = Progress(*columns, console=console, transient=True, disable=is_sweep or not console.is_terminal)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=is_search or not console.is_terminal)
         self._task = self._bar.add_task("starting", total=None, left="")
 
     def __enter__(self) -> BenchProgress:
@@ -53,27 +55,22 @@ class BenchProgress(BenchObserver):
         """Print a line."""
         say(self._console, line)
 
-    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult], again: Mapping[str, str]) -> None:
-        """Print what is kept and what is run again, and why."""
+    def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult]) -> None:
+        """Print how much is kept."""
         self._names = CaseNames.of(planned.case for planned in order)
-        self._count = 0 if self._is_sweep else len(order)
+        self._count = 0 if self._is_search else len(order)
         self._durations_s = [result.duration_s for result in kept if result.duration_s is not None]
         if kept:
             self.say(f"kept of an earlier run: {len(kept)} of {len(kept) + len(order)} cases")
-        for case_id, why in list(again.items())[:SHOWN_AGAIN]:
-            self.say(f"again: {case_id}: {first_line(why)}")
-        if len(again) > SHOWN_AGAIN:
-            self.say(f"again: {len(again) - SHOWN_AGAIN} more")
         self._bar.update(self._task, total=len(order), completed=0)
 
     def again(self, case: BenchCase, why: str) -> None:
         """Say why it is not kept."""
         self.say(f"again: {self._names.case(case)}: {first_line(why)}")
 
-    def started(self, case: BenchCase, what: str) -> None:
+    def started(self, case: BenchCase) -> None:
         """Show it in the bar."""
-        name = self._names.case(case)
-        self._bar.update(self._task, description=name if what == "measured" else f"{name}: {what}")
+        self._bar.update(self._task, description=self._names.case(case))
 
     def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
         """A line, and the bar goes on."""

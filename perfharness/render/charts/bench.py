@@ -9,7 +9,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from perfharness.analysis.suites.bench_figures import (
@@ -24,16 +24,13 @@ from perfharness.analysis.suites.bench_figures import (
 )
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
-    case_of,
-    end_text,
     first_line,
     in_groups,
     short_backend,
     status_line,
 )
-from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
-from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.render.charts.drawing import (
     DASHED,
     LIMIT,
@@ -49,7 +46,7 @@ from perfharness.render.charts.drawing import (
     wrapped,
 )
 
-BENCH_PAGE, SWEEP_PAGE = "bench_charts", "sweep_charts"
+BENCH_PAGE = "bench_charts"
 WIDTH, HEIGHT, ROW_HEIGHT = 640, 340, 20
 DASHES = ([1, 0], [6, 3], [6, 3, 1, 3], [1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")
@@ -86,18 +83,6 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
         curves = [_curves(f"bench_{plot.name}{end}", own, title, plot) for plot in _plots(own)]
         found += [_speedups(f"bench_speedup{end}", own, title), *curves, _layers(f"bench_layers{end}", own)]
     return [picture for picture in found if picture is not None]
-
-
-def sweep_pictures(found: SweepFile) -> list[Picture]:
-    """The same over the batch sizes of a sweep, with its target; notes say what ended each cell."""
-    suite, names = as_suite(found), CaseNames.of(case_of(cell) for cell in found.cells)
-    target = {"max_latency_ms": found.target_ms, "latency_percentile": found.figure}
-    limits = suite.constraints.model_copy(update=target)
-    ends = [f"{names.cell(case_of(cell))}: {end_text(cell)}" for cell in found.cells]
-    return [
-        replace(picture, name=picture.name.replace("bench", "sweep", 1), notes=(*ends, *picture.notes))
-        for picture in bench_pictures(suite.model_copy(update={"constraints": limits}))
-    ]
 
 
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:

@@ -32,16 +32,15 @@ TILE, MAX_PIXELS = 230, 520
 """Width of a bitmap in the picture, and of its own pixels at most."""
 
 NAME_WIDTH, ROW = 34, 40
-GIB = float(1 << 30)
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 
 GPU_PANELS = (
-    (("gpu_utilization_percent",), "utilisation (%)", 1.0),
-    (("memory_used_bytes",), "memory of the GPU (GiB)", 1 / GIB),
-    (("power_instant_mw", "power_average_mw"), "power (W)", 1e-3),
-    (("sm_clock_mhz",), "SM clock (MHz)", 1.0),
+    ("gpu_utilization_percent", "compute (%)", 1.0),
+    ("memory_utilization_percent", "memory access (%)", 1.0),
+    ("memory_used_bytes", "memory (MB)", 1e-6),
+    ("sm_clock_mhz", "SM clock (MHz)", 1.0),
 )
-"""Metrics of each panel, of which the first one with readings is drawn."""
+"""Metric, label and scale of each panel."""
 
 COLORS = {
     "viridis": (
@@ -176,7 +175,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """One panel per quantity, one line per engine, over seconds since its start; without a GPU the reason."""
+    """A stack of panels, one line per engine, over seconds since its start; without a GPU the reason."""
     import altair as alt
 
     title = "no GPU was sampled"
@@ -190,20 +189,20 @@ def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
     sheet = Sheet("gpu_utilization")
     charts = []
     missing: list[tuple[str, str]] = []
-    for metrics, label, scale in GPU_PANELS:
+    for metric, label, scale in GPU_PANELS:
         points: dict[str, Points] = {}
         for one, shown in zip(comparison.engines, styles, strict=True):
-            line = gpu_line(comparison, one, folder, metrics, scale)
+            line = gpu_line(comparison, one, folder, metric, scale)
             if isinstance(line, str):
                 missing.append((line, f"{one.name}, {label}"))
             else:
                 points[shown] = line[0].tolist(), line[1].tolist()
         if points:
             y = alt.Y("value:Q").title(label).axis(format=NUMBERS).scale(zero=True)
-            chart = sheet.lines(label, points, styles, "step-after", width=400, height=220)
+            chart = sheet.lines(label, points, styles, "step-after", width=760, height=140)
             charts.append(chart.encode(x=alt.X("seconds:Q").title("seconds since its rounds began"), y=y))
     notes = [f"not drawn: {'; '.join(what)}: {reason}" for reason, what in in_groups(missing)]
     if not charts:
         return sheet.made(message(comparison.gpu_reason or "; ".join(notes), 820, 120), title)
     sheet.notes = notes
-    return sheet.made(alt.concat(*charts, columns=2).resolve_scale(**OWN), title)
+    return sheet.made(alt.vconcat(*charts).resolve_scale(**OWN, x="shared"), title)

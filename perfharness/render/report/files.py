@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.analysis.suites.cost import Prices
-from perfharness.bench.suite.reported import side_by_side, suite_report
+from perfharness.bench.side_by_side import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
 from perfharness.load.report import load_report
@@ -63,16 +63,20 @@ def report(
         Prices(price_per_hour, price_per_kwh) if has_price else None,
     )
     made = made_anonymous(made) if anonymous else made
-    if file is None:
-        return made
-    document = document_of(made)
+    if file is not None:
+        write_report(made, file)
+    return made
+
+
+def write_report(made: Report, file: Path) -> None:
+    """Write it in the format of the file's ending. Raises `UsageError`, `ToolNotFoundError`, `ResultError`."""
+    wanted, document = format_of(file), document_of(made)
     if wanted == "html":
         write_html(document, file)
     elif wanted == "pdf":
         write_pdf(document, file)
     else:
         write_text(file, lambda text: print(markdown(document), end="", file=text))
-    return made
 
 
 def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) -> Report:

@@ -1,4 +1,4 @@
-"""A suite of `bench`, a sweep, and suites side by side: cases, what to take and why, charts, the machine."""
+"""A suite of `bench`, and suites side by side: cases, batch sizes, what to take, charts, the machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from perfharness.analysis.suites.bench_figures import (
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
     case_of,
-    end_text,
     first_line,
     in_groups,
     short_backend,
     status_line,
 )
 from perfharness.analysis.suites.recommend import separable
-from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import (
     BenchMergedResult,
@@ -34,7 +32,6 @@ from perfharness.model.bench_suite import (
     MergedRow,
     MissedConstraint,
     Recommendation,
-    SweepFile,
 )
 from perfharness.render.blocks import (
     Block,
@@ -50,7 +47,7 @@ from perfharness.render.blocks import (
     Table,
     table_of,
 )
-from perfharness.render.charts.bench import bench_pictures, sweep_pictures
+from perfharness.render.charts.bench import bench_pictures
 from perfharness.render.numbers import factor, interval, significant
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
@@ -67,15 +64,18 @@ SUBJECTS = {
 
 
 def suite_view(suite: BenchSuiteResult) -> list[Block]:
-    """Cases, remarks on them, and what to take."""
-    return [*_cases(suite), *_recommendations(suite)]
+    """Cases, remarks on them, the batch sizes that were found, and what to take."""
+    return [*_cases(suite), *_searches(suite), *_recommendations(suite)]
 
 
-def sweep_view(found: SweepFile) -> list[Block]:
-    """Cases, and what ended the sweep of each cell."""
-    names = CaseNames.of((case_of(cell) for cell in found.cells), with_model=False)
-    ends = [f"{cell.model}, {names.cell(case_of(cell))}: {end_text(cell)}" for cell in found.cells]
-    return [*_cases(as_suite(found)), *([Items(ends)] if ends else [])]
+def _searches(suite: BenchSuiteResult) -> list[Block]:
+    """The largest batch of each cell, and what ended its search."""
+    names = CaseNames.of((case_of(one) for one in suite.searches), with_model=False)
+    lines = [
+        f"{one.model}, {names.cell(case_of(one))}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
+        for one in suite.searches
+    ]
+    return [Items(lines)] if lines else []
 
 
 def suite_summary(found: SuiteReport) -> list[Block]:
@@ -85,12 +85,10 @@ def suite_summary(found: SuiteReport) -> list[Block]:
 
 def suite_sections(found: SuiteReport) -> list[Section]:
     """Every case, the charts, and how it was measured."""
-    suite, sweep = found.suite, found.sweep
-    cases = [*_cases(suite)] if sweep is None else sweep_view(sweep)
-    pictures = bench_pictures(suite) if sweep is None else sweep_pictures(sweep)
-    charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in pictures]
+    suite = found.suite
+    charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in bench_pictures(suite)]
     return [
-        Section("Cases", cases),
+        Section("Cases", [*_cases(suite), *_searches(suite)]),
         *([Section("Charts", charts)] if charts else []),
         Section("How it was measured", [_measured(suite)]),
     ]
@@ -116,11 +114,7 @@ def merged_sections(found: MergedReport) -> list[Section]:
             else:
                 cells += [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
         rows.append(cells)
-    machines = len({run.machine_number for run in merged.runs})
-    note = (
-        f"{len(merged.runs)} runs on {machines} machine{'s' if machines > 1 else ''}; "
-        "speed-ups are against the baseline of each."
-    )
+    note = f"{len(merged.runs)} runs; speed-ups are against the baseline of each."
     table = Table("cases side by side", columns, rows, note)
     return [Section("Side by side", [table, Items(list(_merged_remarks(merged)))])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from perfharness.analysis.diagnosis import Advice, advise, unexplained
-from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis
+from perfharness.model.diagnosis import Cause, Code, Diagnosis
 from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Span, Style
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.text import safe_line
@@ -50,7 +50,7 @@ def advice_view(diagnoses: Mapping[str, Diagnosis], most: int | None = MOST_VALU
         entries = [_entry(one, names[one.path], widths, diagnoses) for one in shown]
         blocks.append(Section(f"What to do first{left_out}", [Items(entries, numbered=True)]))
     if unknown := [names[path] for path in unexplained(diagnoses)]:
-        listed = ", ".join(unknown[:LISTED_STAGES])
+        listed = safe_line(", ".join(unknown[:LISTED_STAGES]))
         more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
         step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
         blocks.append(Paragraph(f"Not known what limits {listed}{more}.{step}"))
@@ -64,11 +64,11 @@ def has_profile(diagnoses: Iterable[Diagnosis]) -> bool:
 
 def cause_lines(cause: Cause) -> list[Line]:
     """What a cause is and where; what to do."""
-    what = cause.what
-    if (place := cause.place) is not None:
-        what += f" {place.function} ({line_of(place)}): {percent(place.function_share)} of the stage"
-        has_line = percent(place.line_share) != percent(place.function_share)
-        what += f", its line {percent(place.line_share)}." if has_line else "."
+    what, place = cause.what, cause.place
+    if place is not None and cause.code is not Code.GIL_CONTENTION:  # which names who holds the lock
+        is_all = percent(place.function_share) == percent(cause.share)
+        where = " In" if is_all else f" {percent(place.function_share)} in"
+        what += f"{where} {place.function} ({line_of(place)})."
     return [safe_line(what), safe_line(f"→ {cause.step}")]
 
 
@@ -102,18 +102,16 @@ def _over_processes(advice: Advice, diagnoses: Mapping[str, Diagnosis]) -> tuple
     """What it saves and what a batch takes, ms per batch of all processes, also those that it saves nothing."""
     batches, saves_ms, batch_ms = 0, 0.0, 0.0
     for diagnosis in diagnoses.values():
-        by_path = {stage.path: stage for stage in diagnosis.stages}
-        loops = (one.loop for one in diagnosis.warmup if advice.path[: len(one.loop)] == one.loop)
-        batch = by_path.get(next(loops, ()))
+        batch = diagnosis.batch_around(advice.path)
         if batch is not None:
             batches += batch.batches
             batch_ms += batch.batches * batch.wall_ms
-            saves_ms += batch.batches * _saving(advice, by_path.get(advice.path))
+            saves_ms += batch.batches * _saving(advice, diagnosis)
     if advice.cause.saves_ms is None or not batches:
         return advice.cause.saves_ms, None
     return min(saves_ms, batch_ms) / batches, batch_ms / batches
 
 
-def _saving(advice: Advice, stage: StageDiagnosis | None) -> float:
-    causes = () if stage is None else stage.causes
+def _saving(advice: Advice, diagnosis: Diagnosis) -> float:
+    causes = (cause for stage in diagnosis.stages if stage.path == advice.path for cause in stage.causes)
     return next((cause.saves_ms or 0.0 for cause in causes if cause.code is advice.cause.code), 0.0)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
-from perfharness.model.diagnosis import Diagnosis, Path, StageDiagnosis
+from perfharness.model.diagnosis import Code, Diagnosis, Path, StageDiagnosis
 from perfharness.model.result import ProcessResult, path_text
 from perfharness.render.blocks import Block, Cell, Chart, Column, Details, Items, Line, Paragraph, Section, Table
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.views import evidence
 from perfharness.render.views.causes import cause_lines, cause_name
-from perfharness.render.views.findings import findings_view
 from perfharness.render.views.names import is_named, row_names, stage_names
 
 MAX_EVIDENCE = 60
@@ -56,7 +55,6 @@ def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
                 *evidence.functions(names, diagnosis.stages),
                 *evidence.counters(names, diagnosis.stages),
                 *_warmup(diagnosis),
-                *findings_view(diagnosis.findings),
             ],
         )
     )
@@ -80,10 +78,12 @@ def stage_blocks(stage: StageDiagnosis) -> Iterator[Block]:
     entries: list[Line | list[Line]] = []
     for cause in stage.causes:
         saves = "" if cause.saves_ms is None else f", saves up to {milliseconds(cause.saves_ms)} per batch"
-        entries.append([f"{cause_name(cause)}, {percent(cause.share)} of it{saves}", *cause_lines(cause)])
+        share = "" if cause.code is Code.UNKNOWN else f", {percent(cause.share)} of the stage's time"
+        entries.append([f"{cause_name(cause)}{share}{saves}", *cause_lines(cause)])
     yield Items(entries)
     busy = "" if stage.gpu_busy_ms is None else f"; GPU busy {milliseconds(stage.gpu_busy_ms)} per batch"
-    about = f"{stage.batches} batches, {milliseconds(stage.wall_ms)} per batch; {stage.samples} samples{busy}"
+    batches = "1 batch" if stage.batches == 1 else f"{stage.batches} batches"
+    about = f"{batches}, {milliseconds(stage.wall_ms)} per batch; {stage.samples} samples{busy}"
     yield Paragraph(about)
     for table in (evidence.kernels, evidence.copies, evidence.counters):
         yield from table(names, [stage])
@@ -98,6 +98,8 @@ def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]
     largest = sorted(found, key=lambda one: -one[1].wall_ms)[:MAX_EVIDENCE]
     shown = [one for one in found if one in largest]
     names: Mapping[Path, str] = stage_names(stage.path for _, stage in found)
+    if len(diagnoses) > 1:
+        names = {stage.path: f"{names[stage.path]} ({process})" for process, stage in found}
     yield from evidence.activities(names, [stage for _, stage in shown])
     yield from evidence.functions(names, [stage for _, stage in shown])
     yield from charts

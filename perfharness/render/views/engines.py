@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from perfharness.bench.engines.model import EngineComparison, EngineResult, PairResult
+from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.model.bench import AccuracyRecord, Estimate
 from perfharness.render.blocks import Block, Cell, Column, Columns, Items, Table, table_of
 from perfharness.render.numbers import factor
 
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
-GIB = float(1 << 30)
+MB = 1e6
+GPU_FIELDS = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_drop_percent")
 
 
 def engines_view(comparison: EngineComparison) -> list[Block]:
@@ -19,9 +20,8 @@ def engines_view(comparison: EngineComparison) -> list[Block]:
     return [
         speed_table(engines),
         _gpu(comparison),
-        *_accuracy("image", "the image", {one.name: one.image_accuracy for one in engines}),
-        *_accuracy("data set", "the data set", {one.name: one.accuracy for one in engines}),
-        *_pairs(comparison),
+        *_accuracy(comparison),
+        *_differences(engines),
         *_remarks(comparison),
     ]
 
@@ -42,7 +42,7 @@ def speed_table(engines: Sequence[EngineResult]) -> Table:
         (Column("min", "ms", drop=6), latency("min")),
         (Column("max", "ms", drop=3), latency("max")),
         (Column("std", "ms", drop=7), latency("std")),
-        (Column("images/s", "number"), lambda one: one.images_per_second),
+        (Column("images/s", "number"), lambda one: _number(one.items_per_second)),
         (Column("speed-up", "number"), lambda one: factor(one.speedup)),
         (Column("iterations", "count", drop=4), latency("iterations")),
     ]
@@ -58,21 +58,23 @@ def _gpu(comparison: EngineComparison) -> Block:
         return Items([f"GPU: {comparison.gpu_reason}"])
     columns: Columns[EngineResult] = [
         (Column("engine"), lambda one: one.name),
-        (Column("GPU %", "number"), lambda one: one.gpu.utilization_percent),
-        (Column("memory GiB", "number"), lambda one: _gibibytes(one.gpu.memory_peak_bytes)),
-        (Column("W", "number"), lambda one: one.gpu.power_mean_w),
-        (Column("J/image", "number"), lambda one: one.gpu.energy_per_inference_j),
-        (Column("clock drop %", "number"), lambda one: one.gpu.clock_drop_percent),
+        (Column("GPU %", "number"), lambda one: one.utilization_percent),
+        (Column("memory MB", "number"), lambda one: _megabytes(one.memory.device_peak_bytes)),
+        (Column("W", "number"), lambda one: one.power_mean_w),
+        (Column("J/image", "number"), lambda one: _number(one.energy_per_item_j)),
+        (Column("clock drop %", "number"), lambda one: one.clock_drop_percent),
     ]
     return table_of("GPU", columns, comparison.engines, f"GPU {comparison.gpu_index}, in the telemetry pass.")
 
 
-def _gibibytes(size: int | None) -> Cell:
-    return None if size is None else size / GIB
+def _megabytes(size: int | None) -> Cell:
+    return None if size is None else size / MB
 
 
-def _accuracy(name: str, what: str, records: Mapping[str, AccuracyRecord | None]) -> Iterator[Block]:
-    """Metrics of the maps, and why some are missing."""
+def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
+    """Metrics of the maps over the data set, else of the one image; and why some are missing."""
+    engines, is_set = comparison.engines, comparison.settings.metric_truth is not None
+    records = {one.name: one.accuracy if is_set else one.image_accuracy for one in engines}
     known = {engine: record for engine, record in records.items() if record is not None}
     if not known:
         return
@@ -84,8 +86,8 @@ def _accuracy(name: str, what: str, records: Mapping[str, AccuracyRecord | None]
         [engine, record.samples, *map(record.metrics.get, metrics)]
         for engine, record in ((engine, record or nothing) for engine, record in records.items())
     ]
-    note = f"Map of {what} against its ground truth."
-    yield Table(f"accuracy, {name}", [Column("engine"), Column("images", "count"), *columns], rows, note)
+    note = "Mean over the images of the data set." if is_set else "Of the one image."
+    yield Table("accuracy", [Column("engine"), Column("images", "count"), *columns], rows, note)
     reasons = [
         f"{engine}, {metric.replace('_', ' ')}: {reason}"
         for engine, record in known.items()
@@ -95,24 +97,27 @@ def _accuracy(name: str, what: str, records: Mapping[str, AccuracyRecord | None]
         yield Items(reasons)
 
 
-def _pairs(comparison: EngineComparison) -> Iterator[Table]:
-    columns: Columns[PairResult] = [
-        (Column("engines"), lambda one: f"{one.first} - {one.second}"),
-        (Column("images", "count"), lambda one: one.images),
-        (Column("MAE", "number"), lambda one: one.mae),
-        (Column("RMSE", "number"), lambda one: one.rmse),
-        (Column("max", "number"), lambda one: one.max),
+def _differences(engines: Sequence[EngineResult]) -> Iterator[Table]:
+    def difference(name: str) -> Callable[[EngineResult], Cell]:
+        return lambda one: getattr(one.difference, name, None)
+
+    names = {"MAE": "mae", "RMSE": "rmse", "max": "max"}
+    columns: Columns[EngineResult] = [
+        (Column("engine"), lambda one: one.name),
+        *((Column(heading, "number"), difference(name)) for heading, name in names.items()),
     ]
-    if pairs := comparison.pairs:
-        yield table_of("pairs", columns, pairs, f"Maps of two engines, each normalised ({pairs[0].over}).")
+    if others := [one for one in engines[1:] if one.difference is not None]:
+        note = f"Map of the image against that of {engines[0].name}, each normalised."
+        yield table_of("difference", columns, others, note)
 
 
 def _remarks(comparison: EngineComparison) -> Iterator[Items]:
     engines = comparison.engines
     lines = [f"{one.name} is {one.status}: {one.reason}" for one in engines if one.status != "ok"]
     if comparison.gpu_uuid is not None:
-        lines += [f"{one.name}, {name}: {reason}" for one in engines for name, reason in one.reasons.items()]
-    lines += [f"{one.first} - {one.second}: {one.reason}" for one in comparison.pairs if one.reason]
+        reasons = [(one, name, one.reasons.get(name)) for one in engines for name in GPU_FIELDS]
+        lines += [f"{one.name}, {name}: {reason}" for one, name, reason in reasons if reason]
+    lines += [f"{one.name}: {one.difference.reason}" for one in engines if one.difference and one.difference.reason]
     lines += [f"warning: {remark}" for remark in comparison.remarks]
     if lines:
         yield Items(lines)

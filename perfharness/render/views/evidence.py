@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
-from perfharness.model.activity import ACTIVITIES
+from perfharness.model.activity import ACTIVITIES, DOING, Activity
 from perfharness.model.diagnosis import (
     CopyGroup,
     Diagnosis,
@@ -35,8 +35,8 @@ Names = Mapping[Path, str]
 FUNCTIONS: Columns[FunctionShare] = [
     (Column("function"), lambda one: one.function),
     (Column("line"), line_of),
-    (Column("own", "share", has_bar=True), lambda one: one.self_share),
-    (Column("with callees", "share", drop=1), lambda one: one.total_share),
+    (Column("self", "share", has_bar=True), lambda one: one.self_share),
+    (Column("total", "share", "with what it calls", drop=1), lambda one: one.total_share),
 ]
 KERNELS: Columns[KernelGroup] = [
     (Column("kernel"), lambda one: short_function(one.name)),
@@ -81,15 +81,16 @@ ROOFLINES: Columns[RooflinePoint] = [
 
 
 def activities(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """What the stages' threads did; without activities that take little of every stage."""
+    """What the stages' threads do; without activities that take little of every stage."""
     shown = [one for one in ACTIVITIES if any(stage.activities.get(one, 0.0) >= SHOWN for stage in stages)]
-    columns = [Column("stage"), *(Column(one.value, "share") for one in shown), Column("samples", "count", drop=1)]
+    heads = [Column("CPU wait" if one is Activity.NO_CPU else one.value, "share", DOING[one]) for one in shown]
+    columns = [Column("stage"), *heads, Column("samples", "count", drop=1)]
     rows: list[list[Cell]] = [
         [shortened(names[one.path]), *(one.activities.get(activity, 0.0) for activity in shown), one.samples]
         for one in stages
     ]
     if shown:
-        yield Table("activities", columns, rows, "Time: what the stage's threads did")
+        yield Table("activities", columns, rows, "Where the stage's time goes")
 
 
 def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = False) -> Iterator[Block]:
@@ -100,7 +101,9 @@ def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = F
         for one in (stage.functions if every else stage.functions[:TOP])
         if every or one.self_share >= SHOWN
     ]
-    yield from _table(names, "functions", "Functions: share of the stage's sampled time", FUNCTIONS, found)
+    yield from _table(
+        names, "functions", "Functions: share of the stage's sampled time, waits included", FUNCTIONS, found
+    )
 
 
 def kernels(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
@@ -180,5 +183,5 @@ def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
         for process, diagnosis in diagnoses.items()
         for stage in diagnosis.stages
     )
-    mark = "; *: it took another part of the batch" if is_marked else ""
-    return [Paragraph(f"Causes are of a profiling pass: stages took {factor} times as long in it{mark}.", "note")]
+    mark = " * its share of the batch differed." if is_marked else ""
+    return [Paragraph(f"Causes come from a second, profiled run: stages took {factor} times as long.{mark}", "note")]

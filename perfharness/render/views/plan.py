@@ -11,16 +11,13 @@ from perfharness_launcher.process import cpu_list, planned_command
 
 
 def headline(plan: LaunchPlan) -> str:
-    """What is launched, in two lines."""
+    """What is launched."""
     count = len(plan.processes)
     where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
     where += f", {plan.options.gpus_per_process} each" if plan.options.gpus_per_process > 1 else ""
     passes = " (profiling pass)" if plan.explaining else "; then a profiling pass" if plan.options.explain else ""
-    tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
-    return (
-        f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}{passes}\n"
-        f"tracer: {tracer}{f' ({plan.tracer.reason})' if plan.tracer.reason else ''}"
-    )
+    processes = f"{count} process{'es' if count != 1 else ''} of {plan.options.script} on {where or 'the CPU'}"
+    return f"{processes}, tracer {plan.tracer.kind}{passes}"
 
 
 def plan_view(plan: LaunchPlan) -> list[Block]:
@@ -34,6 +31,8 @@ def plan_view(plan: LaunchPlan) -> list[Block]:
 def _lines(plan: LaunchPlan) -> Iterator[str]:
     options, run_dir = plan.options, plan.options.output_dir.absolute()
     yield headline(plan)
+    reason = f" ({plan.tracer.reason})" if plan.tracer.reason else ""
+    yield f"tracer: {plan.tracer.kind} {plan.tracer.version or ''}".strip() + reason
     yield f"output: {run_dir}"
     if options.barrier and len(plan.processes) > 1:
         yield f"start barrier: at the first measured batch, for at most {options.barrier_timeout_s:g} s"

@@ -39,6 +39,8 @@ STAGES: Columns[StageLine] = [
     (Column("GPU/item", "ms", "ratio of totals", drop=7), lambda line: line.gpu_per_item),
     (Column("busy/item", "ms", "ratio of totals"), lambda line: line.gpu_busy_per_item),
 ]
+MOST_OF_THE_TIME = 0.9
+"""Of the throughput's window: processes that are in a batch for less of it are named."""
 ON_PAGE = ("share", "share of busy", "busy/item")
 """Columns that are too much for a terminal."""
 
@@ -196,20 +198,18 @@ def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
 
 
 def throughput_view(throughput: Tree) -> list[Block]:
-    """Items per second, and how many processes were in a batch at once."""
+    """Items per second, and whether the processes ran at the same time."""
     if throughput["items_per_second"] is None:
         return [Paragraph(f"Throughput not measured: {throughput['reason']}")]
     window = milliseconds(throughput["window_ms"])
-    line = (
-        f"Throughput: {significant(throughput['items_per_second'])} items/s "
-        f"({significant(throughput['items'])} items in {window} of steady state)"
-    )
+    line = f"Throughput: {significant(throughput['items_per_second'])} items/s"
     achieved = throughput.get("concurrency")
-    if achieved is not None and achieved["processes"] > 1:
-        line += (
-            f"; on average {achieved['mean_processes']:.2f} of {achieved['processes']} processes in a batch, "
-            f"all of them {percent(achieved['all_processes_share'])} of the time"
-        )
+    if achieved is None or achieved["processes"] == 1:
+        return [Paragraph(f"{line} ({significant(throughput['items'])} items in {window} of steady state)")]
+    every = "both" if achieved["processes"] == 2 else f"all {achieved['processes']}"
+    line += f" while {every} processes ran ({window})"
+    if achieved["all_processes_share"] < MOST_OF_THE_TIME:
+        line += f"; all of them were in a batch for {percent(achieved['all_processes_share'])} of that"
     return [Paragraph(line)]
 
 

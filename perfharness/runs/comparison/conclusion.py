@@ -60,7 +60,9 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
         return f"Cannot tell: one launch per side is not enough. {_measure_in_turns(matched)}"
     if seen > WIDE - 1:
         why = f"Cannot tell: the launches of each side differ too much in {lead_name}."
-        return f"{why} {_more_launches(lead) if is_in_turns else _measure_in_turns(matched)}"
+        number = f"with {lead.launches_needed} launches" if lead.launches_needed else "with more launches"
+        more = f"Measure each side {number}, on a quiet machine."
+        return f"{why} {more if is_in_turns else _measure_in_turns(matched)}"
     found = f"No difference found in {lead_name}; a difference above {_digits(100 * seen)} % would have been seen."
     return found if is_in_turns or seen < MUCH else f"{found} {_measure_in_turns(matched)}"
 
@@ -126,11 +128,6 @@ def _least_seen(row: ComparedRow) -> float | None:
         return None
     width = log(row.judged_by.high) - log(row.judged_by.low)
     return expm1(min(log1p(row.threshold) + width, 100.0))
-
-
-def _more_launches(row: ComparedRow) -> str:
-    number = f"with {row.launches_needed} launches" if row.launches_needed else "with more launches"
-    return f"Measure each side {number}, on a quiet machine."
 
 
 def _measure_in_turns(matched: MatchedSides) -> str:

@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.diagnosis import CpuSupply, Pass, PassEvidence, diagnose, find_evidence
+from perfharness.analysis.diagnosis import (
+    CpuSupply,
+    Pass,
+    PassEvidence,
+    diagnose,
+    diagnosis_findings,
+    find_evidence,
+)
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.stages.checks import with_checks
 from perfharness.analysis.stages.startup import first_cuda
 from perfharness.analysis.stages.tree import tabulate
-from perfharness.analysis.stages.warmup import drift_findings
+from perfharness.analysis.stages.warmup import judge_loops, warmup_findings
 from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import TraceError
 from perfharness.model.findings import Finding, Severity, without_consequences
@@ -24,7 +31,6 @@ from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult
 from perfharness.model.trace import TraceMeta
-from perfharness.runs.explain import diagnosis_findings
 from perfharness.runs.files.process_traces import Journals, traces_of
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.telemetry import RunTelemetry
@@ -65,12 +71,17 @@ def result_of(
         gpu_uuids: GPUs whose busy times telemetry needs.
     """
     result = tabulate(analysis, throttling)
-    checked = with_checks(result.findings, journals.findings(analysis.trace))
+    findings = with_checks(result.findings, journals.findings(analysis.trace))
+    findings += warmup_findings(judge_loops(analysis))
+    findings += clock_findings(analysis.trace.meta.clock)
+    diagnosis = None if evidence is None else diagnose(evidence, profiling)
+    if evidence is not None and diagnosis is not None:
+        findings += diagnosis_findings(diagnosis, evidence.others_reason)
     return replace(
         result,
-        findings=[*checked, *drift_findings(analysis), *clock_findings(analysis.trace.meta.clock)],
+        findings=findings,
         first_cuda=first_cuda(analysis.trace),
-        diagnosis=None if evidence is None else diagnose(evidence, profiling),
+        diagnosis=diagnosis,
         gpu_work=() if gpu_uuids is None else gpu_work(analysis, gpu_uuids),
     )
 
@@ -118,8 +129,6 @@ class ProcessAnalyzer:
             self.visit(process.folder, analysis)
         findings = without_consequences(result.findings, ended_well=process.ended == "ok")
         findings += _not_sampled(analysis.host_probe)
-        if result.diagnosis is not None and process.folder in self.profiling:
-            findings += diagnosis_findings(result.diagnosis)
         one = TraceResult(result, analysis.trace.meta, evidence, source.journals.own, source.path.stat().st_size)
         return one, [replace(finding, process=process.folder) for finding in findings]
 

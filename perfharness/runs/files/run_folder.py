@@ -138,7 +138,7 @@ def analyze_run(
     visit: OnAnalysis | None = None,
     visit_profiling: OnAnalysis | None = None,
 ) -> RunSummary:
-    """Compute the results of a run and write them. If no trace can be read, results that are there stay.
+    """Compute the results of a run and write them. If no trace can be read or no batch is left, those there stay.
 
     Args:
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
@@ -185,7 +185,9 @@ def analyze_run(
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
     not_written = None
-    if write and (results or not has_numbers(run_dir)):
+    loops = [loop for result in results.values() for loop in result.loops]
+    is_nothing = all(loop.warmup.all() for loop in loops) if loops else not results
+    if write and not (is_nothing and has_numbers(run_dir)):
         of_processes = _process_files(manifest, results, analysed, machine)
         not_written = _write(run_dir, chain(of_processes, [(BENCHMARK_MEAN_NAME, mean)]))
     evidence = {folder: one.evidence for folder, one in analysed.items() if one.evidence is not None}
@@ -264,23 +266,23 @@ def _included(
             f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
         )
         return included, [Finding("mean-without-failed", Severity.WARNING, message)]
-    message = "No process ended well; the mean is made of what their traces hold up to the end."
+    message = "No process ended well: means cover only the batches before the failure."
     return results, [Finding("mean-of-failed", Severity.ERROR, message)]
 
 
 def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict[str, str]:
     """Why parts of the run are not known, by process: it left no trace, failed, or did not end by itself."""
     failed = {
-        process.folder: "it left no trace that can be read"
+        process.folder: "left no trace that can be read"
         for process in manifest.measured_processes
         if process.folder not in results
     }
     some_ended_well = any(process.ended == "ok" for process in manifest.processes)
     for process in manifest.processes:
         if process.ended == "failed":
-            failed[process.folder] = f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
+            failed[process.folder] = f"failed ({process.signal or f'exit code {process.exit_code}'})"
         elif some_ended_well and process.ended != "ok":
-            failed[process.folder] = f"the process did not end by itself ({process.ended.replace('_', ' ')})"
+            failed[process.folder] = f"did not end by itself ({process.ended.replace('_', ' ')})"
     return failed
 
 

@@ -18,7 +18,7 @@ from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.charts import BatchSeries, BatchTimeline, Histogram
 from perfharness.analysis.suites.cost import Cost
 from perfharness.model.base import Settings
-from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
 from perfharness.model.checks import PrintableText
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
@@ -174,11 +174,10 @@ class SeriesReport(_Model):
 
 
 class SuiteReport(_Model):
-    """A suite of `perfharness bench`, or a sweep of it."""
+    """A suite of `perfharness bench`."""
 
     name: PrintableText
     suite: BenchSuiteResult
-    sweep: SweepFile | None = None
 
 
 class MergedReport(_Model):

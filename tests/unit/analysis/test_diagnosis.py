@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.diagnosis import OtherProcesses, Pass, advise, agreement, diagnose, find_evidence
+from perfharness.analysis.diagnosis import (
+    OtherProcesses,
+    Pass,
+    advise,
+    agreement,
+    diagnose,
+    diagnosis_findings,
+    find_evidence,
+)
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.activity import Activity
@@ -62,7 +70,7 @@ def test_other_processes_count_only_on_their_gpu(uuid: str | None, share: float 
 
 def test_a_gpu_whose_other_users_are_not_known_is_named(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, IN_TURNS, others=OtherProcesses(None, 1, "a trace is missing"), **TWO)
-    assert "gpu-sharing-unknown" in [one.code for one in found.findings]
+    assert [one.code for one in diagnosis_findings(found, "a trace is missing")] == ["gpu-sharing-unknown"]
     assert not [cause for cause in stage_of(found).causes if cause.detail == "process"]
 
 
@@ -226,10 +234,9 @@ def test_what_the_warm_up_cuts_off_is_in_no_number(tmp_path: Path) -> None:
         builder.add(f"batch_{index} 0..{us}; stage 0..{us}; {loads}; {work}", begin, unit=US)
         begin += us
     leaked, cut = (diagnosis_of(builder, tmp_path, warmup) for warmup in (1, 2))
-    assert [finding.code for finding in leaked.findings] == ["warmup-too-short"]
-    assert "-w 2" in leaked.findings[0].hint
+    assert [(one.state, one.steady_from) for one in leaked.warmup] == [("too-short", 2)]
     assert stage_of(leaked).wall_ms == pytest.approx((40 + 17) / 18)
-    assert (stage_of(cut).verdict.code, stage_of(cut).wall_ms, cut.findings) == (Code.GPU_BOUND, 1.0, [])
+    assert (stage_of(cut).verdict.code, stage_of(cut).wall_ms, cut.warmup[0].state) == (Code.GPU_BOUND, 1.0, "enough")
     assert diagnosed(tmp_path, "", warmup=6).stages == []
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from perfharness.analysis.diagnosis import diagnosis_findings
 from perfharness.model.activity import Activity
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, StageDiagnosis, WarmupDiagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.runs.explain import diagnosis_findings
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from tests.schemas import valid
 from tests.support.trace_builder import Recorded
@@ -162,4 +162,4 @@ def test_cpus_that_others_had(no_cpu: float, code: Code, found: list[str]) -> No
 
     loop = WarmupDiagnosis(("r", "batch"), 12, 1, 0, "enough", 20.0, 1.0, None)
     stages = [stage("r", "batch", share=no_cpu), stage("r", "batch", "short", share=1.0)]
-    assert [one.code for one in diagnosis_findings(Diagnosis(stages, [loop]))] == found
+    assert [one.code for one in diagnosis_findings(Diagnosis(stages, [loop]), None)] == found

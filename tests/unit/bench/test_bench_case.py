@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench.process import read_arrays
-from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
+from perfharness.bench.results import read_npz
+from perfharness.bench.spec import ITERATIONS_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
 from tests.integration.case_process import run_case
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
@@ -66,7 +66,7 @@ def test_all_that_was_asked_for_is_there(whole: Run) -> None:
         assert getattr(found, name) is None
         assert found.reasons[name], "never without a reason"
     assert found.memory.host_peak_bytes
-    arrays = read_arrays(folder)
+    arrays = read_npz(folder / ITERATIONS_NAME)
     assert len(arrays["wall_ns"]) == len(arrays["start_ns"]) == 120
     assert (np.diff(arrays["start_ns"]) >= arrays["wall_ns"][:-1]).all()
     assert np.median(arrays["wall_ns"]) / 1e6 == pytest.approx(latency.median.value)
@@ -93,7 +93,7 @@ def test_a_device_tells_its_own_time_and_a_crash_after_the_latency_keeps_it(tmp_
     own, latency = known(found.execute_latency), known(found.latency)
     assert (own.min >= 1.0, latency.min >= 3.0, own.median.value < latency.median.value) == (True, True, True)
     assert found.memory.device_allocator_bytes == 1_000
-    assert len(read_arrays(tmp_path / "case")["wall_ns"]) == 120
+    assert len(read_npz(tmp_path / "case" / ITERATIONS_NAME)["wall_ns"]) == 120
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.bench.process import CaseEnd, read_arrays, result_of
-from perfharness.bench.spec import RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
-from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.bench.inputs import input_arrays, input_shapes
+from perfharness.bench.process import CaseEnd, result_of
+from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.errors import UsageError
-from perfharness.model.bench import CaseResult, TensorSpec
+from perfharness.model.bench import CaseProcess, CaseResult, TensorSpec
 from perfharness_launcher.process import STDERR_LOG
 from tests.unit.bench_results import known, made_up
 
@@ -33,9 +33,9 @@ def test_the_first_open_dimension_is_the_batch() -> None:
 def test_named_dimensions() -> None:
     told = spec(inputs={"ids": ("batch", "sequence")}, dimensions={"sequence": 128}, tokens_dimension="sequence")
     assert input_shapes([IDS], told) == {"ids": (5, 128)}
-    assert tokens_per_item(told) == 128
-    assert tokens_per_item(spec(tokens_per_item=7.5)) == 7.5
-    assert tokens_per_item(spec()) is None
+    assert told.tokens == 128
+    assert spec(tokens_per_item=7.5).tokens == 7.5
+    assert spec().tokens is None
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,17 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
         input_arrays([IMAGE], {"image": images}, spec(input_file=tmp_path / "none.npz"))
 
 
-def leave(folder: Path, *, doing: str = "latency", status: Any = None) -> None:
-    (folder / STATUS_NAME).write_text(CaseState(doing=doing, pid=1, status=status, reason="why").model_dump_json())
-    result = CaseResult(case=CASE, status="failed", versions={"a": "1"})
+def leave(folder: Path, status: Any = None) -> None:
+    """What a case has written: that it measures latency, or its own status."""
+    process = CaseProcess(phase="latency", reported=status is not None)
+    result = CaseResult(case=CASE, status=status or "failed", reason="why", versions={"a": "1"}, process=process)
     (folder / RESULT_NAME).write_text(result.model_dump_json())
 
 
 @pytest.mark.parametrize(
     ("code", "stderr", "status", "says"),
     [
-        (-9, "", "failed", "SIGKILL while in latency"),
+        (-9, "", "failed", "SIGKILL in the phase latency"),
         (-6, "terminate called\nwhat(): std::bad_alloc", "out-of-memory", "SIGABRT"),
         (3, "boom", "failed", "boom"),
         (-64, "", "failed", "SIGRTMAX"),
@@ -116,12 +117,9 @@ def test_other_ends(tmp_path: Path) -> None:
     late = result_of(CaseEnd(-9, timed_out=True), CASE, tmp_path, 5)
     assert late.status == "timeout"
     assert "5 s" in (late.reason or "")
-    leave(tmp_path, status="memory-limit")
+    leave(tmp_path, "memory-limit")
     assert result_of(CaseEnd(-9), CASE, tmp_path).status == "memory-limit", (
         "its own word counts more than its exit code"
     )
     (tmp_path / RESULT_NAME).write_text("{")
-    (tmp_path / STATUS_NAME).write_text("")
-    broken = result_of(CaseEnd(1), CASE, tmp_path)
-    assert broken.status == "failed"
-    assert read_arrays(tmp_path) == {}
+    assert result_of(CaseEnd(1), CASE, tmp_path).status == "failed"

@@ -9,9 +9,7 @@ import pytest
 
 from perfharness.analysis.suites.latency import latency_stats
 from perfharness.backends import BackendOptions, ModelSource
-from perfharness.bench.spec import ARRAYS, LatencySettings
-from perfharness.bench.worker.latency import (
-    as_arrays,
+from perfharness.bench.latency import (
     measure_device_time,
     measure_latency,
     quiet_collector,
@@ -19,6 +17,7 @@ from perfharness.bench.worker.latency import (
     warm_up,
     work_for,
 )
+from perfharness.bench.spec import LatencySettings
 from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript, FakeSession
 from tests.unit.bench_results import known
 
@@ -70,8 +69,6 @@ def test_warm_up_is_kept_apart() -> None:
     assert warmed.wall_ns.tolist() == [100_000_000, 1_000_000, 1_000_000]
     assert timed.wall_ns.tolist() == [1_000_000] * 4
     assert len(warm_up(session, LatencySettings(warmup=0), clock).wall_ns) == 0
-    arrays = as_arrays(warmed, timed, np.asarray([1.0]))
-    assert set(arrays) == set(ARRAYS)
 
 
 def test_time_is_limited_and_the_shortfall_told() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.bench.worker.memory import (
+from perfharness.bench.memory import (
     GpuView,
     MemoryLimitError,
     MemoryWatchdog,
@@ -114,7 +114,7 @@ def test_host_memory_is_that_of_this_process() -> None:
 
 def test_what_the_parent_held_is_not_the_childs_peak() -> None:
     held = bytearray(300_000_000)  # resident, for zeros are written
-    script = "from perfharness.bench.worker.memory import host_peak_bytes as peak; print(peak())"
+    script = "from perfharness.bench.memory import host_peak_bytes as peak; print(peak())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert 1_000_000 < int(done.stdout) < len(held)
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from perfharness.analysis.suites.latency import latency_stats
 from perfharness.analysis.suites.recommend import recommend
-from perfharness.bench.suite.merge import merge_suites
-from perfharness.bench.suite.store import SUITE, SWEEP
-from perfharness.bench.suite.table import bench_table
+from perfharness.bench import read_suite
+from perfharness.bench.results import bench_table, write_suite
+from perfharness.bench.side_by_side import merge_suites
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
@@ -22,9 +21,9 @@ from perfharness.model.bench import (
     LayerRecord,
     MachineRecord,
 )
-from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, Recommendation, SweepFile
+from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Constraints, Recommendation
 from perfharness.model.manifest import BENCH_NAME
-from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
+from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.html import draw
 from tests.schemas import valid
@@ -47,7 +46,7 @@ def test_every_case_has_a_row_with_its_state_and_every_problem_a_line(
 ) -> None:
     suite = whole_suite()
     found = recommend(suite.cases, suite.constraints, suite.baseline)
-    SUITE.write(tmp_path, suite.model_copy(update={"recommendations": found}))
+    write_suite(tmp_path, suite.model_copy(update={"recommendations": found}))
     text = reported(tmp_path, capfd)
     rows = {tuple(row.values())[:3]: row for row in markdown_table(text, "speed-up", "state")}
     assert len(rows) == 42
@@ -74,7 +73,7 @@ def test_a_speed_that_is_not_reproducible_is_reported(tmp_path: Path, capfd: pyt
     drifting = made_up("drifting", 4, rate=193)
     assert drifting.latency is not None
     latency = drifting.latency.model_copy(update={"drift_percent": -34.0})
-    SUITE.write(tmp_path, suite_of(held, fast, drifting.model_copy(update={"latency": latency})))
+    write_suite(tmp_path, suite_of(held, fast, drifting.model_copy(update={"latency": latency})))
     lines = [line for line in reported(tmp_path, capfd).splitlines() if ": its " in line]
     assert [line.partition("/")[0] for line in lines] == ["- fast", "- drifting"]
     assert all(number in line for number, line in zip(("+37 %", "-34 %"), lines, strict=True))
@@ -95,18 +94,18 @@ def test_rows_have_units_and_nulls(tmp_path: Path) -> None:
     assert best["accuracy_loss"] == pytest.approx(1 - 0.99989)
     gone = next(row for row in rows if row["status"] == "unavailable")
     assert {gone[name] for name in gone if name.endswith(("_ms", "_j", "_w", "_low", "_high"))} == {None}
-    SUITE.write(tmp_path, suite)
-    assert SUITE.read(tmp_path) == suite
+    write_suite(tmp_path, suite)
+    assert read_suite(tmp_path) == suite
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_results_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ResultError):
-        SUITE.read(tmp_path)
+        read_suite(tmp_path)
     for text in ("{", suite_of(made_up("torch"), schema_version=99).model_dump_json()):
         (tmp_path / BENCH_NAME).write_text(text)
         with pytest.raises(ResultError):
-            SUITE.read(tmp_path)
+            read_suite(tmp_path)
 
 
 def test_the_schema_refuses_a_status_that_there_is_not() -> None:
@@ -179,56 +178,22 @@ def test_layers_of_the_recommended_case_are_bars_with_the_longest_first() -> Non
     assert "conv6" in drawn(picture)
 
 
-# ---- sweeps ----
+# ---- searches ----
 
 
-def swept() -> SweepFile:
-    """Three cells: one that memory ended, one that was interrupted, one of which nothing was measured."""
-    sizes = (1, 2, 4)
-    cases = [
-        *(made_up("torch", size, rate=100.0 * size, memory_bytes=10**9 * size) for size in sizes),
-        made_up("torch", 8, status="out-of-memory", reason="no room"),
-        *(made_up("fast", size, rate=300.0 * size) for size in sizes[:2]),
+def test_searches_are_lines_below_the_cases(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cases = [made_up("torch", 1), made_up("torch", 2, status="out-of-memory", reason="no room")]
+    fields = {"model": "net", "mode": "plain", "precision": "fp32", "device": "cuda"}
+    ends = [("torch", [1, 2], 1, "out-of-memory"), ("late", [], None, "interrupted")]
+    searches = [
+        BatchSearch(**fields, backend=name, batch_sizes=sizes, batch_size=best, ended_by=end, reason=f"why of {name}")  # type: ignore[arg-type]
+        for name, sizes, best, end in ends
     ]
-    ends: list[tuple[str, list[int], str, int, str]] = [
-        ("torch", [1, 2, 4, 8], "out-of-memory", 8, "a batch of 8 is out-of-memory: no room"),
-        ("fast", [1, 2], "interrupted", 4, "interrupted before a batch of 4 was measured; --resume goes on"),
-        ("late", [], "interrupted", 1, "not begun"),
-    ]
-    names = ("backend", "batch_sizes", "ended_by", "ended_at_batch", "reason", "model", "mode", "precision", "device")
-    of_all = ("net", "plain", "fp32", "cuda")
-    cells = [CellSweep.model_validate(dict(zip(names, (*end, *of_all), strict=True))) for end in ends]
-    machine = MachineRecord(hostname="rack1", gpus=["NVIDIA H200"])
-    return SweepFile(machine=machine, cells=cells, cases=cases, complete=False, memory_limit_bytes=6 * 10**9)
-
-
-def test_a_sweep_as_rows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    SWEEP.write(tmp_path, swept())
+    write_suite(tmp_path, suite_of(*cases, searches=searches, baseline=None, complete=False))
     text = reported(tmp_path, capfd)
-    shown = markdown_table(text, "backend/mode", "p50 ms")
-    assert [row["batch"] for row in shown] == ["1", "2", "4", "8", "1", "2"]
-    assert (shown[3]["items/s"], shown[3]["state"]) == ("-", "out-of-memory")
-    assert all(cell.reason in text for cell in swept().cells if cell.reason)
-    rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
-    assert [row["batch_size"] for row in rows] == [1, 2, 4, 8, 1, 2]
-    assert set(rows[0]) == set(bench_table(whole_suite()).column_names)
-    assert (rows[3]["status"], rows[3]["items_per_second"], rows[0]["hostname"]) == ("out-of-memory", None, "rack1")
-    assert {row["speedup"] for row in rows} == {None}
-    written = valid("sweep", tmp_path / "sweep.json")
-    written["cells"][0]["ended_by"] = "splendid"
-    with pytest.raises(jsonschema.ValidationError):
-        valid("sweep", written)
-
-
-@pytest.mark.slow
-def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
-    made = sweep_pictures(swept())
-    written = draw(made, tmp_path, SWEEP_PAGE)
-    assert [path.name for path in written] == [
-        "sweep_throughput.png", "sweep_latency.png", "sweep_memory.png", "sweep_charts.html",
-    ]  # fmt: skip
-    assert all(path.stat().st_size > 10_000 for path in written)
-    assert any("out-of-memory" in note for note in made[0].notes)
+    assert [row["state"] for row in markdown_table(text, "backend/mode", "p50 ms")] == ["", "out-of-memory"]
+    assert all(one.reason in text for one in searches)
+    assert {row["speedup"] for row in bench_table(read_suite(tmp_path)).to_pylist()} == {None}
 
 
 # ---- side by side ----
@@ -237,7 +202,7 @@ def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
 def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     one = suite_of(made_up("torch", rate=100), made_up("fast", rate=300), made_up("only", rate=7))
     two = suite_of(
-        made_up("torch", rate=10, device="cpu"),
+        made_up("torch", rate=10),
         made_up("fast", status="unavailable", reason="no GPU"),
         machine=MachineRecord(hostname="laptop", cpu="i7", python="3.12"),
         complete=False,
@@ -263,7 +228,7 @@ def test_versions_and_models_that_differ_are_told() -> None:
 
     same = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.4", 10))])
     assert same.differences == []
-    assert [run.name for run in same.runs] == ["rack1 a", "rack1 b"]
+    assert [run.name for run in same.runs] == ["rack1 #1", "rack1 #2"]
     other = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.5", 11))])
     version, size = other.differences
     assert all(value in version for value in ("torch", "2.4", "2.5"))
@@ -282,21 +247,11 @@ def test_merge_keeps_settings_and_devices_and_orders_by_size() -> None:
     merged = merge_suites([("a", one), ("b", two)])
     assert [(row.variant, row.device, row.batch_size) for row in merged.rows] == [
         ("threads=1", "cuda", 1), ("threads=1", "cuda", 4), ("threads=1", "cuda", 8), ("threads=1", "cuda", 16),
-        ("threads=2", "", 1), ("threads=2", "", 4), ("threads=2", "", 16), ("threads=1", "cpu", 8),
+        ("threads=2", "cuda", 1), ("threads=2", "cuda", 4), ("threads=2", "cuda", 16), ("threads=1", "cpu", 8),
     ]  # fmt: skip
     rates = [row.cells[0].result and row.cells[0].result.items_per_second for row in merged.rows]
     assert [rate and rate.value for rate in rates] == [1, 4, None, 16, 2, 8, 32, None]
     assert bench_table(one).column("variant").to_pylist() == ["threads=1"] * 3 + ["threads=2"] * 3
-
-
-def test_runs_of_one_machine_are_of_one_machine() -> None:
-    def run(**machine: Any) -> BenchSuiteResult:
-        return suite_of(made_up("torch"), machine=MachineRecord(**{"hostname": "rack1", "cpu": "EPYC", **machine}))
-
-    suites = [run(machine_id="1"), run(machine_id="1", gpus=["H200"]), run(machine_id="2"), run(hostname="laptop")]
-    merged = merge_suites([(f"runs/{number}", suite) for number, suite in enumerate(suites)])
-    assert [one.machine_number for one in merged.runs] == [1, 1, 2, 3]
-    assert [one.name for one in merged.runs] == ["rack1 0", "rack1 1", "rack1 2", "laptop"]
 
 
 def test_a_latency_of_few_iterations_has_no_bar() -> None:

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfharness.bench import BenchObserver, load_suite
+from perfharness.bench import run as bench_run
+from perfharness.bench.case import CaseRecord
+from perfharness.bench.plan import Plan, plan_cases
 from perfharness.bench.process import CaseEnd
+from perfharness.bench.results import prepare
+from perfharness.bench.run import SuiteRun, is_passing
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
-from perfharness.bench.suite import case_run
-from perfharness.bench.suite.case_run import BenchObserver, is_passing
-from perfharness.bench.suite.check import make_suite
-from perfharness.bench.suite.matrix import Plan, plan_cases
-from perfharness.bench.suite.run import SuiteRun
-from perfharness.bench.suite.store import SUITE
-from perfharness.bench.suite.suite import read_suite
-from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
 from perfharness_launcher.interrupts import Interrupts
@@ -81,14 +79,14 @@ def run_suite(
             record.keep(accuracy=AccuracyRecord(against=spec.accuracy.against, samples=1, metrics=metrics))
         return CaseEnd(record.end("ok", None))
 
-    monkeypatch.setattr(case_run, "run_process", play)
+    monkeypatch.setattr(bench_run, "run_process", play)
     write_model(folder / "net.py", FakeScript())
     (folder / "data").mkdir(exist_ok=True)
     np.save(folder / "data" / "a.npy", np.zeros(4, np.float32))
     (folder / "suite.toml").write_text(text)
-    suite, out = make_suite(read_suite(folder / "suite.toml"), "suite.toml"), folder / "out"
-    SUITE.prepare(out, resume=True)
-    plan = Plan(plan_cases(suite, None), None, MachineRecord(hostname="h"))
+    suite, out = load_suite(folder / "suite.toml"), folder / "out"
+    prepare(out, resume=True)
+    plan = Plan(plan_cases(suite, None), suite.baseline or FAKE_BACKEND, None, MachineRecord(hostname="h"))
     return SuiteRun(suite, out, plan, Interrupts(), BenchObserver()).run().cases
 
 
@@ -146,7 +144,7 @@ def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, mon
     assert "not run, for a batch of 1 is so already" in (found[1].reason or "")
 
 
-def test_the_reference_is_the_first_cell_that_its_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = ONE + MODES + f'[equality]\nreference = "{FAKE_BACKEND}"\n'
+def test_the_baseline_is_the_first_cell_that_its_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f'baseline = "{FAKE_BACKEND}"\n{ONE}{MODES}[equality]\n'
     found = run_suite(tmp_path, text, monkeypatch, lambda spec: 1.0)
     assert {known(one.equality).reference for one in found} == {f"{FAKE_BACKEND}/plain/fp32"}

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.backends.models import shapes_of
-from perfharness.bench.suite.check import load_suite, make_suite
-from perfharness.bench.suite.matrix import at_batch, default_baseline, plan_cases, shuffled
-from perfharness.bench.suite.suite import Suite, read_suite
+from perfharness.bench import load_suite
+from perfharness.bench.plan import in_order, plan_cases
+from perfharness.bench.suite import EqualityTable, Suite
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def suite_of(folder: Path, text: str) -> Suite:
     path = folder / "suite.toml"
     path.write_text(text)
-    return make_suite(read_suite(path), "suite.toml")
+    return load_suite(path)
 
 
 WHOLE = f"""
@@ -54,13 +54,13 @@ def test_cases_of_a_suite(folder: Path) -> None:
     first, second, *_ = cases
     assert (first.case_id, first.refusal) == ("net-FakeBackend-plain-fp32-cpu-b1", None)
     assert first.spec.model == f"{folder / 'net.py'}:create"
-    assert default_baseline(suite, None) == f"{FAKE_BACKEND}/plain/fp32"
-    assert (at_batch(first, 8), at_batch(second, 1)) == (second, first)
-    assert at_batch(first, 3).case_id == "net-FakeBackend-plain-fp32-cpu-b3"
+    assert (first.at_batch(8), second.at_batch(1)) == (second, first)
+    assert first.at_batch(3).case_id == "net-FakeBackend-plain-fp32-cpu-b3"
     on_gpu = plan_cases(suite, GPU)[0]
     assert (on_gpu.case.device, on_gpu.spec.telemetry.gpu_uuids) == ("cuda", ("GPU-1",))
     assert plan_cases(suite.model_copy(update={"device": "cpu"}), GPU)[0].spec.telemetry.gpu_uuids == ()
-    orders = [shuffled(cases, seed) for seed in (3, 3, 0, 1, 2)]
+    seeded = (suite.model_copy(update={"run": suite.run.model_copy(update={"seed": seed})}) for seed in (3, 3, 0, 1, 2))
+    orders = [in_order(one, cases) for one in seeded]
     assert orders[0] == orders[1]
     assert sorted(one.case_id for one in orders[0]) == sorted(one.case_id for one in cases)
     assert any(order != cases for order in orders)
@@ -72,7 +72,6 @@ def test_onnx_runtimes_provider_follows_the_device(folder: Path) -> None:
     for gpu, default, every in ((None, "cpu", {"cpu"}), (GPU, "cuda", {"cuda", "tensorrt"})):
         suite = suite_of(folder, text)
         assert {one.case.mode for one in plan_cases(suite, gpu)} == {default}
-        assert default_baseline(suite, gpu) == f"onnxruntime/{default}/fp32"
         assert {one.case.mode for one in plan_cases(suite_of(folder, both), gpu)} == every
     assert suite_of(folder, f'baseline = "onnxruntime/cuda"\n{text}').baseline == "onnxruntime/cuda"
 
@@ -101,7 +100,7 @@ def test_names_that_differ_in_case_have_ids_of_their_own_at_every_batch_size(fol
     text += '[[model]]\nname = "Net"\nsource = "net.py:create"\n[[model]]\nname = "net"\nsource = "net.py:create"\n'
     cells = plan_cases(suite_of(folder, text), None)
     assert len({one.case_id.lower() for one in cells}) == len(cells)
-    assert len({at_batch(cell, 16).case_id.lower() for cell in cells}) == len(cells) // 2  # each cell was there twice
+    assert len({cell.at_batch(16).case_id.lower() for cell in cells}) == len(cells) // 2  # each cell was there twice
 
 
 def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:
@@ -134,7 +133,8 @@ def test_short_backend_with_a_mode(folder: Path) -> None:
         (WHOLE + "[measure]\npasses = ['telemetry']", "latency"),
         (WHOLE + "[run]\ntimeout_s = 0", "run.timeout_s"),
         ("baseline = 'torch'\n" + WHOLE, "torch"),
-        (WHOLE + "[equality]\nreference = 'keras'", "keras"),
+        (WHOLE + "[equality]\nreference = 'keras'", "equality.reference"),
+        (WHOLE + "[constraints]\naccuracy_metric = 'wer'", "accuracy_direction"),
         (WHOLE.replace(FAKE_BACKEND, "torchh"), "torchh"),
         ('models = "net.py:create"\n' + WHOLE.replace("models", "# "), "models"),
         (WHOLE + f'[[backend]]\nname = "{FAKE_BACKEND}"\n', "/plain/fp32"),
@@ -149,29 +149,10 @@ def test_a_mistake_is_named(folder: Path, text: str, named: str) -> None:
         suite_of(folder, text)
 
 
-@pytest.mark.parametrize(
-    ("declared", "direction"),
-    [
-        ("", None),
-        ("wer.higher_is_better = False", "lower"),
-        ("wer.higher_is_better = {'wer': True}", "higher"),
-        ("wer.higher_is_better = {'other': True}", None),
-    ],
-)
-def test_the_direction_of_an_own_metric_is_declared(folder: Path, declared: str, direction: str | None) -> None:
-    (folder / "own.py").write_text(f"def wer(outputs, reference, sample):\n    return 0.0\n\n\n{declared}\n")
-    (folder / "in").mkdir()
-    (folder / "in" / "a.npy").write_bytes(b"")
-    text = WHOLE + "[accuracy]\ninputs = 'in'\nmetrics = ['own.py:wer']\n[constraints]\naccuracy_metric = 'wer'\n"
-    if direction is None:
-        with pytest.raises(UsageError, match="accuracy_direction"):
-            suite_of(folder, text)
-    else:
-        assert suite_of(folder, text).constraints.accuracy_direction == direction
-    for either in ("higher", "lower"):
-        assert suite_of(folder, text + f"accuracy_direction = '{either}'").constraints.accuracy_direction == either
-    ours = text.replace("'wer'", "'depth.abs_rel'")
-    assert suite_of(folder, ours).constraints.accuracy_direction == "lower", "ours are known"
+def test_tolerance_of_a_precision_is_never_tighter_than_the_suites() -> None:
+    table = EqualityTable.model_validate({"absolute": 0.5, "precision": {"int8": {"absolute": 9.0, "relative": 0.0}}})
+    tolerances = [table.tolerance(precision) for precision in ("fp32", "fp16", "int8")]
+    assert [(one.absolute, one.relative) for one in tolerances] == [(0.5, 1e-3), (0.5, 2e-2), (9.0, 0.0)]
 
 
 def open_shapes(path: Path) -> None:
@@ -229,7 +210,7 @@ def test_all_mistakes_at_once(folder: Path) -> None:
 
 def test_no_suite_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="gone"):
-        read_suite(tmp_path / "gone.toml")
+        load_suite(tmp_path / "gone.toml")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +239,7 @@ def test_any_text_is_a_suite_or_a_usage_error(text: str) -> None:
         path = Path(name) / "s.toml"
         path.write_text(text)
         with pytest.raises(UsageError, match=r"s\.toml"):  # no random text is a whole suite
-            make_suite(read_suite(path), "s.toml")
+            load_suite(path)
 
 
 def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
@@ -275,7 +256,22 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
 
 
 def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rare = ["--seed", "3", "--in-order", "--timeout", "9", "--cool-down", "50", "--warmup", "1", "--retry-failed"]
+    rare = [
+        "--duration",
+        "60",
+        "--seed",
+        "3",
+        "--in-order",
+        "--timeout",
+        "9",
+        "--cool-down",
+        "50",
+        "--warmup",
+        "1",
+        "--retry-failed",
+    ]
     chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
-    assert run(["bench", *chosen, *rare, "--resume", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    assert (
+        run(["bench", *chosen, *rare, "--resume", "--retry-failed", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    )
     assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.bench.spec import TelemetrySettings
-from perfharness.bench.worker.telemetry import measure_telemetry, summarize
+from perfharness.bench.telemetry import measure_telemetry, summarize
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log
 from tests.support.nvml_cards import gpu_uuid, h100_machine
@@ -39,6 +39,7 @@ def readings() -> SampleBuilder:
     made.subject(process_subject("case"), "process")
     made.polled(process_subject("case"), "process_memory_bytes", lambda _: 3e9, START, end, update_period_ns=100 * MS)
     made.polled(process_subject("case"), "rss_bytes", lambda _: 1e9, START, end, update_period_ns=50 * MS)
+    made.polled(process_subject("case"), "cpu_percent", lambda _: 150.0, START, end, update_period_ns=50 * MS)
     return made
 
 
@@ -53,6 +54,7 @@ def test_energy_is_the_counters_over_the_window_per_item() -> None:
     assert power / 150 == pytest.approx(energy.value)
     assert found.utilization_percent == 87
     assert found.clock_drop_percent == pytest.approx(10.0)
+    assert (found.cpu_percent, found.io_wait_percent) == (150, None)
     assert (found.device_peak_bytes, found.host_peak_bytes) == (3_000_000_000, 1_000_000_000)
     assert found.reasons == {}
 

@@ -111,17 +111,6 @@ def cpu_only(path: Path) -> Path:
     return trace.write(path)
 
 
-def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys: Captured) -> None:
-    path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    for options in ([], ["-o", str(tmp_path / "out")], ["-v"]):
-        assert run(["analyze", path, *options]) == 0
-        first, *others = (line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
-        assert "CPU" in first.split()
-        assert not any("GPU" in head for head in [first, *others])
-    assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
-    assert "GPU" in capsys.readouterr().out
-
-
 def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Captured) -> None:
     path = str(two_processes(tmp_path / "out"))
     assert run(["analyze", path, "-w", "5000", "--format", "json"]) == 3

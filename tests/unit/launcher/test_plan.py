@@ -177,6 +177,7 @@ CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-
         (0, f"--config pair.toml {PROGRAM}", ["no usable GPU"]),
         (0, f"-ng 2 {PROGRAM}", ["no usable GPU"]),
         (0, f"--require-exclusive {PROGRAM}", ["--require-exclusive"]),
+        (0, f"-m {PROGRAM}", ["no GPU"]),
         (0, f"--cpu-bind numa {PROGRAM}", ["--cpu-bind numa"]),
         (
             0,
@@ -337,7 +338,8 @@ def test_which_tracer_and_why(
 def test_what_nsys_records_in_both_passes(launch: Launch, tmp_path: Path, options: str, gpus: int, trace: str) -> None:
     Path("os.toml").write_text("[launch]\ntrace-os = true\n")
     nsys = make_nsys(tmp_path / "nsys")
-    printed = launch(f"--nsys {nsys} {options} --explain -m --cool-down 40 -o o%p {PROGRAM}", h100_machine(gpus))
+    options += " -m" * gpus
+    printed = launch(f"--nsys {nsys} {options} --explain --cool-down 40 -o o%p {PROGRAM}", h100_machine(gpus))
     first, second = printed.processes
     here = Path.cwd()
     assert first.command[:3] == [nsys, "profile", f"--trace={trace}"]

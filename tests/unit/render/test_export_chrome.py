@@ -19,7 +19,7 @@ from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "traces"
-SMALL = ["pipeline", "threads", "graphs", "graphs_node", "cpu", "old_partial", "recorder_nsys_2023_4"]
+SMALL = ["pipeline", "threads", "graphs", "old_partial"]
 
 Event = dict[str, Any]
 
@@ -100,7 +100,7 @@ def test_everything_in_the_trace_is_in_the_timeline_to_the_nanosecond(name: str,
         (host.get(event["cat"], event["cat"]), ns(event["ts"]), ns(event["dur"])) for event in of_phase(events, "X")
     )
     assert found == expected
-    if name not in ("old_partial", "cpu", "recorder_nsys_2023_4"):
+    if name != "old_partial":
         assert len(of_phase(events, "s")) == len(trace.operations), "every operation has its arrow"
 
 

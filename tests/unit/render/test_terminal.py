@@ -66,8 +66,8 @@ def test_a_saving_is_of_the_batches_of_all_processes(tmp_path: Path, capsys: Cap
 def test_a_slow_batch_names_the_stage_that_made_it_slow(tmp_path: Path, capsys: Captured) -> None:
     folder = shutil.copytree(RUNS / "explained", tmp_path / "explained")
     text = printed(capsys, "analyze", folder, "--slowest", "3")
-    assert "encode, 75 % of it" in text
-    assert text.count("expected by chance") == 1
+    assert re.search(r"\d +encode +\d", text)
+    assert text.count("normal spread") == 1
 
 
 @pytest.mark.parametrize("width", [40, 60, 90, 200])

@@ -37,7 +37,7 @@ def write_launch(folder: Path, batch_ms: float | None, period_ms: float) -> None
         trace.stage("other", start, start + 1) if batch_ms is None else trace.batch(index, start, start + batch_ms)
     (folder / "proc_0_gpu_0").mkdir(parents=True)
     trace.write(folder / "proc_0_gpu_0" / "trace.sqlite")
-    run_folder(folder, process_record(0))
+    run_folder(folder, process_record(0, duration_s=2.0, user_s=1.0, system_s=0.5))
 
 
 def series(folder: Path, kind: str, *rows: dict[str, Any]) -> Any:
@@ -75,6 +75,8 @@ def test_means_medians_and_intervals_by_hand(tmp_path: Path, capsys: Captured) -
     batch = found["summary"]["launch"][BATCH]["cpu_time"]
     assert [batch[name] for name in ("count", "mean", "std", "median", "min", "max")] == [3, 10.0, 1.0, 10.0, 9.0, 11.0]
     assert batch["low"] == pytest.approx(10 - 4.302653 / 3**0.5, rel=1e-6)
+    whole = found["summary"]["launch"][""]
+    assert [whole[name]["mean"] for name in ("duration_s", "cpu_s", "items_per_second")] == [2.0, 1.5, 50.0]
     assert "gpu_time" not in found["summary"]["launch"][BATCH], "the GPU did nothing"
     assert (found["loops"], found["findings"], found["created"]) == ([BATCH], [], "2026-01-01T00:00:00+00:00")
     assert run(["analyze", str(tmp_path), "--format", "md"]) == 0

@@ -16,7 +16,7 @@ from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import ResultError
 from perfharness.model.bench import Estimate
-from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
+from perfharness.model.telemetry import HOST, TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.sampler import sampling
 
@@ -29,6 +29,8 @@ class TelemetryFigures:
 
     telemetry_items_per_second: float | None = None
     utilization_percent: float | None = None
+    cpu_percent: float | None = None
+    io_wait_percent: float | None = None
     power_mean_w: float | None = None
     energy_per_item_j: Estimate | None = None
     clock_drop_percent: float | None = None
@@ -83,8 +85,13 @@ def summarize(
     show whether they keep pace with the sensor.
     """
     host = _peak(log, "rss_bytes", window)
+    cpu, waits = (
+        window_figures(log.get(subject, metric), window, since_last=True).mean
+        for subject, metric in ((process_subject(SUBJECT), "cpu_percent"), (HOST, "io_wait_percent"))
+    )
     if not gpu_uuids:
-        return replace(without_gpu("the case has no GPU", rate=_rate(items, window)), host_peak_bytes=host)
+        found = without_gpu("the case has no GPU", rate=_rate(items, window))
+        return replace(found, host_peak_bytes=host, cpu_percent=cpu, io_wait_percent=waits)
     uuid, reasons = gpu_uuids[0], {}
     name = "gpu_utilization_percent"
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
@@ -103,6 +110,8 @@ def summarize(
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
     return TelemetryFigures(
+        cpu_percent=cpu,
+        io_wait_percent=waits,
         telemetry_items_per_second=_rate(items, window),
         utilization_percent=used.mean,
         power_mean_w=None if energy.joules is None else energy.joules * 1e9 / (window[1] - window[0]),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from perfharness.bench.plan import plan_suite
 from perfharness.bench.process import result_of, run_process
+from perfharness.bench.results import measuring
 from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.matrix import plan_suite
-from perfharness.bench.suite.store import measuring
-from perfharness.bench.suite.suite import Suite
+from perfharness.bench.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.bench import CaseResult
@@ -81,7 +81,7 @@ def run_startup(
 def _measured(row: SeriesRow, spec: CaseSpec, folder: Path, timeout_s: float, interrupts: Interrupts) -> SeriesRow:
     latency = spec.latency.model_copy(update={"warmup": 0})
     cache = "unknown" if row.label == "first" else row.label
-    spec = spec.model_copy(update={"passes": (), "latency": latency, "file_cache": cache})
+    spec = spec.model_copy(update={"passes": (), "accuracy": None, "latency": latency, "file_cache": cache})
     result = result_of(run_process(spec, folder, interrupts, timeout_s=timeout_s), spec.case, folder, timeout_s)
     if result.status != "ok":
         return row.model_copy(update={"status": "failed", "reason": result.reason})

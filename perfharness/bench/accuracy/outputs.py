@@ -1,14 +1,20 @@
-"""One output against the same output of a baseline, value by value, over any number of samples."""
+"""Outputs against those of a baseline: value by value over any number of samples, and whether one round is equal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from perfharness.bench.accuracy.figure import Figure, Figures, OutputError, figure, nothing, withheld
+from perfharness.bench.accuracy.metrics import Figure, Figures, OutputError, figure, nothing, withheld
+from perfharness.model.base import Settings
+from perfharness.model.bench import EqualityRecord, Precision
+
+Outputs = Mapping[str, npt.NDArray[Any]]
 
 BLOCK = 1 << 20
 """Values per block of the computation, in float64."""
@@ -145,3 +151,86 @@ def _block_sums(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> _Sums
         found.max_absolute = float(error.max(initial=0))
         found.max_relative = float((error[has_size] / np.abs(b[has_size])).max(initial=0))
     return found
+
+
+class Tolerance(Settings):
+    """An output is equal where |difference| <= absolute + relative * |baseline|, as `numpy.allclose` has it."""
+
+    absolute: float = Field(default=1e-3, ge=0)
+    relative: float = Field(default=1e-3, ge=0)
+
+
+LOW_PRECISION: dict[Precision, Tolerance] = {
+    "tf32": Tolerance(absolute=1e-2, relative=1e-2),
+    "fp16": Tolerance(absolute=2e-2, relative=2e-2),
+    "bf16": Tolerance(absolute=1e-1, relative=1e-1),
+    "int8": Tolerance(absolute=5e-1, relative=1e-1),
+}
+
+
+def matched_outputs(outputs: Outputs, baseline: Outputs) -> dict[str, npt.NDArray[Any]]:
+    """The baseline's outputs under the names of the others; matched by order where the names differ.
+
+    Raises `OutputError` where one is missing or has another shape.
+    """
+    if set(baseline) != set(outputs) and len(baseline) == len(outputs):
+        baseline = dict(zip(outputs, baseline.values(), strict=True))
+    if missing := sorted(set(outputs) - set(baseline)):
+        raise OutputError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
+    for key, values in outputs.items():
+        if values.shape != baseline[key].shape:
+            raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
+    return {key: baseline[key] for key in outputs}
+
+
+def compare_outputs(reference: str, baseline: Outputs, outputs: Outputs, tolerance: Tolerance) -> EqualityRecord:
+    """Compare the outputs of one round with those of the baseline.
+
+    NaN equals NaN, and an infinity one of the same sign. `max_absolute`, `max_relative` and `cosine` are the worst of
+    all outputs (`DifferenceAccumulator`); None where an output has none.
+    """
+    record = EqualityRecord(
+        reference=reference,
+        equal=False,
+        absolute_tolerance=tolerance.absolute,
+        relative_tolerance=tolerance.relative,
+    )
+    excess, found = {"": 0.0}, dict[str, Figures]()
+    try:
+        if len(outputs) != len(baseline):
+            raise OutputError(f"it has {len(outputs)} outputs, the baseline {len(baseline)}")
+        for name, wanted in matched_outputs(outputs, baseline).items():
+            one = DifferenceAccumulator()
+            one.update(outputs[name], wanted)
+            found[name] = one.figures()
+            if wanted.size:
+                excess[name] = _excess(outputs[name].astype(np.float64), wanted.astype(np.float64), tolerance)
+    except OutputError as error:
+        return record.model_copy(update={"reason": str(error)})
+
+    def all_of(figure_name: str, names: Iterable[str]) -> list[float]:
+        """A figure of these outputs; empty where one of them has none."""
+        values = [found[name][figure_name].value for name in names]
+        return [value for value in values if value is not None] if None not in values else []
+
+    name = max(excess, key=excess.__getitem__)
+    equal = excess[name] <= 1.0
+    return record.model_copy(
+        update={
+            "equal": equal,
+            "max_absolute": max(all_of("max_absolute", [*excess][1:]), default=None),
+            "max_relative": max(all_of("max_relative", [*excess][1:]), default=None),
+            "cosine": min(all_of("cosine", found), default=None),
+            "worst_output": name or None,
+            "reason": None if equal else f"output {name} differs by up to {excess[name]:.3g} times the tolerance",
+        }
+    )
+
+
+def _excess(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64], tolerance: Tolerance) -> float:
+    """The largest difference as a multiple of the tolerance."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        same = (x == b) | (np.isnan(x) & np.isnan(b))
+        allowed = tolerance.absolute + tolerance.relative * np.where(np.isfinite(b), np.abs(b), 0.0)
+        excess = np.where(same, 0.0, np.abs(x - b) / allowed)
+    return float(np.where(np.isnan(excess), np.inf, excess).max())

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.suites.latency import is_stable
 from perfharness.backends.session import Session
@@ -182,15 +180,3 @@ def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock:
 
 def _cut_reason(done: int, wanted: int, max_seconds: float) -> str | None:
     return None if done == wanted else f"{done} of {wanted} iterations were done when {max_seconds:g} s were over"
-
-
-def as_arrays(warmup: Timed, timed: Timed, device_ms: Float64) -> Mapping[str, npt.NDArray[Any]]:
-    """The raw values to write (`spec.ARRAYS`)."""
-    found: dict[str, npt.NDArray[Any]] = {
-        "wall_ns": timed.wall_ns,
-        "start_ns": timed.start_ns,
-        "warmup_ns": warmup.wall_ns,
-    }
-    if len(device_ms):
-        found["device_ms"] = device_ms
-    return found

@@ -21,13 +21,25 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.backends.session import Session
-from perfharness.bench.accuracy.classes import ClassAccumulator
+from perfharness.bench.accuracy.data import (
+    Preprocessor,
+    Sample,
+    SampleError,
+    as_map,
+    read_arrays,
+    read_map,
+    resized_map,
+)
 from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
-from perfharness.bench.accuracy.difference import DifferenceAccumulator
-from perfharness.bench.accuracy.figure import Figures, OutputError, SampleError, withheld
-from perfharness.bench.accuracy.functions import OwnMetric
-from perfharness.bench.accuracy.preprocess import Preprocessor
-from perfharness.bench.accuracy.samples import Sample, as_map, read_arrays, read_map, resized_map
+from perfharness.bench.accuracy.metrics import (
+    ClassAccumulator,
+    Figures,
+    OutputError,
+    OwnMetric,
+    RegressionAccumulator,
+    withheld,
+)
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator, matched_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord
@@ -38,7 +50,7 @@ DETAILS_NAME = "accuracy.json"
 OUTPUT = "output."
 """Prefix of the names in files: an output may have the name of an argument of `numpy.savez`."""
 
-DIFFERENCES, CLASSES, DEPTH, OWN = "differences", "classes", "depth", "own"
+DIFFERENCES, CLASSES, VALUES, DEPTH, OWN = "differences", "classes", "values", "depth", "own"
 """Kinds of figures."""
 
 MAX_LISTED = 20
@@ -62,6 +74,7 @@ class Comparison:
         self.differences: dict[str, DifferenceAccumulator] = {}
         self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
+        self.regression = RegressionAccumulator()
         self.depth = ImageMeans(DEPTH_METRICS, "image could be compared with its ground truth")
         self.own = [OwnMetric(text) for text in settings.metrics]
 
@@ -88,7 +101,7 @@ class Comparison:
         if name not in outputs:
             raise SampleError(f"the model has no output {name!r}; it has: {', '.join(outputs)}")
         try:
-            before = {} if baseline is None else _same_outputs(outputs, baseline)
+            before = {} if baseline is None else matched_outputs(outputs, baseline)
         except OutputError:
             self.not_computed.update((DIFFERENCES, CLASSES))
             raise
@@ -96,6 +109,7 @@ class Comparison:
         results = [
             self._try(DIFFERENCES, lambda: self._differences(sample, outputs, before)),
             self._try(CLASSES, lambda: self._classes(sample, outputs[name], before.get(name))),
+            self._try(VALUES, lambda: self._regression(sample, outputs[name])),
             self._try(DEPTH, lambda: self._depth(outputs[name], truth)),
             self._try(OWN, lambda: self._own(sample, outputs, before, truth)),
         ]
@@ -129,6 +143,11 @@ class Comparison:
             self.agreement.update(row, [int(np.argmax(base))])
         return sample.label is not None
 
+    def _regression(self, sample: Sample, values: npt.NDArray[Any]) -> bool:
+        if sample.value is not None:
+            self.regression.update(values, np.asarray(sample.value))
+        return sample.value is not None
+
     def _depth(self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any] | None) -> bool:
         if truth is not None:
             own = resized_map(as_map(prediction), truth.shape)
@@ -141,6 +160,8 @@ class Comparison:
             reference["truth"] = truth
         if sample.label is not None:
             reference["label"] = np.asarray(sample.label)
+        if sample.value is not None:
+            reference["value"] = np.asarray(sample.value)
         for metric in self.own:
             metric.update(outputs, reference, sample.name)
         return bool(self.own)
@@ -156,6 +177,8 @@ class Comparison:
             found |= self._of_all(CLASSES, self.classes.figures())
         elif self.agreement.samples or self.not_computed[CLASSES]:
             found |= self._of_all(CLASSES, {"top1_agreement": self.agreement.figures()["top1"]})
+        if self.settings.values is not None:
+            found |= self._of_all(VALUES, self.regression.figures())
         if self.settings.truth is not None:
             found |= self._of_all(DEPTH, self.depth.figures())
         for metric in self.own:
@@ -181,29 +204,13 @@ class Comparison:
             reasons["unmatched_files"] = "; ".join(remarks)
         if not self.samples:
             reasons["samples"] = "no sample could be compared"
-        changes = [change for change in self.classes.changes() if change.difference < 0]
-        if by_chance := [change.name for change in changes if change.by_chance]:
-            count = f"{len(by_chance)} of {len(changes)} classes may have lost by chance (McNemar, Holm, 5 %)"
-            reasons["lost_classes"] = f"{count}: {', '.join(by_chance[:MAX_LISTED])}"
         return AccuracyRecord(
             against=against,
             samples=self.samples,
             metrics={name: one.value for name, one in figures.items()},
-            lost_classes={change.name: -change.difference for change in changes},
+            lost_classes=self.classes.lost(),
             reasons=reasons,
         )
-
-
-def _same_outputs(outputs: Outputs, baseline: Outputs) -> Outputs:
-    """The baseline's outputs under the case's names; matched by order where the names differ."""
-    if set(baseline) != set(outputs) and len(baseline) == len(outputs):
-        baseline = dict(zip(outputs, baseline.values(), strict=True))
-    if missing := sorted(set(outputs) - set(baseline)):
-        raise OutputError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
-    for key, values in outputs.items():
-        if values.shape != baseline[key].shape:
-            raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
-    return {key: baseline[key] for key in outputs}
 
 
 def measure_accuracy(
@@ -240,7 +247,8 @@ def measure_accuracy(
     if details is not None:
         whole = {
             **record.model_dump(),
-            "classes": [asdict(change) for change in comparison.classes.changes()],
+            "classes": [asdict(one) for one in comparison.classes.classes()],
+            "confusion": [[*pair, count] for pair, count in sorted(comparison.classes.confusion.items())],
             "worst_samples": {name: one.worst_sample for name, one in comparison.differences.items()},
             "failed": comparison.failed,
         }

@@ -1,4 +1,4 @@
-"""The user's data: inputs and their ground truth in folders, matched by the names of the files; labels.
+"""The user's data: inputs with their labels or ground truth, matched by the names of files; from a file to an input.
 
 A file that cannot be read raises `SampleError` when it is read, so only that sample is lost.
 """
@@ -14,15 +14,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.bench.accuracy.figure import SampleError
+from perfharness.backends.models import ModelSource, named_function
 from perfharness.distribution import install_command
-from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.errors import BackendError, PerfHarnessError, ToolNotFoundError, UsageError
+from perfharness.model.base import Settings
+from perfharness.model.bench import TensorSpec
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 INSTALL_PILLOW = install_command("images")
 NAMED = 3
 """Files named in a message, at most."""
+
+CHANNELS = (1, 3)
+
+Arrays = dict[str, npt.NDArray[Any]]
+Shape = tuple[int, ...]
+
+
+class SampleError(PerfHarnessError):
+    """One sample cannot be read or compared; the others can."""
+
+
+def user_function(text: str) -> Any:
+    """The function that `module:function` or `file.py:function` names. Raises `UsageError`."""
+    module, colon, name = text.rpartition(":")
+    if not colon or not module or not name.isidentifier():
+        raise UsageError(f"{text!r} names no function; name it as module:function or file.py:function")
+    try:
+        return named_function(ModelSource(name, factory=text))
+    except BackendError as error:
+        raise UsageError(str(error).replace("; name one that makes the model", "")) from error
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,7 @@ class Sample:
     path: Path
     truth: Path | None = None
     label: int | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +78,7 @@ def find_samples(
     labels: Path | None = None,
     limit: int | None = None,
     class_names: Path | None = None,
+    values: Path | None = None,
 ) -> SampleSet:
     """The samples in a folder, or one file.
 
@@ -64,6 +88,7 @@ def find_samples(
             in order of their names; else a CSV of `name,label`, labels being numbers or names.
         limit: at most so many, the first by name.
         class_names: a text file with a name per line, in the order of the model's classes.
+        values: a CSV of `name,number`, the truth of a regression.
 
     Raises `UsageError` where nothing can be compared at all.
     """
@@ -75,6 +100,9 @@ def find_samples(
         remarks += more
     if labels is not None:
         samples, names, more = _with_labels(samples, labels, inputs, class_names, names)
+        remarks += more
+    if values is not None:
+        samples, more = _with_values(samples, values, inputs)
         remarks += more
     if limit is not None and limit < len(samples):
         remarks.append(f"the first {limit} of {len(samples)} samples were taken, by name")
@@ -154,6 +182,19 @@ def _with_labels(
     return [replace(one, label=numbers[one.name]) for one in samples if one.name in numbers], classes, without
 
 
+def _with_values(samples: list[Sample], values: Path, inputs: Path) -> tuple[list[Sample], list[str]]:
+    """Samples that have a number, and a remark on the others."""
+    given = _csv_labels(values, samples)
+    if not given:
+        raise UsageError(f"no sample of {inputs} has a value in {values}")
+    try:
+        numbers = {name: float(text) for name, text in given.items()}
+    except ValueError as error:
+        raise UsageError(f"{values} has a value that is no number: {error}") from error
+    without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no value in {values}")
+    return [replace(one, value=numbers[one.name]) for one in samples if one.name in numbers], without
+
+
 def _names_in(file: Path) -> tuple[str, ...]:
     try:
         return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
@@ -181,7 +222,7 @@ def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
     return {name: label for name, label in found.items() if label}
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path) -> Arrays:
     """Arrays of a `.npz` by name; of a `.npy` one, without a name. Raises `SampleError`."""
     try:
         with path.open("rb") as file:  # numpy.load leaves a damaged archive open
@@ -254,3 +295,94 @@ def resized_map(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray
 
     factors = [wanted / size for wanted, size in zip(shape, found.shape, strict=True)]
     return np.asarray(zoom(found, factors, order=1, mode="nearest", grid_mode=True), dtype=np.float64)
+
+
+# ---- from a file to an input ----
+
+
+class PreprocessSettings(Settings):
+    """How a file becomes an input.
+
+    Args:
+        function: `module:function` or `file.py:function`, called with the file's path; it returns the array of one
+            item, without the batch dimension, or arrays by input name. None: images are resized to the input's height
+            and width (bilinear) and made (pixel / 255 - mean) / std; an input of integers gets the pixels. Arrays
+            (`.npy`, `.npz`) are taken as they are.
+        input_name: of the input that the array is for; None: the model's only one.
+    """
+
+    function: str | None = None
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    input_name: str | None = None
+
+
+class Preprocessor:
+    """Made once; raises `UsageError` where the settings do not fit the model.
+
+    Args:
+        specs: the model's inputs.
+        shapes: by name, as allocated, the batch dimension included.
+    """
+
+    def __init__(self, settings: PreprocessSettings, specs: Sequence[TensorSpec], shapes: dict[str, Shape]) -> None:
+        self._settings, self._specs, self._shapes = settings, {one.name: one for one in specs}, shapes
+        self._function: Any = None if settings.function is None else user_function(settings.function)
+        if settings.input_name is not None and settings.input_name not in self._specs:
+            raise UsageError(f"the model has no input {settings.input_name!r}; it has: {', '.join(self._specs)}")
+        if min(settings.std) <= 0:
+            raise UsageError("the standard deviations that pixels are divided by must be more than 0")
+
+    def __call__(self, path: Path) -> Arrays:
+        """Inputs of one item, without the batch dimension. Raises `SampleError`."""
+        if self._function is not None:
+            made = self._made(path)
+        elif path.suffix.lower() in ARRAY_SUFFIXES:
+            made = read_arrays(path)
+        else:
+            made = {"": self._image(path)}
+        if len(made) == 1 and (only := next(iter(made))) not in self._specs:
+            made = {self._only_name(path): made[only]}
+        return {name: self._fitted(path, name, made) for name in self._specs}
+
+    def _made(self, path: Path) -> Arrays:
+        try:
+            made = self._function(path)
+        except Exception as error:
+            text = f"{self._settings.function} failed for {path}: {type(error).__name__}: {error}"
+            raise SampleError(text) from error
+        arrays = made if isinstance(made, dict) else {"": made}
+        return {str(name): np.asarray(array) for name, array in arrays.items()}
+
+    def _only_name(self, path: Path) -> str:
+        if self._settings.input_name is not None:
+            return self._settings.input_name
+        if len(self._specs) > 1:
+            raise SampleError(f"{path} is one array, and the model has the inputs {', '.join(self._specs)}: name one")
+        return next(iter(self._specs))
+
+    def _fitted(self, path: Path, name: str, made: Arrays) -> npt.NDArray[Any]:
+        if name not in made:
+            raise SampleError(f"{path} has no array for the input {name!r}; it has: {', '.join(made)}")
+        array, wanted = made[name], self._shapes[name][1:]
+        if array.shape == (1, *wanted):
+            array = array[0]
+        if array.shape != wanted:
+            raise SampleError(f"{path} is {array.shape} for the input {name!r}, and {wanted} is wanted")
+        return np.ascontiguousarray(array, dtype=np.dtype(self._specs[name].dtype))
+
+    def _image(self, path: Path) -> npt.NDArray[Any]:
+        name = self._only_name(path)
+        shape = self._shapes[name]
+        is_first = len(shape) == 4 and shape[1] in CHANNELS
+        if not is_first and (len(shape) != 4 or shape[3] not in CHANNELS):
+            raise UsageError(
+                f"input {name!r} is {shape}, which is no batch of images; give the data as .npy, or name a function"
+            )
+        channels, height, width = shape[1:] if is_first else (shape[3], *shape[1:3])
+        image = open_image(path).convert("RGB" if channels == 3 else "L").resize((width, height), resample=2)
+        pixels: npt.NDArray[Any] = np.asarray(image, dtype=np.float32).reshape(height, width, channels)
+        if np.dtype(self._specs[name].dtype).kind == "f":
+            mean, std = (np.asarray(one[:channels], np.float32) for one in (self._settings.mean, self._settings.std))
+            pixels = (pixels / 255 - mean) / std
+        return pixels.transpose(2, 0, 1) if is_first else pixels

@@ -1,0 +1,300 @@
+"""Figures of accuracy: classes, and metrics of the user. A figure that cannot be computed is None with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.bench.accuracy.data import SampleError, user_function
+
+Ints = npt.NDArray[np.int64]
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+class OutputError(SampleError):
+    """A model's output cannot be compared; another model's might be."""
+
+
+class Figure(NamedTuple):
+    """One metric: `value` is None where it cannot be computed, and `reason` then says why."""
+
+    value: float | None
+    reason: str | None = None
+
+
+Figures = dict[str, Figure]
+
+
+def figure(value: float) -> Figure:
+    """A figure of a number; None with a reason where it is not finite."""
+    return Figure(value) if isfinite(value) else Figure(None, "the sums are beyond the range of float64")
+
+
+def nothing(names: Iterable[str], reason: str) -> Figures:
+    """Figures without a value, for one reason."""
+    return dict.fromkeys(names, Figure(None, reason))
+
+
+def withheld(figures: Mapping[str, Figure], why: str) -> Figures:
+    """The same without values, which cover only a part of the data; the reasons name them."""
+    return {
+        name: Figure(None, why if one.value is None else f"{why}; of the others it is {one.value:.6g}")
+        for name, one in figures.items()
+    }
+
+
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """95 % interval of a proportion; count is at least 1."""
+    from scipy.stats import binomtest  # takes half a second to import
+
+    low, high = binomtest(successes, count).proportion_ci(0.95, method="wilson")
+    return float(low), float(high)
+
+
+def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
+    """How many classes come before the label's, per row; of equal scores the lower class is first.
+
+    Args:
+        scores: (samples, classes); a row with NaN has no order, and its rank is the number of classes.
+        labels: (samples,).
+    """
+    own = np.take_along_axis(scores, labels[:, np.newaxis], axis=1)
+    before = (scores > own) | ((scores == own) & (np.arange(scores.shape[1]) < labels[:, np.newaxis]))
+    has_nan = np.isnan(scores).any(axis=1)
+    return np.asarray(np.where(has_nan, scores.shape[1], before.sum(axis=1)), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One class: shares of 1, the interval of 95 %; None without samples, predictions or a baseline.
+
+    Args:
+        difference: accuracy above the baseline's on the same samples.
+    """
+
+    name: str
+    samples: int
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+    precision: float | None
+    f1: float | None
+    baseline_accuracy: float | None
+    difference: float | None
+
+
+class ClassAccumulator:
+    """Counts by class.
+
+    Args:
+        top_k: the k of the second figure.
+        names: of the classes, by number; numbers where there are none.
+    """
+
+    def __init__(self, top_k: int = 5, names: Sequence[str] = ()) -> None:
+        self.top_k, self.names = top_k, tuple(names)
+        self.samples = self.paired = self.unordered = 0
+        self.confusion: Counter[tuple[int, int]] = Counter()
+        """Samples by label and predicted class; a row with NaN predicts none."""
+        self._counts: Ints | None = None  # rows: samples, top-1, top-k, baseline's top-1
+
+    def update(self, scores: npt.NDArray[Any], labels: npt.ArrayLike, baseline: npt.NDArray[Any] | None = None) -> None:
+        """Take scores (samples, classes) and the labels.
+
+        Args:
+            baseline: the baseline's scores of the same samples, of the same shape.
+
+        Raises `SampleError` where shapes or labels do not fit.
+        """
+        wanted = np.asarray(labels, dtype=np.int64)
+        if scores.ndim != 2 or wanted.shape != scores.shape[:1]:
+            raise SampleError(f"scores of {scores.shape} are not one row of classes for each of {wanted.size} labels")
+        classes = scores.shape[1]
+        if not (wanted.min() >= 0 and wanted.max() < classes):
+            raise SampleError(f"label {wanted.max()} is none of the {classes} classes of the output")
+        if self._counts is None:
+            self._counts = np.zeros((4, classes), np.int64)
+        if self._counts.shape[1] != classes:
+            raise SampleError(f"the output has {classes} classes, and had {self._counts.shape[1]} before")
+        ranks = label_ranks(scores, wanted)
+        kinds = [np.ones(len(wanted), bool), ranks == 0, ranks < self.top_k]
+        if baseline is not None:
+            kinds.append(label_ranks(baseline, wanted) == 0)
+            self.paired += len(wanted)
+        self.samples += len(wanted)
+        self.unordered += int((ranks == classes).sum())
+        ordered = ranks < classes
+        self.confusion.update(zip(wanted[ordered].tolist(), scores[ordered].argmax(axis=1).tolist(), strict=True))
+        for row, kind in zip(self._counts, kinds, strict=False):
+            row += np.bincount(wanted[kind], minlength=classes)
+
+    def figures(self) -> Figures:
+        """Top-1, top-k, precision, recall and F1 over all classes; with a baseline also the difference of top-1.
+
+        The macro figures are means over the classes that are a label or a prediction of any sample; a class that is
+        never predicted has a precision of 0.
+        """
+        top = f"top{self.top_k}"
+        if self._counts is None:
+            return nothing(("top1", top, "mean_class_accuracy"), "there are no labelled samples")
+        counts, predicted = self._counts, self._predicted()
+        classes, seen = counts.shape[1], counts[0] > 0
+        _, right, among, base = (int(row.sum()) for row in counts)
+        low, high = wilson(right, self.samples)
+        found = {
+            "top1": figure(right / self.samples),
+            "top1_low": figure(low),
+            "top1_high": figure(high),
+            "mean_class_accuracy": figure(float((counts[1][seen] / counts[0][seen]).mean())),
+            "unordered_count": Figure(float(self.unordered)),
+        }
+        if self.top_k > 1:
+            few = Figure(None, f"there are only {classes} classes")
+            found[top] = figure(among / self.samples) if self.top_k < classes else few
+        used = seen | (predicted > 0)
+        micro = right, int(predicted.sum()), self.samples
+        for kind, (hits, given, wanted) in {
+            "macro": (counts[1][used], predicted[used], counts[0][used]),
+            "micro": tuple(np.array([one]) for one in micro),
+        }.items():
+            shares = {
+                "precision": hits / np.maximum(given, 1),
+                "recall": hits / np.maximum(wanted, 1),
+                "f1": 2 * hits / (given + wanted),
+            }
+            found |= {f"{name}_{kind}": figure(float(values.mean())) for name, values in shares.items()}
+        if self.paired:
+            found["baseline_top1"] = figure(base / self.paired)
+            found["top1_difference"] = figure((right - base) / self.paired)
+        return found
+
+    def classes(self) -> list[ClassScore]:
+        """Every class that is a label or a prediction, the largest loss against the baseline first."""
+        if self._counts is None:
+            return []
+        found = []
+        for number, given in enumerate(self._predicted().tolist()):
+            samples, right, _, base = self._counts[:, number].tolist()
+            if not samples and not given:
+                continue
+            low, high = wilson(right, samples) if samples else (None, None)
+            is_paired = bool(samples and self.paired)
+            found.append(
+                ClassScore(
+                    name=self.names[number] if number < len(self.names) else str(number),
+                    samples=samples,
+                    accuracy=right / samples if samples else None,
+                    accuracy_low=low,
+                    accuracy_high=high,
+                    precision=right / given if given else None,
+                    f1=2 * right / (given + samples),
+                    baseline_accuracy=base / samples if is_paired else None,
+                    difference=(right - base) / samples if is_paired else None,
+                )
+            )
+        return sorted(found, key=lambda one: (one.difference or 0.0, one.name))
+
+    def lost(self) -> dict[str, float]:
+        """Classes with fewer right samples than the baseline has: by how much, as a share; the largest first."""
+        return {
+            one.name: -one.difference for one in self.classes() if one.difference is not None and one.difference < 0
+        }
+
+    def _predicted(self) -> Ints:
+        """How often each class was predicted."""
+        assert self._counts is not None
+        predicted = np.zeros(self._counts.shape[1], np.int64)
+        for (_, number), count in self.confusion.items():
+            predicted[number] += count
+        return predicted
+
+
+class RegressionAccumulator:
+    """Values against their truth: `mae`, `rmse` and `r2`, over all values of all samples."""
+
+    def __init__(self) -> None:
+        self.count, self._absolute, self._square = 0, 0.0, 0.0
+        self._mean, self._spread = 0.0, 0.0  # of the truth: mean, sum of squared deviations
+
+    def update(self, values: npt.NDArray[Any], truth: npt.NDArray[Any]) -> None:
+        """Add a sample. Raises `OutputError` where the sizes differ or a value is not finite."""
+        x, t = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (values, truth))
+        if x.size != t.size:
+            raise OutputError(f"the output is {np.shape(values)}, the truth {np.shape(truth)}")
+        if not (np.isfinite(x).all() and np.isfinite(t).all()):
+            raise OutputError("values of the output or of the truth are NaN or infinite")
+        if not t.size:
+            return
+        error, step, total = x - t, float(t.mean()) - self._mean, self.count + t.size
+        self._absolute += float(np.abs(error).sum())
+        self._square += float(error @ error)
+        self._spread += float(((t - t.mean()) ** 2).sum()) + step**2 * self.count * t.size / total
+        self._mean += step * t.size / total
+        self.count = total
+
+    def figures(self) -> Figures:
+        """By name; `r2` is None where the truth is constant."""
+        if not self.count:
+            return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
+        constant = Figure(None, "all values of the truth are equal")
+        return {
+            "mae": figure(self._absolute / self.count),
+            "rmse": figure(float(np.sqrt(self._square / self.count))),
+            "r2": figure(1 - self._square / self._spread) if self._spread else constant,
+        }
+
+
+class OwnMetric:
+    """A metric of the user: the mean of what a function returns for each sample, a number or numbers by name.
+
+    An exception becomes the reason for a missing value, and other metrics continue.
+
+    Args:
+        text: `module:function` or `file.py:function`. Raises `UsageError` where there is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._function: Callable[..., Any] = user_function(text)
+        self.name = text.rpartition(":")[2]
+        self._samples = 0
+        self._reason: str | None = None
+        self._values: dict[str, list[float]] = {}
+
+    def update(self, outputs: Arrays, reference: Arrays, sample: str) -> None:
+        """Pass one sample to the metric.
+
+        Args:
+            outputs: of the case, by name, without the batch dimension.
+            reference: of the baseline by name, `truth` where there is ground truth, `label` where there is a class.
+        """
+        self._samples += 1
+        if self._reason is not None:
+            return
+        try:
+            value = self._function(outputs, reference, sample)
+            named = value if isinstance(value, Mapping) else {self.name: value}
+            numbers = {str(name): float("nan") if one is None else float(one) for name, one in named.items()}
+        except Exception as error:
+            self._reason = f"it failed for {sample}: {type(error).__name__}: {error}"
+            return
+        for name, number in numbers.items():
+            self._values.setdefault(name, []).append(number)
+
+    def figures(self) -> Figures:
+        """By name; None where a sample has no number."""
+        if self._reason is not None or not self._values:
+            return {self.name: Figure(None, self._reason or "no sample was shown to it")}
+        return {name: self._mean(values) for name, values in self._values.items()}
+
+    def _mean(self, values: list[float]) -> Figure:
+        known = [value for value in values if isfinite(value)]
+        if len(known) == self._samples:
+            return figure(sum(known) / len(known))
+        text = f"it gave no number for {self._samples - len(known)} of {self._samples} samples"
+        return Figure(None, f"{text}; of the others the mean is {sum(known) / len(known):.6g}" if known else text)

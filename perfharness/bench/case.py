@@ -1,0 +1,412 @@
+"""The process of one case: load the model, measure every pass, and write each result as soon as it is known."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
+from perfharness.analysis.suites.latency import latency_stats, rate_estimate
+from perfharness.backends import Session, backend, model_source
+from perfharness.bench.inputs import input_arrays, input_shapes
+from perfharness.bench.latency import (
+    Timed,
+    measure_device_time,
+    measure_latency,
+    quiet_collector,
+    warm_up,
+    work_for,
+)
+from perfharness.bench.memory import (
+    GpuView,
+    MemoryLimitError,
+    MemoryWatchdog,
+    host_bytes,
+    host_peak_bytes,
+    limit_sentence,
+    size_on_disk,
+)
+from perfharness.bench.spec import (
+    CASE_ENTRY,
+    EXIT_USAGE,
+    EXITS,
+    ITERATIONS_NAME,
+    OUTPUTS_FOLDER,
+    OUTPUTS_NAME,
+    RESULT_NAME,
+    CaseSpec,
+)
+from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
+from perfharness.files import write_model
+from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus, LatencyStats, LayerRecord
+from perfharness.model.units import NS_PER_MS
+from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.hold import STARTED
+
+WATCHDOG = "a watchdog outside of the timed rounds"
+"""How the memory limit is enforced, as written to the results."""
+
+STATUSES: Mapping[type[Exception], CaseStatus] = {
+    BackendUnavailableError: "unavailable",
+    MemoryLimitError: "memory-limit",
+    OutOfMemoryError: "out-of-memory",
+    MemoryError: "out-of-memory",
+    PerfHarnessError: "failed",
+}
+"""Of a case that ended with an exception: the first that it is."""
+
+FIELDS = {
+    "telemetry": ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
+}
+"""Of the result, by pass, where they are not called like it."""
+
+Spec = TypeVar("Spec", bound=CaseSpec)
+
+
+class CaseRecord:
+    """Result of a running case, written to its folder at every change."""
+
+    def __init__(self, folder: Path, spec: CaseSpec, result_type: type[CaseResult] = CaseResult) -> None:
+        self.folder, self.begun_ns = folder, time.monotonic_ns()
+        self._writing = threading.RLock()  # the watchdog may end the case from its own thread
+        self.result = result_type(
+            case=spec.case,
+            status="failed",
+            reason="it has not come to its end",
+            started_unix_ns=time.time_ns(),
+            process=CaseProcess(reported=False),
+        )
+
+    def start_phase(self, phase: str) -> None:
+        """Record what the process does now."""
+        self.keep_part("process", phase=phase)
+
+    def keep(self, **fields: Any) -> None:
+        """Set fields of the result."""
+        with self._writing:
+            self.result = self.result.model_copy(update=fields)
+            write_model(self.folder / RESULT_NAME, self.result)
+
+    def keep_part(self, part: str, **fields: Any) -> None:
+        """Set fields of `memory`, `startup` or `process`."""
+        self.keep(**{part: getattr(self.result, part).model_copy(update=fields)})
+
+    def add_reasons(self, **reasons: str | None) -> None:
+        """Add reasons why fields are empty, or caveats on them; None is skipped."""
+        given = {name: reason for name, reason in reasons.items() if reason}
+        if given:
+            self.keep(reasons={**self.result.reasons, **given})
+
+    def keep_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write a file of arrays."""
+        hidden, named = self.folder / f".{name}", dict[str, Any](arrays)
+        np.savez(hidden, **named)
+        hidden.replace(self.folder / name)
+
+    def end(self, status: CaseStatus, reason: str | None) -> int:
+        """Write the final status; returns the exit code."""
+        with self._writing:
+            seconds = (time.monotonic_ns() - self.begun_ns) / 1e9
+            self.keep_part("process", reported=True)
+            self.keep(status=status, reason=reason, duration_s=round(seconds, 6))
+        return EXITS[status]
+
+    def exit_process(self, status: CaseStatus, reason: str) -> NoReturn:
+        """Write the final status from another thread and exit the process immediately."""
+        with self._writing:
+            os._exit(self.end(status, reason))
+
+
+def main(
+    arguments: Sequence[str],
+    module: str,
+    work: Callable[[Spec, CaseRecord, ExitStack], None],
+    spec_type: type[Spec],
+    result_type: type[CaseResult] = CaseResult,
+) -> int:
+    """Entry point of `python -m MODULE FOLDER/spec.json`; returns the exit code.
+
+    Args:
+        work: runs the measurements; the stack closes what they open.
+        result_type: type of `result.json`.
+    """
+    begun_unix_ns = time.time_ns()
+    if len(arguments) != 1:
+        sys.stderr.write(f"usage: python -m {module} FOLDER/spec.json\n")
+        return EXIT_USAGE
+    path = Path(arguments[0])
+    try:
+        spec = spec_type.model_validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        sys.stderr.write(f"{path} is not the specification of a case: {error}\n")
+        return EXIT_USAGE
+    record = CaseRecord(path.parent.absolute(), spec, result_type)
+    record.start_phase("start")
+    try:
+        with ExitStack() as stack:
+            if started := os.environ.get(STARTED):
+                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - int(started)))
+            work(spec, record, stack)
+    except Exception as error:
+        if not isinstance(error, PerfHarnessError):
+            traceback.print_exc()
+        message = str(error) or type(error).__name__
+        status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
+        if status is None:
+            message = f"{type(error).__name__} in the phase {_phase(record)}: {message}"
+        return record.end(status or "failed", message)
+    return record.end("ok", None)
+
+
+def _phase(record: CaseRecord) -> str:
+    return "start" if record.result.process is None else record.result.process.phase
+
+
+def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
+    """Run all passes of the spec."""
+    record.keep_part("startup", file_cache=spec.file_cache)
+    view = gpu_view(spec, stack)
+    watchdog = _watched(spec, record, view)
+    session = stack.enter_context(loaded(spec, record, view))
+    warmup = _prepare(spec, record, session)
+    watchdog.stop()
+    if "latency" in spec.passes:
+        keep_latency(spec, record, session, view, warmup)
+    _keep_memory(spec, record, session, view)
+    watchdog.check()
+    passes = {"telemetry": _telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
+    for name, measure in passes.items():
+        if name in spec.passes or (name == "accuracy" and spec.accuracy is not None):
+            record.start_phase(name)
+            try:
+                measure(spec, record, session)
+            except PerfHarnessError as error:  # the fields of this pass stay empty
+                record.add_reasons(**dict.fromkeys(FIELDS.get(name, (name,)), str(error)))
+
+
+def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
+    """NVML's view of the case's GPU; None where it has none."""
+    if spec.case.device == "cpu" or not spec.telemetry.gpu_uuids:
+        return None
+    return GpuView(stack.enter_context(open_nvml()), spec.telemetry.gpu_uuids[0])
+
+
+def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
+    """Start a watchdog on the memory to which the limit applies."""
+    if spec.memory_limit_bytes is not None:
+        record.keep_part("memory", limit_held_by=WATCHDOG)
+
+    def used() -> int | None:
+        return host_bytes() if spec.case.device == "cpu" else None if view is None else view.used_bytes()
+
+    def exceeded(size: int) -> None:
+        record.exit_process("memory-limit", limit_sentence(size, spec.memory_limit_bytes or 0))
+
+    watchdog = MemoryWatchdog(spec.memory_limit_bytes, used, exceeded)
+    watchdog.start()
+    return watchdog
+
+
+@contextmanager
+def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator[Session]:
+    """Load the session, and record start-up times and memory."""
+    record.start_phase("import")
+    begin = time.perf_counter_ns()
+    made = backend(spec.case.backend)
+    versions = made.versions()
+    record.keep_part("startup", import_ms=in_ms(time.perf_counter_ns() - begin))
+    record.keep(versions=versions)
+    model = model_source(spec.model, spec.model_name)
+    made.check_model(model)
+    record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
+    record.add_reasons(model_file_bytes="the model is made by a function" if model.path is None else None)
+    record.start_phase("load")
+    gc.collect()
+    host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
+    begin = time.perf_counter_ns()
+    session = made.load(model, spec.options)
+    load_ms = in_ms(time.perf_counter_ns() - begin)
+    with session:
+        built = session.build_ms
+        record.keep_part("startup", load_ms=load_ms if built is None else max(0.0, load_ms - built), build_ms=built)
+        device = view.used_bytes() if view is not None else None
+        record.keep_part(
+            "memory",
+            model_host_bytes=max(0, host_bytes() - host_before),
+            model_device_bytes=None if device is None else max(0, device - (device_before or 0)),
+        )
+        record.keep(inputs=list(session.inputs), outputs=list(session.outputs), settings=session.settings())
+        yield session
+
+
+def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
+    """Allocate, write inputs, run the first inference and the warm-up."""
+    shapes = input_shapes(session.inputs, spec)
+    record.start_phase("allocate")
+    arrays = input_arrays(session.inputs, shapes, spec)
+    built_before = session.build_ms or 0.0
+    begin = time.perf_counter_ns()
+    session.allocate(shapes)
+    allocate_ms = in_ms(time.perf_counter_ns() - begin)
+    built = (session.build_ms or 0.0) - built_before
+    record.keep_part("startup", allocate_ms=max(0.0, allocate_ms - built), build_ms=session.build_ms)
+    session.write_inputs(arrays)
+    record.keep(settings=session.settings())
+    record.keep_part("memory", parameter_bytes=session.parameter_bytes())
+    record.start_phase("first inference")
+    begin = time.perf_counter_ns()
+    session.run_round()
+    record.keep_part("startup", first_inference_ms=in_ms(time.perf_counter_ns() - begin))
+    record.start_phase("warm-up")
+    return warm_up(session, spec.latency)
+
+
+def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
+    """Measure the timed rounds, which are returned, then those with device events."""
+    record.start_phase("latency")
+    before = view.sm_clock_mhz() if view is not None else None
+    timed = measure_latency(session, spec.latency)
+    after = view.sm_clock_mhz() if view is not None else None
+    arrays = {"wall_ns": timed.wall_ns, "start_ns": timed.start_ns, "warmup_ns": warmup.wall_ns}
+    record.keep_arrays(ITERATIONS_NAME, arrays)
+    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
+    assert stats is not None
+    tokens, items = spec.tokens, spec.case.batch_size
+    drop = round(100 * (before - after) / before, 3) if before and after is not None else None
+    record.keep(
+        latency=stats,
+        items_per_second=rate_estimate(stats.mean, items),
+        tokens_per_second=None if tokens is None else rate_estimate(stats.mean, items * tokens),
+        clock_drop_percent=drop,
+    )
+    record.add_reasons(
+        latency="; ".join(_latency_notes(timed, stats, drop)) or None,
+        tokens_per_second="the case counts no tokens" if tokens is None else None,
+        clock_drop_percent="no GPU's clock could be read" if drop is None else None,
+    )
+    record.start_phase("device time")
+    device_ms = measure_device_time(session, spec.latency)
+    if len(device_ms):
+        record.keep_arrays(ITERATIONS_NAME, {**arrays, "device_ms": device_ms})
+    record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
+    record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
+    return timed
+
+
+def _latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float | None) -> Iterator[str]:
+    if timed.ended is not None:
+        yield timed.ended
+    if stats.mean.reason is not None:
+        yield f"the mean has no interval: {stats.mean.reason}"
+    if (drift := stats.drift_percent) is not None:
+        side = "above" if drift > 0 else "below"
+        yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
+    if clock_drop_percent is not None and clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
+        yield f"the GPU's clock fell by {clock_drop_percent:.1f} % while it was measured"
+
+
+def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None) -> None:
+    """Record peak memory so far.
+
+    Raises `MemoryLimitError` where the peak, which the watchdog may have missed, was over the limit.
+    """
+    allocator = session.device_memory_bytes()
+    process = view.used_bytes() if view is not None else None
+    known = [size for size in (allocator, process) if size is not None]
+    record.keep_part(
+        "memory",
+        device_allocator_bytes=allocator,
+        device_process_bytes=process,
+        device_source=view.memory_source if process is not None and view is not None else None,
+        device_peak_bytes=max(known) if known else None,
+        host_peak_bytes=host_peak_bytes(),
+    )
+    peak, limit = host_peak_bytes() if spec.case.device == "cpu" else max(known, default=0), spec.memory_limit_bytes
+    if limit is not None and peak > limit:
+        raise MemoryLimitError(limit_sentence(peak, limit))
+    if not known:
+        why = "the case has no GPU" if spec.case.device == "cpu" else "neither the framework nor NVML reports it"
+        record.add_reasons(device_peak_bytes=why)
+
+
+def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    from perfharness.bench.telemetry import measure_telemetry
+
+    def work() -> list[int]:
+        with quiet_collector():
+            return work_for(session, spec.telemetry.seconds)
+
+    found = measure_telemetry(record.folder, spec.telemetry, spec.case.batch_size, work)
+    memory = record.result.memory
+    drop = record.result.clock_drop_percent
+    record.keep(
+        telemetry_items_per_second=found.telemetry_items_per_second,
+        utilization_percent=found.utilization_percent,
+        cpu_percent=found.cpu_percent,
+        io_wait_percent=found.io_wait_percent,
+        power_mean_w=found.power_mean_w,
+        energy_per_item_j=found.energy_per_item_j,
+        clock_drop_percent=found.clock_drop_percent if drop is None else drop,
+    )
+    reasons = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
+    record.add_reasons(**reasons)
+    record.add_reasons(telemetry_items_per_second=unsteady_speed(record.result))
+    process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
+    known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
+    record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)
+
+
+def _layers(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    found = session.layer_times(spec.layer_rounds)
+    if isinstance(found, str):
+        record.add_reasons(layers=found)
+    else:
+        record.keep(layers=[LayerRecord(name=one.name, milliseconds=one.milliseconds) for one in found])
+
+
+def _outputs(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    del spec
+    session.run_round()
+    record.keep_arrays(OUTPUTS_NAME, session.read_outputs())
+
+
+def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
+    from perfharness.bench.accuracy.run import GROUND_TRUTH, measure_accuracy
+
+    given = spec.accuracy
+    assert given is not None  # this pass is made of it
+    baseline = given.baseline if given.baseline is not None and given.baseline.is_dir() else None
+    found = measure_accuracy(
+        session,
+        input_shapes(session.inputs, spec),
+        given.settings,
+        against=given.against if baseline is not None else GROUND_TRUTH,
+        baseline=baseline,
+        store=record.folder / OUTPUTS_FOLDER if given.store else None,
+        details=record.folder,
+    )
+    if baseline is None and not given.store:
+        why = f"{given.against} has no outputs of these samples"
+        found = found.model_copy(update={"reasons": {**found.reasons, "baseline": why}})
+    record.keep(accuracy=found)
+
+
+def in_ms(nanoseconds: int) -> float:
+    """Milliseconds, to the nanosecond."""
+    return round(nanoseconds / NS_PER_MS, 6)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], CASE_ENTRY, measure_case, CaseSpec))

@@ -1,0 +1,622 @@
+"""Benchmarks of models that live in this process: PyTorch modules, ONNX Runtime sessions, any function.
+
+The timed loop is that of `bench`. Inputs are one batch as the model takes it: an array or tensor, a tuple of
+positional ones, or a dictionary by name; their first dimension is the batch. Models share the process: memory of the
+host, caches and the allocator are of all of them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.suites.bench_figures import cell_of
+from perfharness.analysis.suites.latency import latency_stats, rate_estimate
+from perfharness.analysis.suites.recommend import recommend
+from perfharness.backends.session import DeviceTimer, LayerTime, Session, translation
+from perfharness.backends.torch_layers import EventTimer, layer_times
+from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator
+from perfharness.bench.latency import measure_device_time, measure_latency, quiet_collector, warm_up, work_for
+from perfharness.bench.memory import host_peak_bytes
+from perfharness.bench.plan import machine_of
+from perfharness.bench.search import MEMORY_ENDS, search_batches
+from perfharness.bench.spec import LatencySettings, TelemetrySettings
+from perfharness.bench.suite import doubling_sizes
+from perfharness.bench.telemetry import TelemetryFigures, measure_telemetry
+from perfharness.errors import BackendError, OutOfMemoryError, PerfHarnessError, UsageError
+from perfharness.model.bench import (
+    AccuracyRecord,
+    BenchCase,
+    CaseResult,
+    CaseStatus,
+    LatencyPercentile,
+    LatencyStats,
+    MemoryUse,
+    Precision,
+)
+from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Constraints
+from perfharness_launcher.gpus import find_gpus
+
+Model = Any
+"""A PyTorch module, an ONNX Runtime session, or a function of the inputs."""
+
+Inputs = Any
+Batch = Any
+"""Inputs, or a pair of inputs and labels."""
+
+SHARED = "models share this process: the peak is of all that ran before, too"
+MODEL = "live"
+PRECISIONS: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "qint8": "int8"}
+
+Kind = Literal["torch", "onnxruntime", "function"]
+
+
+def kind_of(model: Model) -> Kind:
+    """What a model is. Raises `UsageError` where it cannot be called."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return "torch"
+    if hasattr(model, "get_inputs") and hasattr(model, "run"):
+        return "onnxruntime"
+    if callable(model):
+        return "function"
+    raise UsageError(f"a {type(model).__name__} cannot be called; give a module, a session or a function")
+
+
+class LiveSession(Session):
+    """A model and one batch, for the timed loop.
+
+    A round calls the model and waits for its device. Inputs on the host of a model on a GPU are copied in each round;
+    outputs stay where the model leaves them. A module is in evaluation mode, without gradients, until `close`.
+    """
+
+    no_layer_times = "only modules of PyTorch have layers that can be timed"
+
+    def __init__(self, model: Model, inputs: Inputs, device: str | None = None) -> None:
+        super().__init__()
+        self.kind, self.model = kind_of(model), model
+        self._torch: Any = sys.modules.get("torch")
+        self._modes = [(one, one.training) for one in model.modules()] if self.kind == "torch" else []
+        if self._modes:
+            model.eval()
+        self._given = self._on_device = self._arranged(inputs)
+        self._value: Any = None
+        self.device: Any = None
+        self._cuda: Any = None
+        if self._torch is not None:
+            self.device = self._torch.device(device) if device is not None else self._own_device()
+            is_on_gpu = self.device is not None and self.device.type == "cuda"
+            self._cuda = self._torch.cuda if is_on_gpu else None
+
+    def _own_device(self) -> Any:
+        """Of the parameters, else of the inputs; of a function that may use the GPU without either, the current one."""
+        placed, named = self._given
+        tensors = [*self._tensors_of_model(), *placed, *named.values()]
+        found = next((one.device for one in tensors if isinstance(one, self._torch.Tensor)), None)
+        if self.kind == "function" and (found is None or found.type == "cpu") and self._torch.cuda.is_initialized():
+            return self._torch.device("cuda", self._torch.cuda.current_device())
+        return found
+
+    def _tensors_of_model(self) -> list[Any]:
+        if self.kind != "torch":
+            return []
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def _arranged(self, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named inputs; of ONNX Runtime all by name, as NumPy arrays."""
+        named = dict(inputs) if isinstance(inputs, Mapping) else {}
+        placed = () if named else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        if self.kind != "onnxruntime":
+            return placed, named
+        names = [one.name for one in self.model.get_inputs()]
+        if len(placed) > len(names):
+            raise UsageError(f"{len(placed)} inputs were given; the model takes {', '.join(names)}")
+        return (), {name: to_numpy(one) for name, one in (named or dict(zip(names, placed, strict=False))).items()}
+
+    def copy_in(self) -> None:
+        """Copy inputs that are on the host to the model's GPU."""
+        if self._cuda is not None:
+            placed, named = self._given
+            self._on_device = tuple(map(self._moved, placed)), {name: self._moved(one) for name, one in named.items()}
+
+    def _moved(self, value: Any) -> Any:
+        is_tensor = isinstance(value, self._torch.Tensor)
+        return value.to(self.device, non_blocking=True) if is_tensor and self.kind == "torch" else value
+
+    def execute(self) -> None:
+        """Call the model once."""
+        placed, named = self._on_device
+        try:
+            if self.kind == "onnxruntime":
+                self._value = self.model.run(None, named)
+            elif self._torch is None:
+                self._value = self.model(*placed, **named)
+            else:
+                with self._torch.inference_mode():
+                    self._value = self.model(*placed, **named)
+        except Exception as error:
+            raise translation(error, "the model could not be run") from error
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        if self._cuda is not None:
+            self._cuda.synchronize()
+
+    def outputs_of_round(self) -> dict[str, npt.NDArray[Any]]:
+        """The outputs of one round, by name or number."""
+        self.run_round()
+        found = self._value
+        if isinstance(found, Mapping):
+            return {str(name): to_numpy(one) for name, one in found.items()}
+        several = found if isinstance(found, (tuple, list)) else (found,)
+        names = [one.name for one in self.model.get_outputs()] if self.kind == "onnxruntime" else range(len(several))
+        return {str(name): to_numpy(one) for name, one in zip(names, several, strict=True)}
+
+    def device_timer(self) -> DeviceTimer | None:
+        """Of PyTorch's current stream on a GPU."""
+        return None if self._cuda is None else EventTimer(self._torch, self._cuda.current_stream())
+
+    def device_memory_bytes(self) -> int | None:
+        """Peak of PyTorch's allocator since the last `forget_peak`."""
+        return None if self._cuda is None else int(self._cuda.max_memory_reserved())
+
+    def forget_peak(self) -> None:
+        """Begin a new peak of the allocator."""
+        if self._cuda is not None:
+            self._cuda.empty_cache()
+            self._cuda.reset_peak_memory_stats()
+
+    def layer_times(self, rounds: int) -> list[LayerTime] | str:
+        """Of each module of PyTorch, in the order of execution."""
+        if self.kind != "torch":
+            return self.no_layer_times
+        stream = None if self._cuda is None else self._cuda.current_stream()
+        return layer_times(self._torch, self.model, self.execute, stream, rounds)
+
+    def parameter_bytes(self) -> int | None:
+        """Of the parameters and buffers of a module."""
+        found = [int(one.numel() * one.element_size()) for one in self._tensors_of_model()]
+        return sum(found) if self.kind == "torch" else None
+
+    def file_bytes(self) -> int | None:
+        """Of the file of a session of ONNX Runtime."""
+        path = Path(str(getattr(self.model, "_model_path", None) or ""))
+        return path.stat().st_size if path.is_file() else None
+
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """Of the GPU that the model is on, as NVML names it; none where it is on none."""
+        if self._cuda is None:
+            return ()
+        return (f"GPU-{self._cuda.get_device_properties(self.device).uuid}",)
+
+    def case(self, name: str, batch_size: int) -> BenchCase:
+        """The case of this model at a batch size."""
+        kinds = {str(one.dtype).removeprefix("torch.") for one in self._tensors_of_model()}
+        low = [PRECISIONS[kind] for kind in sorted(kinds) if kind in PRECISIONS]
+        precision = low[0] if low else "fp32"
+        return BenchCase(
+            case_id=f"{name}-b{batch_size}", model=MODEL, backend=self.kind, mode=name, precision=precision,
+            device="cpu" if self._cuda is None else "cuda", batch_size=batch_size,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Put the modules back into the modes in which they were."""
+        super().close()
+        for module, was_training in self._modes:
+            module.training = was_training
+
+    def __enter__(self) -> LiveSession:
+        return self
+
+
+def to_numpy(value: Any) -> npt.NDArray[Any]:
+    """An array of a tensor or array; bfloat16, which NumPy lacks, as float32. Raises `UsageError` of anything else."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+        value = (value.float() if "bfloat16" in str(value.dtype) else value).cpu().numpy()
+    found = np.asarray(value)
+    if found.dtype.kind not in "fiub":
+        raise UsageError(f"a {type(value).__name__} is no array of numbers; let the model return arrays or tensors")
+    return found
+
+
+def batch_size_of(inputs: Inputs) -> int:
+    """First dimension of the first array; 1 where there is none."""
+    several = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
+    several = several if isinstance(several, (tuple, list)) else [several]
+    return next((int(one.shape[0]) for one in several if getattr(one, "shape", ())), 1)
+
+
+def resized(inputs: Inputs, batch_size: int) -> Inputs:
+    """The inputs as a batch of that size, with items repeated or left out."""
+    before = batch_size_of(inputs)
+    if before == batch_size:
+        return inputs
+    places = [place % before for place in range(batch_size)]
+
+    def one(value: Any) -> Any:
+        return value[places] if getattr(value, "shape", ()) and value.shape[0] == before else value
+
+    if isinstance(inputs, Mapping):
+        return {name: one(value) for name, value in inputs.items()}
+    return type(inputs)(map(one, inputs)) if isinstance(inputs, (tuple, list)) else one(inputs)
+
+
+def split_batch(batch: Batch) -> tuple[Inputs, npt.NDArray[np.int64] | None]:
+    """A loader's batch as inputs and labels: of a pair, the second part is labels where it is one integer an item."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        labels = batch[1]
+        if hasattr(labels, "shape") and len(labels.shape) == 1:
+            found = to_numpy(labels)
+            if found.dtype.kind in "iu":
+                return batch[0], found.astype(np.int64)
+    return batch, None
+
+
+def _measured(
+    model: Model,
+    inputs: Inputs,
+    name: str,
+    latency: LatencySettings,
+    *,
+    device: str | None = None,
+    telemetry_seconds: float = 0.0,
+) -> CaseResult:
+    """Measure one model at one batch size; a failure is in its status."""
+    size = batch_size_of(inputs)
+    case = BenchCase(
+        case_id=f"{name}-b{size}", model=MODEL, backend=kind_of(model), mode=name, precision="fp32", device="cpu",
+        batch_size=size,
+    )  # fmt: skip
+    began_ns = time.time_ns()
+    try:
+        with LiveSession(model, inputs, device) as session:
+            case = session.case(name, size)
+            found = _passes(session, case, latency, telemetry_seconds)
+    except OutOfMemoryError as error:
+        return CaseResult(case=case, status="out-of-memory", reason=str(error))
+    except PerfHarnessError as error:
+        return CaseResult(case=case, status="failed", reason=str(error))
+    seconds = round((time.time_ns() - began_ns) / 1e9, 6)
+    return found.model_copy(update={"started_unix_ns": began_ns, "duration_s": seconds})
+
+
+def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, telemetry_seconds: float) -> CaseResult:
+    session.forget_peak()
+    session.run_round()
+    warmup = warm_up(session, latency)
+    timed = measure_latency(session, latency)
+    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
+    assert stats is not None, "at least one round is timed"
+    device_ms = measure_device_time(session, latency)
+    peak = session.device_memory_bytes()
+    reasons = {
+        "host_peak_bytes": SHARED,
+        "device_peak_bytes": SHARED if peak is not None else "the model is on no GPU",
+        "model_file_bytes": "the model lives in this process",
+    }
+    if timed.ended is not None:
+        reasons["latency"] = timed.ended
+    found = CaseResult(
+        case=case,
+        status="ok",
+        latency=stats,
+        execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)),
+        items_per_second=rate_estimate(stats.mean, case.batch_size),
+        memory=MemoryUse(
+            device_peak_bytes=peak,
+            device_allocator_bytes=peak,
+            host_peak_bytes=host_peak_bytes(),
+            model_file_bytes=session.file_bytes(),
+            parameter_bytes=session.parameter_bytes(),
+        ),
+    )
+    if telemetry_seconds:
+        figures = vars(_telemetry(session, case.batch_size, telemetry_seconds))
+        reasons |= figures.pop("reasons")
+        found = found.model_copy(update={name: figures[name] for name in figures if name in CaseResult.model_fields})
+    return found.model_copy(update={"reasons": reasons})
+
+
+def _telemetry(session: LiveSession, batch_size: int, seconds: float) -> TelemetryFigures:
+    def work() -> list[int]:
+        with quiet_collector():
+            return work_for(session, seconds)
+
+    settings = TelemetrySettings(seconds=seconds, gpu_uuids=session.gpu_uuids())
+    with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
+        return measure_telemetry(Path(folder), settings, batch_size, work)
+
+
+class LatencyBenchmark:
+    """Latency of a model.
+
+    Args:
+        device: of the model and its inputs, as `cuda:0`; None: that of the model's parameters.
+    """
+
+    def __init__(self, model: Model, device: str | None = None) -> None:
+        self.model, self.device = model, device
+
+    def benchmark(self, inputs: Inputs, num_iterations: int = 1000, warmup: int = 50) -> LatencyStats:
+        """Milliseconds per call: mean and percentiles with intervals, std. Raises `BackendError`."""
+        settings = LatencySettings(iterations=num_iterations, warmup=warmup)
+        with LiveSession(self.model, inputs, self.device) as session:
+            before = warm_up(session, settings)
+            timed = measure_latency(session, settings)
+        found = latency_stats(timed.milliseconds, len(before.wall_ns), stable=timed.stable)
+        assert found is not None, "at least one round is timed"
+        return found
+
+    def profile_layers(self, inputs: Inputs, rounds: int = 20) -> list[LayerTime]:
+        """Own time of each module of PyTorch in one call. Raises `BackendError` of any other model."""
+        with LiveSession(self.model, inputs, self.device) as session:
+            session.run_round()
+            found = session.layer_times(rounds)
+        if isinstance(found, str):
+            raise BackendError(found)
+        return found
+
+
+class ThroughputBenchmark:
+    """Items per second over batch sizes.
+
+    Args:
+        inputs: a batch, of which other sizes are made.
+        device: as of `LatencyBenchmark`.
+    """
+
+    def __init__(self, inputs: Inputs, device: str | None = None) -> None:
+        self.inputs, self.device = inputs, device
+
+    def benchmark_batch_sizes(
+        self, model: Model, batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32), duration_sec: float = 1.0
+    ) -> list[CaseResult]:
+        """Each size for that long; after one that memory does not hold, larger ones are not tried."""
+        found: list[CaseResult] = []
+        for size in sorted(batch_sizes):
+            found.append(self._measure(model, size, duration_sec))
+            if found[-1].status in MEMORY_ENDS:
+                break
+        return found
+
+    def find_optimal_batch_size(
+        self,
+        model: Model,
+        target_latency_ms: float,
+        figure: LatencyPercentile = "p95",
+        *,
+        largest: int = 1024,
+        duration_sec: float = 0.5,
+    ) -> BatchSearch:
+        """The largest batch whose latency is within the target, as `bench --find-batch` finds it."""
+        cell = self._measure(model, 1, duration_sec).case.model_dump(exclude={"case_id", "batch_size"})
+        return search_batches(
+            lambda size: self._measure(model, size, duration_sec), cell, 1, largest, target_latency_ms, figure
+        )
+
+    def _measure(self, model: Model, size: int, seconds: float) -> CaseResult:
+        settings = LatencySettings(iterations=60, warmup=5, min_seconds=seconds, max_seconds=max(10 * seconds, 10.0))
+        return _measured(model, resized(self.inputs, size), "model", settings, device=self.device)
+
+
+@dataclass(frozen=True)
+class NsightProfile:
+    """A run folder with a trace of nsys; `reason` says why there is none."""
+
+    folder: Path | None
+    reason: str | None = None
+
+
+PROFILED = """
+import pickle, sys
+from pathlib import Path
+from perfharness import PerfRecorder
+from perfharness.bench.live import LiveSession
+
+model, inputs, device = pickle.loads(Path(sys.argv[1]).read_bytes())
+perf = PerfRecorder("live")
+with LiveSession(model, inputs, device) as session:
+    session.run_round()
+    with perf.range("model"):
+        for index in range(int(sys.argv[2])):
+            with perf.batch(index, total_items=int(sys.argv[3])):
+                session.run_round()
+perf.finalize()
+"""
+
+
+class GPUProfiler:
+    """What a model does on its GPU. Args: `device` as of `LatencyBenchmark`."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
+
+    def analyze_gpu_utilization(self, model: Model, inputs: Inputs, duration_sec: float = 5.0) -> TelemetryFigures:
+        """Utilisation, power, energy per item and memory while the model runs for that long."""
+        with LiveSession(model, inputs, self.device) as session:
+            session.run_round()
+            return _telemetry(session, batch_size_of(inputs), duration_sec)
+
+    def profile_with_nsight(
+        self, model: Model, inputs: Inputs, output_dir: str | Path = "nsight", iterations: int = 50
+    ) -> NsightProfile:
+        """Launch the model in a process of its own under nsys: the model and its inputs have to be picklable."""
+        from perfharness.runs.launch import launch  # takes long to load
+
+        out = Path(output_dir)
+        try:
+            content = pickle.dumps((model, inputs, self.device))
+        except Exception as error:
+            return NsightProfile(None, f"the model cannot be passed to another process: {error}")
+        with tempfile.TemporaryDirectory(prefix="perfharness-") as scratch:
+            script, data = Path(scratch) / "live_model.py", Path(scratch) / "model.pickle"
+            script.write_text(PROFILED)
+            data.write_bytes(content)
+            words = (str(data), str(iterations), str(batch_size_of(inputs)))
+            try:
+                done = launch(script, *words, output_dir=out, tracer="nsys", warmup_batches=1)
+            except PerfHarnessError as error:
+                return NsightProfile(None, str(error))
+        if not done.all_processes_well:
+            return NsightProfile(None, f"its process failed; see {out}")
+        return NsightProfile(out)
+
+
+class AccuracyBenchmark:
+    """Outputs of one model against those of another, over a loader's batches."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self.device = device
+
+    def compare_outputs(self, baseline: Model, optimized: Model, loader: Iterable[Batch]) -> AccuracyRecord:
+        """Cosine, MSE, largest differences, NaN and Inf; with labels also top-1, precision, recall, F1.
+
+        Raises `BackendError` where a model cannot be run, `SampleError` where outputs do not fit.
+        """
+        batches = list(loader)
+        before = list(self._outputs(baseline, batches))
+        return accuracy_of(self._outputs(optimized, batches), batches, before, "baseline")
+
+    def analyze_numerical_stability(self, model: Model, loader: Iterable[Batch]) -> AccuracyRecord:
+        """NaN, Inf, and how far the outputs of a second call differ from those of the first."""
+        batches = list(loader)
+        first = list(self._outputs(model, batches))
+        return accuracy_of(self._outputs(model, batches), batches, first, "its own first call", with_labels=False)
+
+    def _outputs(self, model: Model, batches: Iterable[Batch]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        for batch in batches:
+            with LiveSession(model, split_batch(batch)[0], self.device) as session:
+                yield session.outputs_of_round()
+
+
+def accuracy_of(
+    outputs: Iterable[Mapping[str, npt.NDArray[Any]]],
+    batches: Sequence[Batch],
+    before: Sequence[Mapping[str, npt.NDArray[Any]]] | None,
+    against: str,
+    *,
+    with_labels: bool = True,
+) -> AccuracyRecord:
+    """Figures over all batches: differences to `before`, classes where there are labels."""
+    differences: dict[str, DifferenceAccumulator] = {}
+    classes, samples = ClassAccumulator(), 0
+    for place, (found, batch) in enumerate(zip(outputs, batches, strict=True)):
+        inputs, labels = split_batch(batch)
+        samples += batch_size_of(inputs)
+        base = None if before is None else before[place]
+        for name, values in found.items() if base is not None else ():
+            other = base.get(name) if base is not None else None
+            if other is None:
+                raise UsageError(f"the baseline has no output {name!r}; it has: {', '.join(base or ())}")
+            differences.setdefault(name, DifferenceAccumulator()).update(values, other, f"batch {place}")
+        if with_labels and labels is not None:
+            first = next(iter(found))
+            classes.update(found[first], labels, None if base is None else base[first])
+    figures: Figures = {}
+    for name, one in differences.items():
+        prefix = f"{name}." if len(differences) > 1 else ""
+        figures |= {f"{prefix}{key}": value for key, value in one.figures().items()}
+    if classes.samples:
+        figures |= classes.figures()
+    return AccuracyRecord(
+        against=against,
+        samples=samples,
+        metrics={name: one.value for name, one in figures.items()},
+        lost_classes=classes.lost(),
+        reasons={name: one.reason for name, one in figures.items() if one.value is None and one.reason},
+    )
+
+
+class LiveSuite:
+    """Models of one task side by side, the first as the baseline: `run_all_benchmarks(loader)`.
+
+    Args:
+        models: by name.
+        device: as of `LatencyBenchmark`.
+    """
+
+    def __init__(self, models: Mapping[str, Model], device: str | None = None) -> None:
+        if not models:
+            raise UsageError("name a model at least: BenchmarkSuite({'fp32': model})")
+        self.models, self.device = dict(models), device
+        self.result: BenchSuiteResult | None = None
+
+    def run_all_benchmarks(
+        self,
+        loader: Iterable[Batch],
+        *,
+        batch_sizes: Sequence[int] = (),
+        num_iterations: int = 200,
+        warmup: int = 20,
+        duration_sec: float = 2.0,
+    ) -> BenchSuiteResult:
+        """Latency, throughput, memory, utilisation, accuracy and size of each model.
+
+        Args:
+            loader: batches of inputs, or pairs of inputs and labels; all are used for accuracy, the first for the rest.
+            batch_sizes: also measured; empty: 1, 2, 4, ... up to the loader's own.
+            num_iterations, warmup: of the timed loop.
+            duration_sec: of the throughput's rounds, at least, and of those for utilisation and power.
+
+        Raises `UsageError` where the loader is empty.
+        """
+        batches = list(loader)
+        if not batches:
+            raise UsageError("the loader has no batches")
+        inputs = split_batch(batches[0])[0]
+        own = batch_size_of(inputs)
+        sizes = sorted({*(batch_sizes or doubling_sizes(own, 1)), own})
+        settings = LatencySettings(iterations=num_iterations, warmup=warmup, min_seconds=duration_sec)
+        cases: list[CaseResult] = []
+        before: list[dict[str, npt.NDArray[Any]]] | None = None
+        for name, model in self.models.items():
+            ended: CaseStatus = "ok"
+            for size in sizes:
+                if ended in MEMORY_ENDS:
+                    break
+                found = _measured(
+                    model, resized(inputs, size), name, settings, device=self.device, telemetry_seconds=duration_sec
+                )
+                ended = found.status
+                if size == own and ended == "ok":
+                    accuracy, outputs = self._accuracy(model, batches, before)
+                    before = before or outputs
+                    found = found.model_copy(update={"accuracy": accuracy})
+                cases.append(found)
+        self.result = _suite_of(cases, duration_sec)
+        return self.result
+
+    def _accuracy(
+        self, model: Model, batches: Sequence[Batch], before: list[dict[str, npt.NDArray[Any]]] | None
+    ) -> tuple[AccuracyRecord, list[dict[str, npt.NDArray[Any]]]]:
+        outputs = list(AccuracyBenchmark(self.device)._outputs(model, batches))
+        against = "the labels" if before is None else next(iter(self.models))
+        return accuracy_of(outputs, batches, before, against), outputs
+
+
+def _suite_of(cases: Sequence[CaseResult], duration_sec: float) -> BenchSuiteResult:
+    baseline = cell_of(cases[0].case)
+    on_gpu = any(one.case.device == "cuda" for one in cases)
+    facts = find_gpus()
+    return BenchSuiteResult(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        name="live models",
+        baseline=baseline,
+        machine=machine_of(facts, facts.gpus[0].uuid if on_gpu and facts.gpus else None),
+        settings={"latency.min_seconds": duration_sec},
+        cases=list(cases),
+        recommendations=recommend(cases, Constraints(), baseline),
+        remarks=["The models share one process, and were measured one after the other."],
+    )

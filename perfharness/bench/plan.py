@@ -1,0 +1,255 @@
+"""The cases of a suite on this machine: models x backends x modes x precisions x batch sizes, in their order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import random
+import re
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from perfharness.analysis.suites.bench_figures import cell_of, is_named
+from perfharness.analysis.suites.bench_names import short_backend
+from perfharness.backends import ModelSource, backend
+from perfharness.backends.model_files import model_files, sha256_of
+from perfharness.bench.accuracy.settings import AccuracyPass
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.suite import Suite, SuiteBackend, SuiteModel
+from perfharness.distribution import VERSION
+from perfharness.errors import BackendError, UsageError
+from perfharness.model.bench import NO_CASE, BenchCase, MachineRecord
+from perfharness.model.manifest import GpuRecord
+from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
+from perfharness_launcher.machine import cpu_model
+
+NOT_DIGESTED: Any = {"file_cache": True, "case": {"variant", "case_id"}, "accuracy": {"baseline"}}
+"""Fields of a spec that differ between attempts, or repeat its settings."""
+
+LONGEST_ID = 120
+
+Cell = tuple[object, ...]
+"""Key of cases that differ in the batch size only."""
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case to run.
+
+    Args:
+        files_sha256: of the files of model and inputs.
+        refusal: why it cannot run, known without a process.
+        baseline: the case whose outputs of the samples it is compared with.
+    """
+
+    spec: CaseSpec
+    files_sha256: str
+    refusal: str | None = None
+    baseline: PlannedCase | None = None
+
+    @property
+    def case(self) -> BenchCase:
+        """Its description in the results."""
+        return self.spec.case
+
+    @property
+    def case_id(self) -> str:
+        """Its name in the suite and on disk."""
+        return self.case.case_id
+
+    @property
+    def cell(self) -> Cell:
+        """Key of cases that differ in the batch size only; a backend may have several entries."""
+        case, settings = self.case, (self.spec.threads, *sorted(self.spec.extra.items()))
+        return (case.model, case.backend, case.mode, case.precision, case.device, settings)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that determines the measurement, including the files of model and inputs."""
+        text = self.spec.model_dump_json(exclude=NOT_DIGESTED) + self.files_sha256
+        return hashlib.sha256((text + (self.baseline.sha256 if self.baseline else "")).encode()).hexdigest()
+
+    def with_spec(self, **fields: Any) -> PlannedCase:
+        """The same with other fields of the spec."""
+        return replace(self, spec=self.spec.model_copy(update=fields))
+
+    def at_batch(self, batch_size: int) -> PlannedCase:
+        """The same cell at another batch size, as in a suite with that batch size."""
+        other = self.with_spec(case=self.case.model_copy(update={"batch_size": batch_size}))
+        return _named(other, _plain_id(other.case), is_plain=self.case_id == _plain_id(self.case))
+
+
+class Plan(NamedTuple):
+    """The cases of a suite on this machine, in the order of the suite, and the GPU that is used."""
+
+    cases: list[PlannedCase]
+    baseline: str
+    gpu: GpuRecord | None
+    machine: MachineRecord
+
+
+def plan_suite(suite: Suite) -> Plan:
+    """Plan a suite for this machine. Raises `UsageError`."""
+    facts = find_gpus()
+    if suite.run.gpu is not None and not facts.gpus:
+        raise UsageError(f"--gpu {suite.run.gpu}: {facts.problem}")
+    gpu = None
+    if facts.gpus and (suite.device != "cpu" or any(one.device == "cuda" for one in suite.backend)):
+        names = (suite.run.gpu,) if suite.run.gpu is not None else ()
+        gpu = choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
+    machine = machine_of(facts, gpu.uuid if gpu is not None else None)
+    cases = plan_cases(suite, gpu)
+    return Plan(cases, suite.baseline or cell_of(cases[0].case), gpu, machine)
+
+
+def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
+    """Description of the machine; `uuid` is that of the GPU in use."""
+    return MachineRecord(
+        hostname=socket.gethostname(),
+        machine_id=_machine_id(),
+        cpu=cpu_model(),
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        driver=facts.driver,
+        python=platform.python_version(),
+        perfharness=VERSION,
+    )
+
+
+def _machine_id() -> str | None:
+    """Digest of the operating system's machine id: the id itself should not leave the machine (machine-id(5))."""
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        with suppress(OSError, UnicodeDecodeError):
+            if text := path.read_text(encoding="ascii").strip():
+                return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    return None
+
+
+def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
+    """All cases, in the order of the suite. Reads the models' files once, for their digests.
+
+    Args:
+        gpu: the one to run on; None: there is none.
+    """
+    digest = cache(_files_digest)
+    cases: list[PlannedCase] = []
+    for model in suite.model:
+        for one in suite.backend:
+            device = suite.possible_devices(one)[0 if gpu is None else -1]
+            cells = product(one.modes_on(device), one.precisions or suite.precisions)
+            for (mode, precision), size in product(cells, model.batch_sizes or suite.batch_sizes):
+                how = {"mode": mode, "precision": precision, "device": device, "variant": one.variant}
+                case = NO_CASE.model_copy(update={"backend": one.name, "batch_size": size, **how})
+                cases.append(_planned(suite, model, one, case, gpu, digest))
+    plain = [_plain_id(one.case) for one in cases]
+    count = Counter(name.lower() for name in plain)  # some file systems ignore case
+    named = [_named(one, name, is_plain=count[name.lower()] == 1) for one, name in zip(cases, plain, strict=True)]
+    return _with_accuracy(suite, named)
+
+
+def in_order(suite: Suite, cases: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """The order of the run: shuffled by the suite's seed, so that drift of the machine does not follow the suite.
+
+    Cases that others are compared with on samples come first.
+    """
+    order = list(cases)
+    if suite.run.shuffle:
+        random.Random(suite.run.seed).shuffle(order)
+    return sorted(order, key=lambda one: one.spec.accuracy is None or not one.spec.accuracy.store)
+
+
+def _planned(
+    suite: Suite,
+    model: SuiteModel,
+    one: SuiteBackend,
+    case: BenchCase,
+    gpu: GpuRecord | None,
+    digest: Callable[[ModelSource, Path | None], str],
+) -> PlannedCase:
+    measure, source, known = suite.measure, suite.source_of(model, one.name), backend(one.name)
+    refusal = None
+    if source is None:
+        sources = (suite.source_of(model, other.name) for other in suite.backend)
+        source = next(filter(None, sources), ModelSource(model.title, factory=""))
+        refusal = f"the suite names no model for {one.name}; add it to `sources`"
+    elif case.precision not in known.precisions:
+        refusal = f"{one.name} does not compute in {case.precision}; it does in: {', '.join(known.precisions)}"
+    else:
+        try:
+            known.check_model(source)
+        except BackendError as error:
+            refusal = str(error)
+    uuids = (gpu.uuid,) if case.device == "cuda" and gpu is not None else ()
+    spec = CaseSpec(
+        case=case.model_copy(update={"model": source.name}),
+        model=str(source.path) if source.path is not None else str(source.factory),
+        model_name=source.name,
+        passes=tuple(dict.fromkeys((*measure.passes, *(("outputs",) if suite.equality is not None else ())))),
+        threads=one.threads or measure.threads,
+        extra=one.extra,
+        cache_dir=_in_folder(suite, measure.cache_dir),
+        input_file=_in_folder(suite, model.input_file),
+        memory_limit_bytes=measure.memory_limit,
+        latency=suite.latency,
+        telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
+        **model.model_dump(include={"inputs", "dimensions", "tokens_per_item", "tokens_dimension"}),
+        **measure.model_dump(include={"seed", "layer_rounds"}),
+    )
+    return PlannedCase(spec, digest(source, spec.input_file), refusal)
+
+
+def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
+    """Of each cell, the case of the smallest batch size also runs the samples; the baseline's keeps its outputs."""
+    if (settings := suite.accuracy_data()) is None:
+        return cases
+    baseline = suite.baseline or cell_of(cases[0].case)
+    smallest: dict[Cell, PlannedCase] = {}
+    for one in sorted(cases, key=lambda one: one.case.batch_size):
+        smallest.setdefault(one.cell, one)
+    of_model: dict[str, PlannedCase] = {}
+    for one in cases:
+        if one.case_id == smallest[one.cell].case_id and is_named(one.case, baseline):
+            given = AccuracyPass(settings=settings, against=cell_of(one.case), store=True)
+            of_model.setdefault(one.case.model, one.with_spec(accuracy=given))
+    made = []
+    for one in cases:
+        base = of_model.get(one.case.model)
+        if base is not None and base.case_id == one.case_id:
+            made.append(base)
+        elif one.case_id == smallest[one.cell].case_id:
+            against = cell_of(base.case) if base is not None else baseline
+            given = AccuracyPass(settings=settings, against=against)
+            made.append(replace(one.with_spec(accuracy=given), baseline=base))
+        else:
+            made.append(one)
+    return made
+
+
+def _in_folder(suite: Suite, path: Path | None) -> Path | None:
+    return None if path is None else (suite.folder / path).absolute()
+
+
+def _files_digest(source: ModelSource, inputs: Path | None) -> str:
+    given = [inputs] if inputs is not None and inputs.is_file() else []
+    return "".join(sha256_of(path) for path in (*model_files(source), *given))
+
+
+def _named(one: PlannedCase, name: str, *, is_plain: bool) -> PlannedCase:
+    """With an id that is a valid file name; with a part of the digest where the plain one is taken or too long."""
+    if not is_plain or len(name) > LONGEST_ID:
+        name = f"{name[: LONGEST_ID - 9]}-{one.sha256[:8]}"
+    return one.with_spec(case=one.case.model_copy(update={"case_id": name}))
+
+
+def _plain_id(case: BenchCase) -> str:
+    name = short_backend(case.backend)
+    variant = f"-{case.variant}" if case.variant else ""
+    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}{variant}-b{case.batch_size}"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"

@@ -1,0 +1,244 @@
+"""The folder of a suite; every result is written atomically.
+
+OUT/bench.json, OUT/bench.parquet                          after every case
+OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   moved there by one rename when the case has ended
+OUT/cases/.CASE_ID.running/                                a running case; leftovers of a killed suite are removed
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
+from perfharness.bench.spec import ITERATIONS_NAME, RESULT_NAME
+from perfharness.errors import LaunchError, ResultError, UsageError
+from perfharness.files import locked, replacing, write_model
+from perfharness.model.bench import NO_CASE, CaseResult, Cell, Estimate, LatencyStats
+from perfharness.model.bench_suite import BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
+from perfharness.model.manifest import BENCH_NAME
+from perfharness_launcher.interrupts import Interrupts, noting_interrupts
+
+CASES = "cases"
+ITERATIONS_TABLE = "iterations.parquet"
+ITERATIONS = pa.schema(
+    {
+        "pass": pa.string(),
+        "iteration": pa.int64(),
+        "wall_ns": pa.int64(),
+        "start_ns": pa.int64(),
+        "device_ms": pa.float64(),
+    }
+)
+TEXTS = ("case_id", "hostname", *Cell.model_fields, "status", "baseline", "startup_file_cache")
+COUNTS = ("batch_size", "attempts", "started_unix_ns")
+
+Arrays = dict[str, npt.NDArray[Any]]
+Row = dict[str, Any]
+
+
+@contextmanager
+def measuring(out: Path) -> Iterator[Interrupts]:
+    """While open, the folder, which is created, is locked, signals are counted, and orphaned descendants are adopted.
+
+    Raises `UsageError` where it cannot be created, `LaunchError` where another process is writing to it.
+    """
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(out))
+        except BlockingIOError as error:
+            message = f"another perfharness is writing to {out}; wait for it, or name another with -o"
+            raise LaunchError(message) from error
+        except OSError as error:
+            message = f"{out} cannot be used for results: {error.strerror}; name another with -o"
+            raise UsageError(message) from error
+        yield stack.enter_context(noting_interrupts())
+
+
+def prepare(out: Path, *, resume: bool) -> None:
+    """Create the folders, inside `measuring`. Raises `UsageError` where it has results that must not be resumed."""
+    if not resume and (is_suite(out) or any((out / CASES).glob("[!.]*"))):
+        raise UsageError(f"{out} holds results already; --resume goes on with them, -o names another folder")
+    try:
+        (out / CASES).mkdir(parents=True, exist_ok=True)
+        for left in (out / CASES).glob(".*.running"):
+            shutil.rmtree(left)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+
+
+def write_suite(out: Path, suite: BenchSuiteResult) -> None:
+    """Write the results and their table, each atomically."""
+    write_model(out / BENCH_NAME, suite)
+    with replacing(out / BENCH_TABLE_NAME) as temporary, temporary.open("wb") as file:
+        pq.write_table(bench_table(suite), file, compression="zstd")  # Arrow takes no path that is no UTF-8
+
+
+def is_suite(path: Path) -> bool:
+    """Whether a folder, or a file, holds results of `bench`."""
+    return path.name == BENCH_NAME or (path / BENCH_NAME).exists()
+
+
+def read_suite(path: Path) -> BenchSuiteResult:
+    """Read the results of a folder, or of the file in it. Raises `ResultError`."""
+    file = path / BENCH_NAME if path.is_dir() else path
+    try:
+        found = BenchSuiteResult.model_validate_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote") from error
+    except OSError as error:
+        raise ResultError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise ResultError(f"{file} is no result of perfharness bench: {str(error).splitlines()[0]}") from error
+    if found.schema_version > BENCH_VERSION:
+        version = found.schema_version
+        raise ResultError(f"{file} has version {version}, this perfharness reads {BENCH_VERSION}; update it")
+    return found
+
+
+# ---- cases ----
+
+
+def running_folder(out: Path, case_id: str) -> Path:
+    """Path of a running case's folder, which does not exist yet."""
+    running = out / CASES / f".{case_id}.running"
+    shutil.rmtree(running, ignore_errors=True)
+    return running
+
+
+def put_in_place(out: Path, result: CaseResult) -> None:
+    """Move the folder of a finished case to its final name, replacing an earlier attempt."""
+    folder = out / CASES / result.case.case_id
+    running, old = (folder.with_name(f".{folder.name}{end}.running") for end in ("", ".old"))
+    write_iterations(running)
+    write_model(running / RESULT_NAME, result)
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    running.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def cases_on_disk(out: Path) -> dict[str, CaseResult]:
+    """Finished cases by their ids, without those that cannot be read."""
+    found = {}
+    for path in sorted((out / CASES).glob(f"[!.]*/{RESULT_NAME}")):
+        with suppress(OSError, ValidationError):
+            result = CaseResult.model_validate_json(path.read_text(encoding="utf-8"))
+            found[result.case.case_id] = result
+    return found
+
+
+def read_npz(path: Path) -> Arrays:
+    """Arrays that a case wrote. Raises `ResultError`."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} cannot be read: {error}") from error
+
+
+def write_iterations(folder: Path) -> None:
+    """`iterations.parquet` of a case's arrays: one row an iteration, `pass` is `warm-up`, `timed` or `device`."""
+    if not (folder / ITERATIONS_NAME).exists():
+        return
+    arrays, parts = read_npz(folder / ITERATIONS_NAME), []
+    for name, columns in (
+        ("warm-up", {"wall_ns": "warmup_ns"}),
+        ("timed", {"wall_ns": "wall_ns", "start_ns": "start_ns"}),
+        ("device", {"device_ms": "device_ms"}),
+    ):
+        given = {column: arrays[key] for column, key in columns.items() if key in arrays}
+        count = max(map(len, given.values()), default=0)
+        empty = {column: pa.nulls(count, ITERATIONS.field(column).type) for column in ITERATIONS.names[2:]}
+        rows = {"pass": [name] * count, "iteration": np.arange(count), **empty, **given}
+        parts.append(pa.table(rows, schema=ITERATIONS))
+    with replacing(folder / ITERATIONS_TABLE) as temporary, temporary.open("wb") as file:
+        pq.write_table(pa.concat_tables(parts), file, compression="zstd")
+    (folder / ITERATIONS_NAME).unlink()
+
+
+# ---- as a table: one row per case, the unit in every column's name ----
+
+
+def bench_table(suite: BenchSuiteResult) -> pa.Table:
+    """The rows, in the suite's order. What was not measured is null."""
+    names = _row(CaseResult(case=NO_CASE, status="not-run"), suite)
+    schema = pa.schema({name: _type_of(name) for name in names})
+    return pa.Table.from_pylist([_row(result, suite) for result in suite.cases], schema=schema)
+
+
+def _type_of(column: str) -> pa.DataType:
+    if column.startswith("accuracy_"):  # metrics of any name
+        return pa.float64()
+    if column in TEXTS or column.endswith("reason"):
+        return pa.string()
+    if column in COUNTS or column.endswith(("_bytes", "_iterations")):
+        return pa.int64()
+    return pa.bool_() if column == "outputs_equal" else pa.float64()
+
+
+def _row(result: CaseResult, suite: BenchSuiteResult) -> Row:
+    case, base = result.case, baseline_of(result, suite.cases, suite.baseline)
+    limits, equality = suite.constraints, result.equality
+    accuracy = result.accuracy.metrics if result.accuracy else {}
+    metrics = dict.fromkeys(name for one in suite.cases if one.accuracy for name in one.accuracy.metrics)
+    memory, startup = result.memory.model_dump(), result.startup.model_dump()
+    return {
+        "case_id": case.case_id,
+        "hostname": suite.machine.hostname,
+        **{name: getattr(case, name) for name in Cell.model_fields},
+        "batch_size": case.batch_size,
+        "status": result.status,
+        "reason": result.reason,
+        **_latency("latency", result.latency),
+        **_latency("execute_latency", result.execute_latency),
+        **_estimate("items_per_second", result.items_per_second),
+        **_estimate("tokens_per_second", result.tokens_per_second),
+        **_estimate("speedup", speedup(result, base)),
+        "baseline": suite.baseline,
+        "telemetry_items_per_second": result.telemetry_items_per_second,
+        "utilization_percent": result.utilization_percent,
+        "cpu_percent": result.cpu_percent,
+        "io_wait_percent": result.io_wait_percent,
+        **_estimate("energy_per_item_j", result.energy_per_item_j),
+        "power_mean_w": result.power_mean_w,
+        "clock_drop_percent": result.clock_drop_percent,
+        "memory_peak_bytes": memory_of(result),
+        **{f"memory_{name}": size for name, size in memory.items() if name.endswith("_bytes")},
+        **{f"startup_{name}": value for name, value in startup.items() if name.endswith("_ms")},
+        "startup_file_cache": result.startup.file_cache,
+        "outputs_equal": equality and equality.equal,
+        "outputs_max_absolute": equality and equality.max_absolute,
+        "outputs_max_relative": equality and equality.max_relative,
+        "outputs_cosine": equality and equality.cosine,
+        "accuracy_loss": accuracy_loss(result, base, limits.accuracy_metric, limits.accuracy_direction),
+        **{f"accuracy_{name}": accuracy.get(name) for name in metrics},
+        "attempts": result.process and result.process.attempts,
+        "started_unix_ns": result.started_unix_ns,
+        "duration_s": result.duration_s,
+    }
+
+
+def _estimate(name: str, estimate: Estimate | None, unit: str = "") -> Row:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{end}{unit}": estimate and getattr(estimate, part) for end, part in ends.items()}
+
+
+def _latency(name: str, stats: LatencyStats | None) -> Row:
+    row: Row = {f"{name}_iterations": stats and stats.iterations}
+    row |= {f"{name}_{which}_ms": stats and getattr(stats, which) for which in ("std", "min", "max")}
+    for which in ("mean", "median", "p50", "p90", "p95", "p99"):
+        value = getattr(stats, which) if stats else None
+        row |= _estimate(f"{name}_{which}", Estimate(value=value) if isinstance(value, float) else value, "_ms")
+    return row

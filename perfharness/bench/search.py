@@ -1,0 +1,88 @@
+"""`bench --find-batch`: of each cell the largest batch that memory allows, or that meets a latency target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perfharness.analysis.suites.bench_figures import latency_of
+from perfharness.bench.suite import doubling_sizes
+from perfharness.model.bench import CaseResult, CaseStatus, LatencyPercentile
+from perfharness.model.bench_suite import BatchSearch
+
+Measure = Callable[[int], CaseResult | None]
+"""Measures a batch size; None after an interrupt."""
+
+MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
+ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
+"""After these no larger batch is tried; after `failed` one more is, since a model may refuse a single batch size."""
+
+
+def search_batches(
+    measure: Measure,
+    cell: Mapping[str, Any],
+    smallest: int,
+    largest: int,
+    target_ms: float | None = None,
+    figure: LatencyPercentile = "p95",
+) -> BatchSearch:
+    """The largest batch size that runs, or whose latency meets a target.
+
+    Sizes are doubled until memory ends, the process may not go on, or two in a row fail or miss the target. With a
+    target, the gap above the largest that meets it is then halved until the next size misses it.
+
+    Args:
+        measure: each size is measured once.
+        cell: fields of the cell.
+        target_ms: met where the upper end of the figure's interval is; the figure itself where it has no interval.
+    """
+    found: dict[int, CaseResult] = {}
+    interrupted: int | None = None
+
+    def fits(size: int) -> bool:
+        nonlocal interrupted
+        case = found.get(size) or measure(size)
+        if case is None:
+            interrupted = size
+            return False
+        found[size] = case
+        return _fits(case, target_ms, figure)
+
+    missed = 0
+    for size in doubling_sizes(largest, smallest):
+        missed = 0 if fits(size) else missed + 1
+        if interrupted or missed > 1 or found[size].status in ENDS:
+            break
+    good = [size for size, case in found.items() if _fits(case, target_ms, figure)]
+    best = max(good, default=None)
+    above = min((size for size in found if size > (best or 0) and size not in good), default=None)
+    while target_ms is not None and best and above and above - best > 1 and not interrupted:
+        middle = (best + above) // 2
+        if fits(middle):
+            best = middle
+        elif not interrupted:
+            above = middle
+    common = {**cell, "batch_sizes": list(found), "batch_size": best, "target_ms": target_ms}
+    common["figure"] = figure if target_ms is not None else None
+    if interrupted:
+        reason = f"interrupted before a batch of {interrupted} was measured; --resume goes on"
+        return BatchSearch(**common, ended_by="interrupted", ended_at_batch=interrupted, reason=reason)
+    if above is None:
+        return BatchSearch(
+            **common, ended_by="largest-batch", reason=f"a batch of {best} is the largest that was asked for"
+        )
+    case = found[above]
+    if case.status == "ok":
+        value = latency_of(case, figure)
+        shown = "was not measured, with too few iterations" if value is None else f"of {value.value:.4g} ms"
+        reason = f"a batch of {above} has a {figure} {shown}, over {target_ms:g} ms"
+        return BatchSearch(**common, ended_by="latency", ended_at_batch=above, reason=reason)
+    reason = f"a batch of {above} is {case.status}: {case.reason or 'no reason given'}"
+    return BatchSearch(**common, ended_by=case.status, ended_at_batch=above, reason=reason)
+
+
+def _fits(case: CaseResult, target_ms: float | None, figure: LatencyPercentile) -> bool:
+    if case.status != "ok" or target_ms is None:
+        return case.status == "ok"
+    latency = latency_of(case, figure)
+    return latency is not None and (latency.value if latency.high is None else latency.high) <= target_ms

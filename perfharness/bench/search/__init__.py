@@ -1,1 +1,0 @@
-"""Batch sizes: sweeps, and the largest batch within a latency target."""

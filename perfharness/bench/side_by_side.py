@@ -1,0 +1,98 @@
+"""Suites of several machines side by side: the same case of all in one row, each against its own suite's baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from perfharness.analysis.suites.bench_figures import baseline_of, speedup
+from perfharness.bench.results import is_suite, read_suite
+from perfharness.model.bench import CaseResult
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
+from perfharness.runs.report.model import MergedReport, SuiteReport
+
+MACHINE = ("perfharness", "python", "driver")
+
+
+def suite_report(path: Path) -> SuiteReport | None:
+    """A suite for a report; None where the path holds none. Raises `ResultError` where it cannot be read."""
+    if not is_suite(path):
+        return None
+    real = Path(os.path.realpath(path))  # `resolve` raises where links go round in a circle
+    return SuiteReport(name=real.name if path.is_dir() else real.parent.name, suite=read_suite(path))
+
+
+def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
+    """The same cases of all suites in one row; none of fewer than two suites."""
+    whole = [(str(path), found.suite) for path, found in suites.items() if not found.suite.searches]
+    return [MergedReport(merged=merge_suites(whole))] if len(whole) > 1 else []
+
+
+def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
+    """One row per case of any run: cells in order of first occurrence, batch sizes ascending.
+
+    Args:
+        suites: path and content of each.
+    """
+    named = dict(zip(_names(suites), (suite for _, suite in suites), strict=True))
+    runs = [
+        MergedRun(name=name, path=path, **suite.model_dump(include={"created", "machine", "baseline", "complete"}))
+        for (name, suite), (path, _) in zip(named.items(), suites, strict=True)
+    ]
+    tables = {name: {_key(case): case for case in suite.cases} for name, suite in named.items()}
+    sizes: dict[tuple[str, ...], set[int]] = {}
+    for cell, size in (key for table in tables.values() for key in table):
+        sizes.setdefault(cell, set()).add(size)
+    rows = []
+    for cell, size in ((cell, size) for cell, found in sizes.items() for size in sorted(found)):
+        results = [_merged(name, suite, tables[name].get((cell, size))) for name, suite in named.items()]
+        fields = next(table[cell, size].case for table in tables.values() if (cell, size) in table)
+        rows.append(MergedRow(**fields.model_dump(exclude={"case_id"}), cells=results))
+    return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(named)))
+
+
+def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
+    """The machines' names; with a number where several runs have the same."""
+    hosts = [suite.machine.hostname for _, suite in suites]
+    return [
+        host if hosts.count(host) == 1 else f"{host} #{hosts[: place + 1].count(host)}"
+        for place, host in enumerate(hosts)
+    ]
+
+
+def _key(result: CaseResult) -> tuple[tuple[str, ...], int]:
+    case = result.case
+    return (case.model, case.backend, case.mode, case.precision, case.device, case.variant), case.batch_size
+
+
+def _merged(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> MergedCell:
+    if result is None:
+        return MergedCell(run=name, result=None, reason="not in this run")
+    base = baseline_of(result, suite.cases, suite.baseline)
+    reason = None if result.status == "ok" else f"{result.status}: {result.reason or ''}".rstrip(": ")
+    return MergedCell(run=name, result=result, speedup=speedup(result, base), reason=reason)
+
+
+def _differences(suites: Mapping[str, BenchSuiteResult]) -> Iterator[str]:
+    """Why rows are not comparable: facts that differ between the runs, one sentence each."""
+    facts = {name: _facts(suite) for name, suite in suites.items()}
+    for what in dict.fromkeys(key for one in facts.values() for key in one):
+        values = {name: one[what] for name, one in facts.items() if what in one}
+        if len(set(map(str, values.values()))) > 1:
+            yield f"{what} differs: " + ", ".join(f"{name} {value}" for name, value in values.items())
+    yield from (f"the run on {name} is not complete" for name, suite in suites.items() if not suite.complete)
+
+
+def _facts(suite: BenchSuiteResult) -> dict[str, object]:
+    facts: dict[str, object] = {"baseline": suite.baseline}
+    facts |= {name: getattr(suite.machine, name) for name in MACHINE}
+    for key, value in suite.settings.items():
+        if key.startswith(("latency.", "measure.", "telemetry.")) and key != "telemetry.gpu_uuids":
+            facts[f"setting {key}"] = value
+    for one in suite.cases:
+        facts |= {f"version of {library} ({one.case.backend})": text for library, text in one.versions.items()}
+        if one.status == "ok":
+            size = one.memory.model_file_bytes
+            facts[f"file of {one.case.model} for {one.case.backend}"] = f"{size} bytes"
+    return facts

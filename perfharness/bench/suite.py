@@ -1,0 +1,457 @@
+"""A suite: the tables of `suite.toml`, options over them, and every conflict before the first process starts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from perfharness.analysis.suites.bench_figures import cell_of, direction_of, is_named
+from perfharness.backends import (
+    Backend,
+    Device,
+    DeviceChoice,
+    ModelSource,
+    backend,
+    backend_and_mode,
+    model_source,
+)
+from perfharness.backends.onnx_files import onnx_inputs
+from perfharness.bench.accuracy.outputs import LOW_PRECISION, Tolerance
+from perfharness.bench.accuracy.settings import AccuracySettings
+from perfharness.bench.inputs import input_shapes
+from perfharness.bench.spec import CaseSpec, LatencySettings, Pass, TelemetrySettings
+from perfharness.errors import UsageError
+from perfharness.files import read_toml
+from perfharness.model.base import Settings
+from perfharness.model.bench import NO_CASE, BenchCase, Precision
+from perfharness.model.bench_suite import Constraints
+from perfharness_launcher.options import DEFAULT_COOL_DOWN_LIMIT_S
+
+SMALLEST_SIZE = 1_000_000
+"""Bytes: a limit below lacks its unit."""
+
+
+def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
+    """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
+    if smallest < 1 or largest < smallest:
+        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
+    sizes = [smallest]
+    while sizes[-1] * 2 < largest:
+        sizes.append(sizes[-1] * 2)
+    return sizes if sizes[-1] == largest else [*sizes, largest]
+
+
+def _whole_size(value: object) -> object:
+    """Pydantic takes 1,5GB as a byte."""
+    if isinstance(value, str) and not re.fullmatch(r"\s*\d+(\.\d+)?\s*[A-Za-z]*\s*", value):
+        raise ValueError("write a size as 12GB, 512MiB or a number of bytes")
+    return value
+
+
+def _with_unit(size: ByteSize) -> ByteSize:
+    if size < SMALLEST_SIZE:
+        raise ValueError(f"{size} bytes are less than any process takes; give the unit, as 12GB or 512MiB")
+    return size
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str | int) else value
+
+
+def _batch_sizes(value: object) -> object:
+    """`"1..64"` is 1, 2, 4, ... 64."""
+    found = re.fullmatch(r"(\d+)\.\.(\d+)", value) if isinstance(value, str) else None
+    if found is None:
+        return _one_or_many(value)
+    try:
+        return doubling_sizes(int(found[2]), int(found[1]))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
+Size = Annotated[ByteSize, AfterValidator(_with_unit), BeforeValidator(_whole_size)]
+BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
+Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
+Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+ALL_MODES = ("all",)
+
+
+class SuiteModel(Settings):
+    """`[[model]]`.
+
+    Args:
+        source: a file, a SavedModel folder, or `module:function`; paths are relative to the suite file's folder.
+        sources: instead of `source` for some backends, by name: they take different kinds of files.
+        inputs, dimensions, input_file, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
+        batch_sizes: instead of the suite's.
+    """
+
+    source: str | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    name: str | None = None
+    inputs: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
+    dimensions: dict[str, int] = Field(default_factory=dict)
+    input_file: Path | None = None
+    tokens_per_item: float | None = Field(default=None, gt=0)
+    tokens_dimension: str | None = None
+    batch_sizes: BatchSizes = ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> SuiteModel:
+        if self.source is None and not self.sources:
+            raise ValueError("a model needs `source` or `sources`")
+        if self.tokens_dimension is not None and self.tokens_dimension not in self.dimensions:
+            raise ValueError(f"`dimensions` does not set the tokens_dimension {self.tokens_dimension!r}")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.name or self.source or next(iter(self.sources.values()))
+
+
+class SuiteBackend(Settings):
+    """`[[backend]]`.
+
+    Args:
+        modes: `all`: all modes of the backend; empty: its default one.
+        precisions: instead of the suite's.
+        device: instead of the suite's.
+        extra: options that only this backend knows.
+    """
+
+    name: str
+    modes: Modes = ()
+    precisions: Precisions = ()
+    device: Literal["cpu", "cuda"] | None = None
+    threads: int | None = Field(default=None, ge=1)
+    extra: dict[str, str] = Field(default_factory=dict)
+
+    def modes_on(self, device: Device) -> tuple[str, ...]:
+        """The modes to measure on a device. Raises `UsageError` where there is no such backend."""
+        if self.modes and self.modes != ALL_MODES:
+            return self.modes
+        possible = backend(self.name).modes_on(device)
+        return possible if self.modes else possible[:1]
+
+    @property
+    def variant(self) -> str:
+        """Its settings as text: they distinguish several entries of one backend."""
+        settings = {} if self.threads is None else {"threads": str(self.threads)}
+        return " ".join(f"{name}={value}" for name, value in {**settings, **dict(sorted(self.extra.items()))}.items())
+
+
+class MeasureTable(Settings):
+    """`[measure]`: what is measured in each case in addition to start-up.
+
+    Args:
+        seed: of random inputs.
+    """
+
+    passes: tuple[Pass, ...] = ("latency", "telemetry")
+    threads: int | None = Field(default=None, ge=1)
+    memory_limit: Size | None = None
+    seed: int = 0
+    layer_rounds: int = Field(default=20, ge=1)
+    cache_dir: Path | None = None
+
+
+class RunTable(Settings):
+    """`[run]`: how the cases are run.
+
+    Args:
+        seed: of the order.
+        gpu: UUID or index.
+    """
+
+    timeout_s: float = Field(default=1800.0, gt=0)
+    shuffle: bool = True
+    seed: int = 1
+    cool_down_c: float | None = Field(default=None, gt=0)
+    cool_down_limit_s: float = Field(default=DEFAULT_COOL_DOWN_LIMIT_S, ge=0)
+    gpu: str | None = None
+
+
+class EqualityTable(Tolerance):
+    """`[equality]`: the outputs of every case are compared with the baseline's.
+
+    Args:
+        precision: other tolerances for a precision, instead of its defaults.
+    """
+
+    precision: dict[Precision, Tolerance] = Field(default_factory=dict)
+
+    def tolerance(self, precision: Precision) -> Tolerance:
+        """Tolerance for a precision; its default is never tighter than the suite's own."""
+        if (given := self.precision.get(precision)) is not None:
+            return given
+        low = LOW_PRECISION.get(precision, self)
+        return Tolerance(absolute=max(low.absolute, self.absolute), relative=max(low.relative, self.relative))
+
+
+class ConstraintsTable(Constraints):
+    """`[constraints]`; sizes as people write them."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    memory_limit_bytes: Size | None = Field(default=None, alias="memory_limit")
+
+    @model_validator(mode="after")
+    def _direction_is_known(self) -> ConstraintsTable:
+        metric = self.accuracy_metric
+        if metric is not None and direction_of(metric, self.accuracy_direction) is None:
+            raise ValueError(f"set accuracy_direction: are higher or lower values of {metric!r} better?")
+        return self
+
+
+class Suite(Settings):
+    """A suite, validated by type; `load_suite` finds conflicts.
+
+    Args:
+        folder: relative paths of models and inputs are relative to it.
+    """
+
+    name: str = "bench"
+    model: tuple[SuiteModel, ...] = ()
+    backend: tuple[SuiteBackend, ...] = ()
+    precisions: Precisions = ("fp32",)
+    batch_sizes: BatchSizes = (1,)
+    device: DeviceChoice = "auto"
+    baseline: str | None = None
+    measure: MeasureTable = MeasureTable()
+    latency: LatencySettings = LatencySettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    run: RunTable = RunTable()
+    equality: EqualityTable | None = None
+    accuracy: AccuracySettings | None = None
+    constraints: ConstraintsTable = ConstraintsTable()
+    folder: Path = Path()
+
+    def text_of(self, text: str) -> str:
+        """A model's or function's name; a relative path that exists in the suite's folder is prefixed with it."""
+        file, colon, function = text.rpartition(":")
+        if (self.folder / text).exists():
+            return str((self.folder / text).absolute())
+        if colon and file.endswith(".py") and (self.folder / file).is_file():
+            return f"{(self.folder / file).absolute()}:{function}"
+        return text
+
+    def source_of(self, model: SuiteModel, backend_name: str) -> ModelSource | None:
+        """The model for a backend; None where the suite names none for it. Raises `UsageError`."""
+        text = model.sources.get(backend_name, model.source)
+        return None if text is None else model_source(self.text_of(text), model.name)
+
+    def possible_devices(self, one: SuiteBackend) -> tuple[Device, ...]:
+        """Devices that a backend may run on, judged by the suite alone: one, or the CPU, then the GPU."""
+        asked = one.device or self.device
+        return ("cpu", "cuda") if asked == "auto" else (asked,)
+
+    def possible_cells(self) -> list[BenchCase]:
+        """A case of each cell that the suite may have on any machine; backends that do not exist are left out."""
+        cells = []
+        for one in self.backend:
+            with suppress(UsageError):
+                devices = self.possible_devices(one)
+                modes = dict.fromkeys(mode for device in devices for mode in one.modes_on(device))
+                for mode, precision in product(modes, one.precisions or self.precisions):
+                    how = {"backend": one.name, "mode": mode, "precision": precision, "variant": one.variant}
+                    cells.append(NO_CASE.model_copy(update={**how, "device": devices[-1]}))
+        return cells
+
+    def accuracy_data(self) -> AccuracySettings | None:
+        """`[accuracy]` with relative paths prefixed with the suite's folder."""
+        if (given := self.accuracy) is None:
+            return None
+        paths = {
+            name: (self.folder / path).absolute()
+            for name in ("inputs", "labels", "class_names", "truth", "values")
+            if (path := getattr(given, name)) is not None
+        }
+        function = given.preprocess.function
+        prepare = given.preprocess.model_copy(update={"function": None if function is None else self.text_of(function)})
+        metrics = tuple(map(self.text_of, given.metrics))
+        return given.model_copy(update={**paths, "preprocess": prepare, "metrics": metrics})
+
+
+def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> Suite:
+    """The suite of a file; options override it.
+
+    Args:
+        path: a TOML file; None: the options name models and backends.
+        options: `models` and `backends` (lists of names), `shapes` of inputs by name, `equality` (whether outputs are
+            compared), any other key of a suite, those of a table as `table.key`; None: not given.
+
+    Raises `UsageError` with one line for each thing that is wrong.
+    """
+    given = {key: value for key, value in (options or {}).items() if value is not None}
+    if path is None and not (given.get("models") or given.get("backends")):
+        raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
+    content: dict[str, Any] = {"folder": Path.cwd()} if path is None else _read(path)
+    shapes, equality = given.pop("shapes", None), given.pop("equality", None)
+    for key, value in given.items():
+        table, dot, name = key.rpartition(".")
+        if key in ("models", "backends"):
+            content.pop(key[:-1], None)
+        if dot:
+            content[table] = {**content.get(table, {}), name: value}
+        else:
+            content[key] = value
+    content = _with_tables(content)
+    if shapes:
+        content["model"] = [{**one, "inputs": {**one.get("inputs", {}), **shapes}} for one in content["model"]]
+    if equality is not None:
+        kept = content.pop("equality", {})
+        content |= {"equality": kept} if equality else {}
+    origin = str(path) if path is not None else "the command line"
+    try:
+        suite = Suite.model_validate(content)
+    except ValidationError as error:
+        raise _refused(origin, map(sentence_of, error.errors())) from error
+    if found := list(_problems(suite)):
+        raise _refused(origin, found)
+    return suite
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise UsageError(f"there is no suite {path}; name a TOML file, or use --model and --backend")
+    content = read_toml(path)
+    if "folder" in content:
+        raise UsageError(f"{path}: there is no key `folder`; relative paths start at the suite file's folder")
+    return {**content, "name": content.get("name", path.stem), "folder": path.absolute().parent}
+
+
+def _with_tables(content: dict[str, Any]) -> dict[str, Any]:
+    """`models = ["m.onnx"]` and `backends = ["torch/compile"]` as tables."""
+    for short, key in (("models", "model"), ("backends", "backend")):
+        names, tables = content.pop(short, []), content.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UsageError(f"`{short}` must be a list of names; write tables as [[{key}]]")
+        if not isinstance(tables, list | tuple):
+            raise UsageError(f"`{key}` must be written as [[{key}]], once for each")
+        made = [{"source": name} if key == "model" else _backend_table(name) for name in names]
+        content[key] = [*made, *tables]
+    return content
+
+
+def _backend_table(text: str) -> dict[str, Any]:
+    """`torch/compile`, `kerasxla` -> its name and mode."""
+    name, mode = backend_and_mode(text)
+    return {"name": name, "modes": [mode]} if mode else {"name": name}
+
+
+def _refused(origin: str, found: Iterator[str] | Sequence[str]) -> UsageError:
+    return UsageError("\n".join([*(f"{origin}: {line}" for line in found), "nothing was started"]))
+
+
+def sentence_of(error: Any) -> str:
+    """A pydantic error as one sentence."""
+    where = ".".join(str(part) for part in error["loc"]) or "suite"
+    if error["type"] == "extra_forbidden":
+        return f"there is no key `{where}`"
+    if error["type"] == "missing":
+        return f"`{where}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    value = "" if isinstance(error["input"], Mapping) else f" (it is {error['input']!r})"
+    return f"`{where}`: {message[:1].lower()}{message[1:]}{value}"
+
+
+# ---- conflicts; no process is started and no framework is imported ----
+
+
+def _problems(suite: Suite) -> Iterator[str]:
+    if not suite.model:
+        yield 'there is no model; add models = ["FILE"] or --model'
+    if not suite.backend:
+        yield 'there is no backend; add backends = ["onnxruntime"] or --backend'
+    lists = [("batch_sizes", suite.batch_sizes), ("precisions", suite.precisions)]
+    for key, values in [*lists, *(("model.batch_sizes", one.batch_sizes or (1,)) for one in suite.model)]:
+        if not values or len(set(values)) < len(values):
+            yield f"`{key}` {'has a value twice' if values else 'is empty'}"
+    if "latency" not in suite.measure.passes:
+        yield "`passes` lacks `latency`, from which all speeds come"
+    if suite.telemetry.gpu_uuids:
+        yield "there is no key `telemetry.gpu_uuids`; [run] gpu names the GPU"
+    known: dict[str, Backend] = {}
+    for one in suite.backend:
+        try:
+            known[one.name] = backend(one.name)
+        except UsageError as error:
+            yield str(error)
+            continue
+        own, modes = known[one.name], set(one.modes) - set(ALL_MODES)
+        for mode in sorted(modes - set(own.modes)):
+            yield f"{one.name} has no mode {mode!r}; it has: {', '.join(own.modes)}"
+        for precision in sorted(set(one.precisions) - set(own.precisions)):
+            yield f"{one.name} does not compute in {precision}; it does in: {', '.join(own.precisions)}"
+    cells = suite.possible_cells()
+    yield from (f"{cell_of(cell)} is asked for twice" for cell, count in Counter(cells).items() if count > 1)
+    if suite.baseline is not None and not any(is_named(cell, suite.baseline) for cell in cells):
+        there = ", ".join(sorted(set(map(cell_of, cells))))
+        yield f"baseline {suite.baseline!r} is no cell of the suite; there are: {there}"
+    if suite.equality is not None and known and len(cells) < 2:
+        yield "[equality] compares backends, modes or precisions, and there is only one of them"
+    yield from _model_problems(suite, known)
+    try:
+        if (data := suite.accuracy_data()) is not None:
+            data.samples()
+    except UsageError as error:
+        yield f"[accuracy] {error}"
+
+
+def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[str]:
+    names: Counter[str] = Counter()
+    for model in suite.model:
+        for other in sorted(set(model.sources) - {one.name for one in suite.backend}):
+            yield f"sources of {model.title} names {other}, which is no backend of the suite"
+        texts = [text for text in (model.source, *model.sources.values()) if text is not None]
+        try:
+            sources = [model_source(suite.text_of(text), model.name) for text in texts]
+        except UsageError as error:
+            yield str(error)
+            continue
+        names[sources[0].name] += 1
+        for source in sources:
+            file = (source.factory or "").rpartition(":")[0]  # a module is imported by the process that needs it
+            if file.endswith(".py") and not Path(file).is_file():
+                yield f"there is no file {file}, which {source.factory} names"
+            if source.suffix == ".onnx" and source.path is not None:
+                yield from _shape_problems(suite, model, source.path)
+        if backends and not any(
+            source is not None and (source.factory is not None or source.suffix in one.suffixes)
+            for one, source in ((one, suite.source_of(model, name)) for name, one in backends.items())
+        ):
+            taken = "; ".join(f"{name}: {', '.join(one.suffixes)}" for name, one in backends.items())
+            yield f"no backend of the suite takes {model.title}; {taken}; each takes module:function"
+        if model.input_file is not None and not (suite.folder / model.input_file).is_file():
+            yield f"there is no input file {suite.folder / model.input_file}"
+    yield from (f"two models are called {name}; give each a `name` of its own" for name in names if names[name] > 1)
+
+
+def _shape_problems(suite: Suite, model: SuiteModel, path: Path) -> Iterator[str]:
+    """Open dimensions that are not given, where the file can be read without its framework."""
+    specs, sizes = onnx_inputs(path), model.batch_sizes or suite.batch_sizes
+    if not specs or not sizes:
+        return
+    # a fixed size is checked per case: other batch sizes may fit
+    free = [one.model_copy(update={"shape": (None, *one.shape[1:])}) for one in specs]
+    case = NO_CASE.model_copy(update={"batch_size": sizes[0]})
+    try:
+        input_shapes(free, CaseSpec(case=case, model=str(path), inputs=model.inputs, dimensions=model.dimensions))
+    except UsageError as error:
+        yield f"{model.title}: {error}"

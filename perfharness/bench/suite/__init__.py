@@ -1,1 +1,0 @@
-"""A suite from its file to `bench.json`: its cases, their order, and their processes."""

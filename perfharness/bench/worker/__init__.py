@@ -1,1 +1,0 @@
-"""The process of a case: its measurements, and its files."""
