@@ -30,8 +30,8 @@ from perfharness.render.blocks import (
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
-LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 40
-"""Minimum width of a wrapped text column; columns are dropped before a text of that width is wrapped."""
+LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 24
+"""Width of a text column at least; columns are dropped before a text is narrower than the second."""
 
 ANY_WIDTH = 100_000
 """Of what is no terminal: tables are printed whole."""
@@ -120,7 +120,12 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         for place, column in enumerate(table.columns)
     ]
     room = console.width - 1 if console.is_terminal else ANY_WIDTH
-    shown = _fitting(table, widths, room)
+    least = [
+        width if column.kind != "text" or column.drop else min(width, WHOLE_TEXT_WIDTH)
+        for column, width in zip(table.columns, widths, strict=True)
+    ]
+    shown = _fitting(table, least, room)
+    fits = _total(least, shown) <= room
     grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for place in shown:
         column, is_text = table.columns[place], table.columns[place].kind == "text"
@@ -129,7 +134,7 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
             justify="left" if is_text else "right",
             no_wrap=not is_text,
             overflow="fold",
-            min_width=min(widths[place], LEAST_TEXT_WIDTH) if is_text else widths[place],
+            min_width=least[place] if fits or not is_text else min(least[place], LEAST_TEXT_WIDTH),
         )
     for row, texts in zip(table.rows, cells, strict=True):
         grid.add_row(*(_styled_cell(row[place], texts[place]) for place in shown))
@@ -139,23 +144,23 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         say(console, " ", text)
     left_out = [column.heading for place, column in enumerate(table.columns) if place not in shown]
     if left_out:
-        say(console, f" too narrow for: {', '.join(left_out)} (pipe into less -S for all)")
+        say(console, f" Not shown: {', '.join(left_out)} (too narrow; for all, pipe into less -S)")
 
 
 def _styled_cell(cell: object, text: str) -> Text:
     return _text(cell) if isinstance(cell, Span | tuple) else Text(text)
 
 
-def _fitting(table: Table, widths: Sequence[int], room: int) -> list[int]:
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[place] + 2 for place in shown) - 2
+
+
+def _fitting(table: Table, least: Sequence[int], room: int) -> list[int]:
     """Places of the columns that fit."""
-    least = [
-        width if column.kind != "text" or column.drop else min(width, WHOLE_TEXT_WIDTH)
-        for column, width in zip(table.columns, widths, strict=True)
-    ]
     shown = list(range(len(least)))
     droppable = [place for place in shown if table.columns[place].drop]
     for place in sorted(droppable, key=lambda place: -table.columns[place].drop):
-        if sum(least[kept] + 2 for kept in shown) - 2 <= room:
+        if _total(least, shown) <= room:
             break
         shown.remove(place)
     return shown

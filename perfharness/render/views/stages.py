@@ -143,7 +143,7 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
     one = replace(
         first,
         path=(*first.path[:-1], f"{len(rare)} stages that occur in one batch each"),
-        cpu=summarise(np.array([line.cpu.mean for line in rare], dtype=np.float64)),
+        cpu=summarise(np.empty(0)),
         gpu=None,
         gpu_busy=None,
         cpu_per_item=None,
@@ -158,6 +158,7 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
 
 def latency_table(lines: Sequence[StageLine]) -> list[Block]:
     """How the times of each stage are distributed, for a page."""
+    lines = [line for line in lines if not line.has_id]
     columns: Columns[StageLine] = [
         (Column("mean", "ms"), lambda line: line.cpu.mean),
         (Column("95 % of the mean", meaning="within this launch only"), _interval),
