@@ -128,7 +128,8 @@ def export(
         found, findings = read_tables(open_located(located, read_as), names or every)
         written = write_tables(found, wanted, file)
     for path in written:
-        (output.message if path == STDOUT else output.line)(str(path))
+        if path != STDOUT:
+            output.line(str(path))
     output.findings(findings)
     raise typer.Exit(exit_code(findings))
 

@@ -118,6 +118,8 @@ def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: boo
         words = get_args(kind if get_origin(kind) is Literal else of_value)
         choices: Any = Enum(name, {word: word for word in words}, type=str)  # type: ignore[misc]
         kind, default = (choices, choices(default)) if default is not None else (choices | None, None)
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)  # the help shows 300, not 300.0
     info = typer.Option(
         *option.flags[:-1],
         "/".join(filter(None, (option.flags[-1], option.negative))),

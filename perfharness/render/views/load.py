@@ -146,10 +146,14 @@ def load_sentences(load: LoadReport) -> list[str]:
     if phase is None:
         return ["No phase that counts has begun."]
     result, rate = load.result, _highest_rate(load.result)
-    sentences = [] if rate is None else [f"Highest rate that met the objective: {rate}."]
-    missed = [one for one in result.phases if phase_verdict(result, one) == "misses" and one != phase]
-    sentences += [_against_objective(result, one) for one in (phase, *missed[:1])]
-    return [*sentences, _where(load, phase)]
+    sentences = [_against_objective(result, phase), _where(load, phase)]
+    if rate is None:
+        return sentences
+    missed = [one for one in result.phases if phase_verdict(result, one) == "misses"]
+    but = [
+        f"; not met at {_per_second(one.asked_rate)} ({_per_second(one.achieved_rate)} answered)" for one in missed[:1]
+    ]
+    return [f"Highest rate that met the objective: {rate}{''.join(but)}.", *sentences]
 
 
 def _main(load: LoadReport) -> PhaseResult | None:

@@ -158,14 +158,15 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
 
 def latency_table(lines: Sequence[StageLine]) -> list[Block]:
     """How the times of each stage are distributed, for a page."""
-    lines = [line for line in lines if not line.has_id]
     columns: Columns[StageLine] = [
         (Column("mean", "ms"), lambda line: line.cpu.mean),
         (Column("95 % of the mean", meaning="within this launch only"), _interval),
         *((Column(name, "ms"), attrgetter(f"cpu.{name}")) for name in PERCENTILES),
     ]
-    note = "ms per batch, without warm-up. Intervals say nothing about the next launch: to compare, repeat the launch."
     estimates = [line.cpu_mean for line in lines if line.cpu_mean is not None]
+    note = "Spread of the times, ms per batch, without warm-up"
+    if any(one.low is not None for one in estimates):
+        note += "; intervals are of this launch only: to compare versions, repeat the launch"
     reasons = dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None)
     reasons |= dict.fromkeys(f"{line.path[-2]}: {line.reason}" for line in lines if line.is_rest and line.reason)
     return [
