@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from perfharness.cli.support.options import (
     command_line,
     exit_code,
 )
-from perfharness.cli.support.output import OUTPUT, FullOutput, Output
+from perfharness.cli.support.output import OUTPUT, FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
@@ -37,7 +36,6 @@ from perfharness_launcher.options import (
     LaunchOptions,
     launch_options,
 )
-from perfharness_launcher.staging import has_numbers
 
 if TYPE_CHECKING:
     from perfharness.runs.series.launching import SeriesRun
@@ -241,17 +239,10 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     else:
         output.result(summary.mean, summary.results)
     output.findings(result.findings)
-    say_next(result.folder, output)
+    output.message(results_line(result.folder))
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)
-
-
-def say_next(folder: Path, output: Output) -> None:
-    """Where the results are, and the command that shows numbers, with the path as a user would type it."""
-    typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    step = f". Next: perfharness report {shlex.quote(str(typed))}" if has_numbers(folder) else ""
-    output.message(f"Results: {folder}{step}")
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:
@@ -286,7 +277,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
         output.show(series_view(series))
     findings += [*series.findings, *of_history]
     output.findings(findings)
-    say_next(series_run.folder.absolute(), output)
+    output.message(results_line(series_run.folder.absolute()))
     if interrupted or not any(row.ended_well for row in series.rows):
         return EXIT_FAILED
     if not series.measured() or any(row.status == "failed" for row in series.rows):

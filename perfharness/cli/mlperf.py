@@ -12,7 +12,7 @@ from perfharness.cli.launch import DryRun, watching
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
-from perfharness.cli.support.output import FullOutput
+from perfharness.cli.support.output import FullOutput, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
@@ -80,7 +80,7 @@ def mlperf_verb(
         output.show(mlperf_view(run.result))
         output.result(run.launch.summary.mean, run.launch.summary.results)
     output.findings(run.findings)
-    output.message(f"Results: {run.launch.folder}")
+    output.message(results_line(run.launch.folder))
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:
         raise typer.Exit(EXIT_FAILED)
     kept = are_kept(run.launch.folder, limits, output)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
-from perfharness.cli.support.output import FullOutput, Output
+from perfharness.cli.support.output import FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.profile import LAUNCH_SETTINGS
 from perfharness.model.settings import Option
@@ -212,7 +212,7 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
         if output.verbose:
             output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
     output.findings(result.findings)
-    output.message(f"Results: {result.launch.folder}")
+    output.message(results_line(result.launch.folder))
     if result.load.status == "stopped-by-errors":
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:

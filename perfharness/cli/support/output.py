@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel
@@ -102,6 +104,15 @@ class Output(BaseModel):
             print("," if place else "{", f"{json.dumps(name)}: ", sep="\n", end="")
             self.json_document(content)
         print("}" if documents else "{}")
+
+
+def results_line(folder: Path) -> str:
+    """Where results are, and the command that shows their numbers, with the path as a user would type it."""
+    from perfharness_launcher.staging import has_numbers
+
+    typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    step = f". Next: perfharness report {shlex.quote(str(typed))}" if has_numbers(folder) else ""
+    return f"Results: {folder}{step}"
 
 
 def _printing() -> Any:
