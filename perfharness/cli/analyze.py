@@ -19,8 +19,7 @@ from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.settings import Option
 from perfharness.render.blocks import Block, Paragraph, Section
-from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view, matching_stages, stage_view
-from perfharness.render.views.result import result_view
+from perfharness.render.views.diagnosis import diagnoses_of, matching_stages, stage_view
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, benchmark_tree
@@ -42,18 +41,18 @@ class AnalyzeSettings(BaseModel):
         Option(
             ("--parallel",),
             MEANING,
-            "data: each rank has its own items; model: ranks share items; auto: find out. [default: as the run]",
+            "Ranks process different items (data) or the same ones (model). [default: as launched]",
         ),
     ] = None
     output_dir: Annotated[
-        Path | None, Option(("-o", "--output-dir"), OUTPUT, "Folder of the JSON of bare traces; default: none.")
+        Path | None, Option(("-o", "--output-dir"), OUTPUT, "Folder for the results of bare traces. [default: none]")
     ] = None
     stage: Annotated[
         str | None,
         Option(
             ("--stage",),
             DETAILS,
-            "Show only what limits this stage, with every figure: a name, or a path as it is printed.",
+            "Show only what limits this stage, in full: a name or a printed path.",
         ),
     ] = None
     slowest: Annotated[
@@ -61,7 +60,7 @@ class AnalyzeSettings(BaseModel):
         Option(
             ("--slowest",),
             DETAILS,
-            "Show only the N slowest batches (requests) of each loop, next to a typical one.",
+            "Show only the N slowest batches (requests) of each loop, beside a typical one.",
             metavar="N",
         ),
     ] = Field(default=None, ge=1)
@@ -75,13 +74,14 @@ def analyze(
     asked: AnalyzeSettings,
     output: FullOutput,
 ) -> None:
-    """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
+    """Print the results of earlier runs again; explain a stage or the slowest batches.
 
-    --verbose adds the diagnosis: what limits each stage, functions, threads, GPU counters. --stage and --slowest print
-    nothing else, and write no results. Needs no GPU, CUDA, nsys or torch.
+    Recomputes benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. --verbose adds the
+    diagnosis: functions, threads and GPU counters of each stage. --stage and --slowest print only that, and write
+    nothing. Needs no GPU, CUDA, nsys or torch.
 
-    Exits with 3 if a trace is incomplete or nothing could be measured; with 1 if results cannot be written, after
-    they were printed.
+    Exit codes: 0 success; 1 results cannot be written; 2 usage; 3 a trace is incomplete, nothing could be measured, or
+    there is an error finding.
     """
     located = [locate(run) for run in runs]
     read_as = reading.read_as(asked.parallel)
@@ -130,7 +130,7 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
         results = analyzed.results_of(summary)
         if not output.is_json:
             tree = summary.mean if process is None else summary.mean_of(process)
-            shown.append(Section(str(summary.folder / (process or "")), _blocks(tree, results, output)))
+            shown.append(Section(str(summary.folder / (process or "")), output.result(tree, results)))
         elif process is None:
             documents[str(summary.folder)] = summary.mean
         else:
@@ -150,17 +150,10 @@ def show_traces(
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
         return []
-    shown = _blocks(analyzed.mean, analyzed.results, output, has_gpu=analyzed.has_gpu)
+    shown = output.result(analyzed.mean, analyzed.results, has_gpu=analyzed.has_gpu)
     if not (output.verbose or diagnoses_of(analyzed.results)):
         shown.append(Paragraph("What limits each stage: perfharness analyze -v TRACE"))
     return shown
-
-
-def _blocks(
-    tree: Tree, results: Mapping[str, ProcessResult], output: Output, *, has_gpu: bool | None = None
-) -> list[Block]:
-    shown = result_view(tree, results, has_gpu=has_gpu, whole=output.verbose) if tree else []
-    return [*shown, *diagnosis_view(diagnoses_of(results))] if output.verbose else shown
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +109,12 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     print_blocks(Console(), suite_view(result))
     if run.charts is not False:
         say_drawn(messages, lambda: bench_pictures(result), run.output_dir, BENCH_PAGE)
-    say(messages, f"Results: {run.output_dir.absolute()}")
+    step = (
+        f". Next: perfharness report {shlex.quote(str(run.output_dir))}"
+        if any(one.status == "ok" for one in result.cases)
+        else ""
+    )
+    say(messages, f"Results: {run.output_dir.absolute()}{step}")
     if not result.complete:
         say(messages, f"interrupted; --resume goes on with what is left: {resume_command()}")
     return suite_exit_code(result)

@@ -75,19 +75,24 @@ class CompareSettings(BaseModel):
     """What is compared, and how."""
 
     renamed: Annotated[
-        list[str], Option(("--map",), MATCHING, "A stage with another name in NEW. Repeatable.", metavar="OLD=NEW")
+        list[str], Option(("--map",), MATCHING, "A stage that has another name in NEW. Repeatable.", metavar="OLD=NEW")
     ] = []
     stage: Annotated[
         list[str],
-        Option(("--stage",), MATCHING, "Only this stage; fewer rows are decided sooner. Repeatable.", metavar="NAME"),
+        Option(
+            ("--stage",),
+            MATCHING,
+            "Compare only this stage; fewer rows need fewer launches. Repeatable.",
+            metavar="NAME",
+        ),
     ] = []
     allow: Annotated[
         list[str],
         Option(
             ("--allow",),
             MATCHING,
-            "Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, batches, load, "
-            "validity, pass.",
+            "Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
+            "reading (--domain, --batch-pattern), batches (--capture-batches), validity (of MLPerf).",
             metavar="DIFFERENCE",
         ),
     ] = []
@@ -114,7 +119,10 @@ class CompareSettings(BaseModel):
     fail_on: Annotated[
         str | None,
         Option(
-            ("--fail-on",), GATE, "Exit with 3 where a row is slower, undecided, not-comparable, …", metavar="VERDICT,…"
+            ("--fail-on",),
+            GATE,
+            "Exit with 3 if a row is slower, faster, same, undecided ('not proven') or not-comparable.",
+            metavar="VERDICT,…",
         ),
     ] = None
     fail_if: Annotated[
@@ -122,7 +130,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--fail-if",),
             GATE,
-            "Exit with 3 where NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
+            "Exit with 3 if NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
             metavar="LIMIT",
         ),
     ] = []
@@ -172,11 +180,10 @@ def compare_verb(
 ) -> None:
     """Compare stages, throughput, latency, memory, energy and start-up of NEW with those of BASE.
 
-    The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided (not
-    proven), not-comparable.
+    Launches vary, so several of each version are needed: `perfharness launch --repeat 5`, or --run or --rev here.
 
-    Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
-    met or cannot be told, or nothing could be compared.
+    Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 a --fail-on or --fail-if
+    condition is met or cannot be judged, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
     from perfharness.runs.comparison.compare import compare_sides
@@ -315,7 +322,7 @@ def _verdicts(text: str | None) -> tuple[str, ...]:
 
     chosen = split_commas(text)
     if unknown := [one for one in chosen if one not in VERDICTS]:
-        raise UsageError(f"--fail-on {unknown[0]}: no such verdict; there are {', '.join(VERDICTS)}")
+        raise UsageError(f"--fail-on {unknown[0]}: must be {', '.join(VERDICTS)} (undecided: 'not proven' in tables)")
     return chosen
 
 

@@ -86,14 +86,14 @@ class EngineSettings(BaseModel):
     ] = []
     precision: Annotated[
         Precision | None,
-        Option(("--precision",), ENGINES, "Precision of all. [default: that of the ONNX file, else fp32]"),
+        Option(("--precision",), ENGINES, "Precision of all engines. [default: that of the ONNX file, else fp32]"),
     ] = None
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU where there is one.")
+        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU, if there is one.")
     ] = "auto"
     gpu_id: Annotated[int | None, Option(("--gpu-id",), ENGINES, "NVML's index of the GPU. [default: 0]")] = None
     timeout_s: Annotated[
-        float | None, Option(("--timeout",), MEASURING, "End an engine that takes longer.", metavar="SECONDS")
+        float | None, Option(("--timeout",), MEASURING, "Stop an engine after this time.", metavar="SECONDS")
     ] = None
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(
         "benchmark_results"
@@ -103,7 +103,7 @@ class EngineSettings(BaseModel):
 class MapSettings(BaseModel):
     """What is compared and for how long: fields of `CompareSettings`, by their aliases."""
 
-    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy; its map is drawn, and it is what is timed.")]
+    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy to time the engines on; its map is drawn.")]
     gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
         Field(default=None, serialization_alias="truth")
     )
@@ -111,7 +111,7 @@ class MapSettings(BaseModel):
         Path | None, Option(("--metric-images-dir",), DATA, "Images over which metrics are computed.")
     ] = Field(default=None, serialization_alias="metric_images")
     metric_gt_dir: Annotated[
-        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by the names of the files.")
+        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by file name.")
     ] = Field(default=None, serialization_alias="metric_truth")
     metric: Annotated[
         list[str], Option(("--metric",), DATA, "Metrics of your own, module:function.", metavar="FUNCTION…")
@@ -122,13 +122,13 @@ class MapSettings(BaseModel):
         Option(
             ("--input-size",),
             ENGINES,
-            "Where a model leaves its height and width open. [default: 518]",
+            "Height and width, if the model leaves them open. [default: 518]",
             metavar="N|HxW",
         ),
     ] = (518, 518)
     preprocess: Annotated[
         str | None,
-        Option(("--preprocess",), DATA, "module:function that makes the input of a path.", metavar="FUNCTION"),
+        Option(("--preprocess",), DATA, "module:function that turns a path into the input.", metavar="FUNCTION"),
     ] = Field(default=None, serialization_alias="preprocess.function")
     mean: Annotated[
         tuple[float, ...] | None,
@@ -148,16 +148,16 @@ class MapSettings(BaseModel):
     ] = Field(default="median", serialization_alias="depth.scaling")
     prediction: Annotated[
         Literal["depth", "disparity"],
-        Option(("--prediction",), DATA, "disparity: larger is nearer, and its inverse is compared."),
+        Option(("--prediction",), DATA, "disparity: larger is nearer; its inverse is compared."),
     ] = Field(default="depth", serialization_alias="depth.prediction")
-    min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ground truth below is not valid.")] = Field(
+    min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ignore ground truth below this.")] = Field(
         default=1e-3, gt=0, serialization_alias="depth.min_depth"
     )
-    max_depth: Annotated[float, Option(("--max-depth",), DATA, "Ground truth above is not valid.")] = Field(
+    max_depth: Annotated[float, Option(("--max-depth",), DATA, "Ignore ground truth above this.")] = Field(
         default=80.0, gt=0, serialization_alias="depth.max_depth"
     )
     gt_scale: Annotated[
-        float, Option(("--gt-scale",), DATA, "Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
+        float, Option(("--gt-scale",), DATA, "Divide ground truth pixels by this: KITTI 256, mm 1000.")
     ] = Field(default=1.0, gt=0, serialization_alias="truth_scale")
     warmup: Annotated[int, Option(("--warmup",), MEASURING, "Iterations before the timed ones.")] = Field(
         default=50, ge=0
@@ -190,13 +190,13 @@ def register(app: typer.Typer) -> None:
 
 @with_settings(shown=SHOWN)
 def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> None:
-    """Compare engines that make a map of an image: maps, errors, speed and GPU metrics.
+    """Compare engines that compute a map of an image: maps, errors, speed and GPU metrics.
 
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
     clocks in a second pass. Writes three PNG, a page of them and compare_engines.json.
 
-    Exit codes: 0 all compared; 1 an engine's process failed, or all was interrupted; 2 the command line is wrong; 3
-    the ground truth cannot be read, could not be compared, or some engines cannot run here.
+    Exit codes: 0 all compared; 1 an engine's process failed, or interrupted; 2 usage; 3 the ground truth cannot be read
+    or compared, or some engines cannot run here.
     """
     from perfharness.analysis.suites.bench_figures import cases_exit_code
     from perfharness.bench import compare_engines

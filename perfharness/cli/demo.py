@@ -26,7 +26,6 @@ from perfharness_launcher.options import launch_options
 
 PIPELINE_NAME = "demo_pipeline.py"
 DEFAULT_FOLDER = Path("perfharness-demo")
-BATCH = ("demo", "pipeline", "batch")
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +39,7 @@ class DemoSettings(BaseModel):
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), "", "Folder of the results.", metavar="DIR")] = (
         DEFAULT_FOLDER
     )
-    mended: Annotated[bool, Option(("--mended",), "", "Run it without the bottleneck.")] = False
+    fixed: Annotated[bool, Option(("--fixed",), "", "Run it without the bottleneck.")] = False
 
 
 @with_settings()
@@ -50,8 +49,8 @@ def demo(*, asked: DemoSettings) -> None:
     Exit codes: those of `perfharness launch`.
     """
     output, script = Output(), copy_pipeline(asked.output_dir)
-    arguments = ["--mended"] if asked.mended else []
-    code = launch_pipeline(script, arguments, asked.output_dir / ("mended" if asked.mended else "faulty"), output)
+    arguments = ["--fixed"] if asked.fixed else []
+    code = launch_pipeline(script, arguments, asked.output_dir / ("fixed" if asked.fixed else "faulty"), output)
     if code == EXIT_OK:
         print_next(asked.output_dir, output)
     raise typer.Exit(code)
@@ -78,19 +77,19 @@ def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output
 
 def print_next(folder: Path, output: Output) -> None:
     """Print the next command, then both runs in one sentence where both are there."""
-    before, after = batch_ms(folder / "faulty"), batch_ms(folder / "mended")
-    if before is None or after is None:
-        more = [*(["--mended"] if after is None else []), *(["-o", str(folder)] if folder != DEFAULT_FOLDER else [])]
-        output.message(f"next: {shlex.join(['perfharness', 'demo', *more])}")
+    before, after = stage_times(folder / "faulty"), stage_times(folder / "fixed")
+    if not before or not after:
+        more = [*(["--fixed"] if not after else []), *(["-o", str(folder)] if folder != DEFAULT_FOLDER else [])]
+        output.message(f"Next: {shlex.join(['perfharness', 'demo', *more])}")
         return
-    output.message("next, with your own script: perfharness launch --explain -o out my_script.py")
-    times = f"{milliseconds(after)} per batch instead of {milliseconds(before)}"
-    output.line(f"mended: {times}: {before / after:.1f} times as fast")
+    output.message("Next, with your own script: perfharness launch --explain -o out my_script.py")
+    for stage in ("batch", "preprocess"):
+        times = f"{milliseconds(before[stage])} → {milliseconds(after[stage])}"
+        output.line(f"fixed: {stage}: {times} ({before[stage] / after[stage]:.1f} times as fast)")
 
 
-def batch_ms(folder: Path) -> float | None:
-    """Mean time of a batch of a run, in milliseconds; None where there is no run, or none with batches."""
+def stage_times(folder: Path) -> dict[str, float]:
+    """Mean times of the stages of a run, ms; empty where there is no run, or none with batches."""
     tree = open_run(folder).benchmark if (folder / BENCHMARK_MEAN_NAME).is_file() else None
-    if tree is None:
-        return None
-    return next((line.cpu.mean for line in stage_lines(tree) if line.path == BATCH), None)
+    lines = [] if tree is None else stage_lines(tree)
+    return {line.path[-1]: line.cpu.mean for line in lines if line.cpu.mean is not None}

@@ -51,7 +51,7 @@ class ExportSettings(BaseModel):
         Option(
             ("--table",),
             "",
-            f"Table to write: {', '.join(TABLES)}; may be repeated. [default: ranges]",
+            f"Table to write: {', '.join(TABLES)}. Repeatable.",
             metavar="NAME",
         ),
     ] = []
@@ -94,10 +94,12 @@ def export(
         typer.echo(json.dumps(json_schema(asked.schema_kind), indent=2, ensure_ascii=False))
         return
     if source is None:
-        raise UsageError(f"name a {SOURCE}.")
+        raise UsageError(f"Name a {SOURCE}.")
     file, names = asked.output, list(dict.fromkeys(asked.table))
+    if unknown := [name for name in names if name not in TABLES]:
+        raise UsageError(f"--table {unknown[0]}: must be {', '.join(TABLES)}.")
     if file is None and (names != [RANGES] or asked.format is not None):
-        raise UsageError("name a file with -o; only `--table ranges` is printed without one.")
+        raise UsageError("Add -o FILE; without it only `--table ranges` is printed.")
     wanted = asked.format or _format_of(file, names)
     if (
         file is not None
@@ -126,7 +128,8 @@ def export(
         found, findings = read_tables(open_located(located, read_as), names or every)
         written = write_tables(found, wanted, file)
     for path in written:
-        (output.message if path == STDOUT else output.line)(str(path))
+        if path != STDOUT:
+            output.line(str(path))
     output.findings(findings)
     raise typer.Exit(exit_code(findings))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from perfharness.cli.support.options import (
     command_line,
     exit_code,
 )
-from perfharness.cli.support.output import OUTPUT, FullOutput, Output
+from perfharness.cli.support.output import OUTPUT, FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
@@ -118,9 +117,11 @@ def launch_verb(
 ) -> None:
     """Run SCRIPT in N processes on M GPUs, and see where the time goes.
 
+    Example: perfharness launch -np 2 -o out app.py --frames 100
+
     Results go to stdout, progress and messages to stderr.
 
-    Exit codes: 0 success; 1 a process failed; 2 usage; 3 a check failed, or nothing could be measured.
+    Exit codes: 0 success; 1 a process failed; 2 usage; 3 nothing could be measured, or there is an error finding.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
     numbers = parse_numbers(series.np_sweep)
@@ -228,7 +229,6 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     Args:
         command: the command line; empty: that of this process.
     """
-    from perfharness.render.views.result import result_view
     from perfharness.runs.launch import run_plan
 
     with watching(plan, output) as observer:
@@ -237,18 +237,12 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     if output.is_json:
         output.json_document(summary.mean)
     else:
-        output.show(result_view(summary.mean, summary.results))
+        output.show(output.result(summary.mean, summary.results))
     output.findings(result.findings)
-    say_next(result.folder, output)
+    output.message(results_line(result.folder))
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)
-
-
-def say_next(folder: Path, output: Output) -> None:
-    """Where the results are, and the command that shows them, with the path as a user would type it."""
-    typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    output.message(f"Results: {folder}. Next: perfharness report {shlex.quote(str(typed))}")
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:
@@ -283,7 +277,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
         output.show(series_view(series))
     findings += [*series.findings, *of_history]
     output.findings(findings)
-    say_next(series_run.folder.absolute(), output)
+    output.message(results_line(series_run.folder.absolute()))
     if interrupted or not any(row.ended_well for row in series.rows):
         return EXIT_FAILED
     if not series.measured() or any(row.status == "failed" for row in series.rows):

@@ -12,11 +12,10 @@ from perfharness.cli.launch import DryRun, watching
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
-from perfharness.cli.support.output import FullOutput
+from perfharness.cli.support.output import FullOutput, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
-from perfharness.render.console import print_blocks
 from perfharness.render.views.plan import plan_view
 from perfharness_launcher.options import LaunchOptions
 
@@ -35,7 +34,7 @@ class Checks(DryRun):
         Option(
             ("--fail-if",),
             TEST,
-            "Exit with 3 where it is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'; may be given again.",
+            "Exit with 3 if CONDITION is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'. Repeatable.",
             metavar="CONDITION",
         ),
     ] = Field(default_factory=list)
@@ -57,32 +56,31 @@ def mlperf_verb(
     output: FullOutput,
     **settings: Any,
 ) -> None:
-    """Run MLPerf LoadGen, the library of MLCommons, on MODEL over a backend, in a traced process.
+    """Run MLPerf LoadGen (MLCommons) on MODEL in a traced process.
 
-    LoadGen's verdict and figures are printed, its logs are kept, and the run folder is as of `perfharness launch`: a
-    batch a query, with its stages.
+    Prints LoadGen's verdict and figures and keeps its logs. The run folder is that of `perfharness launch`: each query
+    is a batch with its stages.
 
-    Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own verdict, queries failed, nothing
-    could be measured, or a condition of --fail-if is met.
+    Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 LoadGen says INVALID, queries failed, nothing could be
+    measured, or a --fail-if condition is met.
     """
     from perfharness.load.mlperf import plan_mlperf, run_test
     from perfharness.render.views.mlperf import mlperf_view
-    from perfharness.render.views.result import result_view
 
     limits = limits_of(checks.fail_if)
     plan = plan_mlperf(model, given(context, settings))
     if checks.dry_run:
-        print_blocks(output.results, plan_view(plan.launch))
+        output.show(plan_view(plan.launch))
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
     run = run_test(plan, command_line(), partial(watching, output=output))
     if output.is_json:
         output.json_document(run.result.model_dump(mode="json"))
     else:
-        print_blocks(output.results, mlperf_view(run.result))
-        print_blocks(output.results, result_view(run.launch.summary.mean, run.launch.summary.results))
+        output.show(mlperf_view(run.result))
+        output.show(output.result(run.launch.summary.mean, run.launch.summary.results))
     output.findings(run.findings)
-    output.message(f"Results: {run.launch.folder}")
+    output.message(results_line(run.launch.folder))
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:
         raise typer.Exit(EXIT_FAILED)
     kept = are_kept(run.launch.folder, limits, output)

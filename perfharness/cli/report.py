@@ -73,7 +73,8 @@ def report_verb(
     settings = asked.model_dump(include={"price_per_hour", "price_per_kwh", "anonymous"})
     made = report(*runs, output=file, **settings, **reading.model_dump())
     output = Output()
-    (output.message if file == STDOUT else output.line)(str(file))
+    if file != STDOUT:
+        output.line(str(file))
     output.findings(made.findings)
     if asked.opened and not webbrowser.open(file.absolute().as_uri()):
         raise ResultError(f"No browser could be started here; open {file} with one.")

@@ -12,11 +12,10 @@ from pydantic import BaseModel, Field
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
-from perfharness.cli.support.output import FullOutput, Output
+from perfharness.cli.support.output import FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.profile import LAUNCH_SETTINGS
 from perfharness.model.settings import Option
-from perfharness.render.console import print_blocks
 from perfharness_launcher.options import LaunchOptions
 
 if TYPE_CHECKING:
@@ -63,11 +62,12 @@ class LoadSettings(BaseModel):
         int | None,
         Option(("--concurrency",), LOAD, "Requests in service at a time, per process. [default: 1]", metavar="N"),
     ] = None
-    duration_s: Annotated[str | None, Option(("--duration",), LOAD, "As 30s, 10m. [default: 10s]", metavar="TIME")] = (
-        None
-    )
+    duration_s: Annotated[
+        str | None, Option(("--duration",), LOAD, "Length of the load, as 30s or 10m. [default: 10s]", metavar="TIME")
+    ] = None
     warmup_s: Annotated[
-        str | None, Option(("--warm-up",), LOAD, "The same load before, which does not count.", metavar="TIME")
+        str | None,
+        Option(("--warm-up",), LOAD, "Send the same load for this time first; it is not counted.", metavar="TIME"),
     ] = None
     items: Annotated[int | None, Option(("--batch-size",), LOAD, "Items per request. [default: 1]")] = Field(
         default=None, ge=1
@@ -86,17 +86,17 @@ class LoadSettings(BaseModel):
         ),
     ] = None
     request_timeout_s: Annotated[
-        str | None, Option(("--request-timeout",), LIMITS, "An answer after that is an error.", metavar="TIME")
+        str | None, Option(("--request-timeout",), LIMITS, "Count a later answer as an error.", metavar="TIME")
     ] = None
     grace_s: Annotated[
-        str | None, Option(("--grace",), LIMITS, "How long late answers are awaited. [default: 10s]", metavar="TIME")
+        str | None, Option(("--grace",), LIMITS, "Wait this long for late answers. [default: 10s]", metavar="TIME")
     ] = None
     max_error_rate: Annotated[
         float | None,
         Option(
             ("--max-error-rate",),
             LIMITS,
-            "Errors, as a part of all answers: more fail the run, and end it when it goes on for 10 s.",
+            "Fail the run if more answers than this are errors; end it after 10 s of that.",
             metavar="SHARE",
         ),
     ] = None
@@ -106,13 +106,14 @@ class ModelSettings(BaseModel):
     """How a model is run."""
 
     backend: Annotated[
-        str | None, Option(("--backend",), MODEL_PANEL, "TARGET is a model, run by this.", metavar="NAME[/MODE]")
+        str | None,
+        Option(("--backend",), MODEL_PANEL, "TARGET is a model; run it with this backend.", metavar="NAME[/MODE]"),
     ] = None
     device: Annotated[
-        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU where there is one.", metavar="auto|cpu|cuda")
+        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU, if there is one.", metavar="auto|cpu|cuda")
     ] = None
     precision: Annotated[
-        str | None, Option(("--precision",), MODEL_PANEL, "In which the model computes.", metavar="fp32|fp16|…")
+        str | None, Option(("--precision",), MODEL_PANEL, "Precision of the model.", metavar="fp32|fp16|…")
     ] = None
     shape: Annotated[
         list[str],
@@ -130,14 +131,14 @@ class TargetSettings(BaseModel):
     start: Annotated[
         str | None, Option(("--start",), HTTP, "Start (and profile) this server command first.", metavar="COMMAND")
     ] = None
-    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct reply.")] = None
-    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text that a correct reply contains.")] = None
+    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct answer.")] = None
+    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text in a correct answer.")] = None
     fail_if: Annotated[
         list[str],
         Option(
             ("--fail-if",),
             LIMITS,
-            "Exit with 3 where it is met: 'latency.p99 > 20ms', 'error_rate > 0.01'; may be given again.",
+            "Exit with 3 if CONDITION is met: 'latency.p99 > 20ms', 'error_rate > 0.01'. Repeatable.",
             metavar="CONDITION",
         ),
     ] = []
@@ -166,9 +167,10 @@ def stress_verb(
 ) -> None:
     """Put TARGET under load, traced: each request is a batch of the trace.
 
-    Latency counts from the moment at which a request is due. Results go to stdout, progress and messages to stderr.
+    Latency counts from the time at which a request is due. Results go to stdout, progress and messages to stderr.
 
-    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or errors ended it early.
+    Exit codes: 0 success; 1 a process failed; 2 usage; 3 measured, with an error finding, a --fail-if condition met, or
+    ended early by errors.
     """
     from perfharness.backends.models import shapes_of
     from perfharness.cli.support.load_progress import LoadView
@@ -200,14 +202,17 @@ def stress_verb(
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
     from perfharness.load.report import report_of
+    from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
     from perfharness.render.views.load import load_view
 
     if output.is_json:
         output.json_document(result.load.model_dump(mode="json"))
     else:
-        print_blocks(output.results, load_view(report_of(result.load)))
+        output.show(load_view(report_of(result.load)))
+        if output.verbose:
+            output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
     output.findings(result.findings)
-    output.message(f"Results: {result.launch.folder}")
+    output.message(results_line(result.launch.folder))
     if result.load.status == "stopped-by-errors":
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:

@@ -30,6 +30,9 @@ def check_callable(name: str) -> None:
         raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
     if place.endswith(".py"):
         _check_file(Path(place))
+        text, first = Path(place).read_text("utf-8", "replace"), path.partition(".")[0]
+        if first not in text and "import *" not in text:
+            raise UsageError(f"{place} has no function {first}")
 
 
 def load_callable(name: str) -> Callable[..., Any]:
@@ -43,7 +46,7 @@ def load_callable(name: str) -> Callable[..., Any]:
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"{name}: {place} has no {path}")
+            raise UsageError(f"{place} has no {path}")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"{name} is not callable; give a function, or a class whose objects are")

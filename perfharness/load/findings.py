@@ -159,7 +159,7 @@ def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
     """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = ["Use a lower rate (80 % of that leaves a short queue)"]
+    hints = [f"Try {0.8 * (phase.achieved_rate or 0.0):.3g} requests per second, which leave a short queue"]
     if result.tracer in COSTLY_TRACERS:
         hints.append(f"measure without {result.tracer}, which costs time (--tracer none)")
     most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"

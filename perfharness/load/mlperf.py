@@ -69,19 +69,21 @@ class MlperfSettings(Settings):
     model: str
     """A model file, or `module:function`, as of `perfharness bench`."""
 
-    backend: Annotated[str, Option(("--backend",), MODEL, "As of `perfharness bench`.", metavar="NAME[/MODE]")] = ""
-    precision: Annotated[Precision, Option(("--precision",), MODEL, "In which the model computes.")] = "fp32"
+    backend: Annotated[
+        str, Option(("--backend",), MODEL, "Runs the model, as in `perfharness bench`.", metavar="NAME[/MODE]")
+    ] = ""
+    precision: Annotated[Precision, Option(("--precision",), MODEL, "Precision of the model.")] = "fp32"
     device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
     shape: Annotated[
         tuple[str, ...],
-        Option(("--shape",), MODEL, "Of inputs that leave dimensions open.", metavar="NAME=DIMxDIM…,…"),
+        Option(("--shape",), MODEL, "Shapes of inputs that leave dimensions open.", metavar="NAME=DIMxDIM…,…"),
     ] = ()
     backend_option: Annotated[
         tuple[str, ...], Option(("--backend-option",), MODEL, "Options of the backend.", metavar="NAME=VALUE,…")
     ] = ()
-    threads: Annotated[
-        int | None, Option(("--threads",), MODEL, "Of the host, for backends that compute there.", metavar="N")
-    ] = Field(default=None, ge=1)
+    threads: Annotated[int | None, Option(("--threads",), MODEL, "CPU threads of the backend.", metavar="N")] = Field(
+        default=None, ge=1
+    )
     max_batch: Annotated[
         int | None,
         Option(
@@ -104,7 +106,7 @@ class MlperfSettings(Settings):
         int, Option(("--warmup-rounds",), MODEL, "Executions of each session before the test.", metavar="N")
     ] = Field(default=5, ge=1)
 
-    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "Of LoadGen.")] = "SingleStream"
+    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "LoadGen's scenario.")] = "SingleStream"
     benchmark: Annotated[
         str | None,
         Option(
@@ -129,24 +131,26 @@ class MlperfSettings(Settings):
         Option(
             ("--target-latency",),
             TEST,
-            "Server: the bound; SingleStream, MultiStream: expected of a query.",
+            "Server: latency limit; SingleStream, MultiStream: expected latency of a query.",
             metavar="MS",
         ),
     ] = Field(default=None, gt=0, allow_inf_nan=False)
-    min_duration_s: Annotated[float | None, Option(("--min-duration",), TEST, "Of the test.", metavar="SECONDS")] = (
-        Field(default=None, ge=0, allow_inf_nan=False)
-    )
-    max_duration_s: Annotated[
-        float | None, Option(("--max-duration",), TEST, "Of the test; the result is INVALID then.", metavar="SECONDS")
+    min_duration_s: Annotated[
+        float | None, Option(("--min-duration",), TEST, "Run at least this long.", metavar="SECONDS")
     ] = Field(default=None, ge=0, allow_inf_nan=False)
-    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Of the test.", metavar="N")] = Field(
-        default=None, ge=1
+    max_duration_s: Annotated[
+        float | None,
+        Option(("--max-duration",), TEST, "Stop after this time; the result is then INVALID.", metavar="SECONDS"),
+    ] = Field(default=None, ge=0, allow_inf_nan=False)
+    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Send at least N queries.", metavar="N")] = (
+        Field(default=None, ge=1)
     )
-    max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Of the test.", metavar="N")] = Field(
-        default=None, ge=1
+    max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Send at most N queries.", metavar="N")] = (
+        Field(default=None, ge=1)
     )
     samples_per_query: Annotated[
-        int | None, Option(("--samples-per-query",), TEST, "MultiStream. [default: 8]", metavar="N")
+        int | None,
+        Option(("--samples-per-query",), TEST, "MultiStream: samples in each query. [default: 8]", metavar="N"),
     ] = Field(default=None, ge=1)
     seed: Annotated[
         int | None,
@@ -163,14 +167,14 @@ class MlperfSettings(Settings):
     ] = RANDOM
     samples: Annotated[
         int | None,
-        Option(("--samples",), DATA, "How many of them. [default: all; random: 64]", metavar="N"),
+        Option(("--samples",), DATA, "Use the first N samples. [default: all; random: 64]", metavar="N"),
     ] = Field(default=None, ge=1)
     performance_samples: Annotated[
         int | None,
         Option(
             ("--performance-samples",),
             DATA,
-            "How many LoadGen holds in memory. [default: all, at most 1024]",
+            "Samples that LoadGen holds in memory. [default: all, at most 1024]",
             metavar="N",
         ),
     ] = Field(default=None, ge=1)

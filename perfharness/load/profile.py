@@ -30,13 +30,13 @@ LAUNCH_SETTINGS = (
 
 
 def parse_seconds(value: Any) -> Any:
-    """`10`, `"10s"`, `"1.5m"`, `"200ms"`, `"1h"` -> seconds; anything else is left to the model to refuse."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|)\s*", value)):
-        try:
-            return float(match[1]) * UNITS_S[match[2]]
-        except ValueError:
-            return value
-    return value
+    """`10`, `"10s"`, `"1.5m"`, `"200ms"`, `"1h"` -> seconds. Raises `ValueError` for another text."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(ms|s|m|h|)\s*", value)
+    if match is None:
+        raise ValueError(f"{value}: must be a time, as 30s or 10m")
+    return float(match[1]) * UNITS_S[match[2]]
 
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]

@@ -86,9 +86,14 @@ def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: in
 
 
 def main_phase(result: LoadResult) -> int | None:
-    """The longest phase that counts."""
-    places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
-    return max(places, key=lambda place: result.phases[place].duration_s, default=None)
+    """The longest phase that counts; of equally long ones, that of the highest rate that met the objective."""
+
+    def importance(place: int) -> tuple[float, float]:
+        phase = result.phases[place]
+        has_met = phase_verdict(result, phase) == "meets"
+        return round(phase.duration_s, 1), (phase.asked_rate or 0.0) if has_met else 0.0
+
+    return max((place for place, one in enumerate(result.phases) if not one.is_warmup), key=importance, default=None)
 
 
 def _workers_busy(phase: Phase) -> float | None:

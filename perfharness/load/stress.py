@@ -247,9 +247,9 @@ def read_load(
     lines = {process: read_lines(file) if file.is_file() else [] for process, file in files.items()}
     if not any(lines.values()):
         logs = [folder / processes[0] / name for name in (GENERATOR_LOG, STDERR_LOG)]
-        tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
+        tail = "\n".join(text.removeprefix("perfharness: ") for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else ""
-        raise LaunchError(f"{spec.target} was not put under load: its process ended before{said}")
+        raise LaunchError(f"{spec.target} was not put under load{said}")
     target = TargetRecord(
         kind=spec.kind,
         name=spec.target,

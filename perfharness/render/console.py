@@ -30,8 +30,9 @@ from perfharness.render.blocks import (
 from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
-LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 40
-"""Minimum width of a wrapped text column; columns are dropped before a text of that width is wrapped."""
+LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 24
+"""Width of a text column at least; columns are dropped before a text is narrower than the second. A single word of that
+width is not broken."""
 
 ANY_WIDTH = 100_000
 """Of what is no terminal: tables are printed whole."""
@@ -120,7 +121,15 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         for place, column in enumerate(table.columns)
     ]
     room = console.width - 1 if console.is_terminal else ANY_WIDTH
-    shown = _fitting(table, widths, room)
+    least, narrow = list(widths), list(widths)
+    for place, column in enumerate(table.columns):
+        has_blanks = any(" " in row[place].strip() for row in cells)
+        if column.kind == "text" and (has_blanks or widths[place] > WHOLE_TEXT_WIDTH):
+            least[place] = widths[place] if column.drop else min(widths[place], WHOLE_TEXT_WIDTH)
+            narrow[place] = min(widths[place], LEAST_TEXT_WIDTH)
+    shown = _fitting(table, least, narrow, room)
+    given = least if _total(least, shown) <= room else narrow
+    spare = room - _total(given, shown)
     grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for place in shown:
         column, is_text = table.columns[place], table.columns[place].kind == "text"
@@ -129,8 +138,9 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
             justify="left" if is_text else "right",
             no_wrap=not is_text,
             overflow="fold",
-            min_width=min(widths[place], LEAST_TEXT_WIDTH) if is_text else widths[place],
+            width=given[place] + (more := min(max(spare, 0), widths[place] - given[place])),
         )
+        spare -= more
     for row, texts in zip(table.rows, cells, strict=True):
         grid.add_row(*(_styled_cell(row[place], texts[place]) for place in shown))
     for line in console.render_lines(grid, console.options.update(max_width=room), pad=False):
@@ -139,23 +149,25 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         say(console, " ", text)
     left_out = [column.heading for place, column in enumerate(table.columns) if place not in shown]
     if left_out:
-        say(console, f" too narrow for: {', '.join(left_out)} (pipe into less -S for all)")
+        say(console, f" Not shown: {', '.join(left_out)} (too narrow; for all, pipe into less -S)")
 
 
 def _styled_cell(cell: object, text: str) -> Text:
     return _text(cell) if isinstance(cell, Span | tuple) else Text(text)
 
 
-def _fitting(table: Table, widths: Sequence[int], room: int) -> list[int]:
-    """Places of the columns that fit."""
-    least = [
-        width if column.kind != "text" or column.drop else min(width, WHOLE_TEXT_WIDTH)
-        for column, width in zip(table.columns, widths, strict=True)
-    ]
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[place] + 2 for place in shown) - 2
+
+
+def _fitting(table: Table, least: Sequence[int], narrow: Sequence[int], room: int) -> list[int]:
+    """Places of the columns that fit. Those with a `drop` go first; then, until narrow ones fit, the last ones."""
     shown = list(range(len(least)))
     droppable = [place for place in shown if table.columns[place].drop]
     for place in sorted(droppable, key=lambda place: -table.columns[place].drop):
-        if sum(least[kept] + 2 for kept in shown) - 2 <= room:
+        if _total(least, shown) <= room:
             break
         shown.remove(place)
+    while len(shown) > 1 and _total(narrow, shown) > room:
+        shown.pop()
     return shown

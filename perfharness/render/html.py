@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import os
 from collections.abc import Sequence
@@ -63,11 +64,12 @@ def html_page(document: Document) -> str:
     """The whole page."""
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
+    packed = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if has_charts else ""
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
         style=_trusted((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        library=_trusted(library) if has_charts else "",
+        library=packed,
         script=_trusted(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
         max_rows=MAX_ROWS,
@@ -91,8 +93,7 @@ def _library() -> str:
     kept = Path(caches, "perfharness", f"vega-{version('vl-convert-python')}.js")
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
-    bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-    made = bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    made = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
     with suppress(OSError, ResultError):  # a home that cannot be written to
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as temporary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from perfharness.render.blocks import (
     Block,
@@ -18,10 +19,13 @@ from perfharness.render.blocks import (
     Table,
     plain,
 )
-from perfharness.render.text import safe_line
+from perfharness.render.text import safe, safe_line
 
-SPECIAL = re.compile(r"[\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w)")
-"""Characters with a meaning in Markdown or in HTML; an underscore inside of a word has none."""
+SPECIAL = re.compile(r"(`[^`|\n]+`)|[\\`*\[\]<|~&$]|(?<!-)>|(?<!\w)_|_(?!\w)")
+"""Code, which stays, and characters with a meaning in Markdown or in HTML; `->` and the one in `a_b` have none."""
+
+CODE = " " * 4
+"""Begins a line of a quoted output."""
 
 
 def markdown(document: Document) -> str:
@@ -37,7 +41,7 @@ def blocks_as_markdown(blocks: Sequence[Block], level: int = 3) -> str:
 
 def escaped(text: Line) -> str:
     """The text for Markdown, in which it means nothing but itself."""
-    return SPECIAL.sub(lambda found: f"\\{found[0]}", safe_line(plain(text)))
+    return SPECIAL.sub(lambda found: found[1] or f"\\{found[0]}", safe_line(plain(text)))
 
 
 def _joined(lines: Sequence[str]) -> str:
@@ -49,7 +53,8 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
         if isinstance(block, Table):
             yield from _table(block)
         elif isinstance(block, Paragraph):
-            yield from (("**Error:** " if block.style == "error" else "") + escaped(block.text), "")
+            yield ("**Error:** " if block.style == "error" else "") + _text(block)
+            yield ""
         elif isinstance(block, Items):
             for place, lines in enumerate(block.lines(), 1):
                 mark = f"{place}. " if block.numbered else "- "
@@ -68,6 +73,15 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
                 yield from (f"{'#' * min(level, 6)} {escaped(block.title)}", "", *below)
 
 
+def _text(paragraph: Paragraph) -> str:
+    """The text; lines of a quoted output stay as they are, and Markdown shows them as code."""
+    parts: list[str] = []
+    for is_code, lines in groupby(safe(plain(paragraph.text)).split("\n"), lambda line: line.startswith(CODE)):
+        text = "\n".join(lines)
+        parts.append(text if is_code else "→ " * bool(parts) + escaped(text.strip()))
+    return "\n\n".join(parts)
+
+
 def _table(table: Table) -> Iterator[str]:
     if table.note:
         yield from (escaped(table.note), "")
@@ -79,6 +93,6 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    """Leading blanks show the depth of a stage; Markdown would drop them."""
+    """Leading blanks show the depth of a stage; Markdown would drop others than these."""
     depth = len(text) - len(text.lstrip(" "))
-    return "&nbsp;" * depth + escaped(text.strip(" "))
+    return "\u00a0" * depth + escaped(text.strip(" "))

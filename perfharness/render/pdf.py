@@ -28,7 +28,7 @@ from perfharness.render.blocks import (
     kind_of,
     plain,
 )
-from perfharness.render.text import safe_line
+from perfharness.render.text import safe, safe_line
 
 PADDING = re.compile(" {3,}")
 """Aligns lines on a terminal only."""
@@ -80,7 +80,7 @@ def _blocks(blocks: Sequence[Block], folder: Path) -> Iterator[dict[str, Any]]:
                 "rows": block.texts(),
             }
         elif isinstance(block, Paragraph):
-            content = {"text": safe_line(plain(block.text)), "style": block.style}
+            content = {"text": safe(plain(block.text)), "style": block.style}
         elif isinstance(block, Items):
             content = {
                 "entries": [[PADDING.sub("  ", safe_line(plain(line))) for line in entry] for entry in block.lines()],

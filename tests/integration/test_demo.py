@@ -1,4 +1,4 @@
-"""`perfharness demo`: its advice names the planted line; the mended pipeline has no such advice."""
+"""`perfharness demo`: its advice names the planted line; the fixed pipeline has no such advice."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_the_first_cause_is_the_planted_line(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_mended_pipeline_has_no_such_advice_and_both_are_compared(folder: Path) -> None:
-    assert "times as fast" in run_demo(folder, "--mended").splitlines()[-1]
+def test_the_fixed_pipeline_has_no_such_advice_and_both_are_compared(folder: Path) -> None:
+    assert "times as fast" in run_demo(folder, "--fixed").splitlines()[-1]
     assert (PIPELINE, planted_line(folder)) in named(folder / "faulty")
-    assert (PIPELINE, planted_line(folder)) not in named(folder / "mended")
+    assert (PIPELINE, planted_line(folder)) not in named(folder / "fixed")
 
 
 def test_a_changed_pipeline_is_not_overwritten(tmp_path: Path) -> None:

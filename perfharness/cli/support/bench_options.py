@@ -43,17 +43,22 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="models")
     backend: Annotated[
         list[str] | None,
-        Option(("--backend",), CASES, "Repeatable; NAME/all for all its modes.", metavar="NAME[/MODE]"),
+        Option(("--backend",), CASES, "Backend and its mode; NAME/all: all modes. Repeatable.", metavar="NAME[/MODE]"),
     ] = Field(default=None, serialization_alias="backends")
     precision: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(split_commas),
-        Option(("--precision",), CASES, "fp32, tf32, fp16, bf16, int8. [default: fp32]", metavar="P,…"),
+        Option(("--precision",), CASES, "Precisions: fp32, tf32, fp16, bf16, int8. [default: fp32]", metavar="P,…"),
     ] = Field(default=None, serialization_alias="precisions")
     batch_size: Annotated[
         list[int] | str | None,
         BeforeValidator(batch_sizes_of),
-        Option(("--batch-size",), CASES, "As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]", metavar="N,…"),
+        Option(
+            ("--batch-size",),
+            CASES,
+            "Batch sizes, as 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]",
+            metavar="N,…",
+        ),
     ] = Field(default=None, serialization_alias="batch_sizes")
     shape: Annotated[
         list[str] | None,
@@ -73,10 +78,13 @@ class SuiteOptions(BaseModel):
             metavar="FILE.npz",
         ),
     ] = None
-    device: Annotated[str | None, Option(("--device",), CASES, "[default: auto]", metavar="auto|cpu|cuda")] = None
-    gpu: Annotated[str | None, Option(("--gpu",), CASES, "UUID or index. [default: the first]", metavar="GPU")] = Field(
-        default=None, serialization_alias="run.gpu"
-    )
+    device: Annotated[
+        str | None,
+        Option(("--device",), CASES, "auto: the GPU, if there is one. [default: auto]", metavar="auto|cpu|cuda"),
+    ] = None
+    gpu: Annotated[
+        str | None, Option(("--gpu",), CASES, "UUID or index of the GPU. [default: the first]", metavar="GPU")
+    ] = Field(default=None, serialization_alias="run.gpu")
     warmup: Annotated[
         int | None, Option(("--warmup",), MEASURING, "Iterations before the timed ones. [default: 50]")
     ] = Field(default=None, serialization_alias="latency.warmup")
@@ -87,12 +95,18 @@ class SuiteOptions(BaseModel):
         float | None, Option(("--duration",), MEASURING, "Time each case for at least that long.", metavar="S")
     ] = Field(default=None, serialization_alias="latency.min_seconds", gt=0)
     memory_limit: Annotated[
-        str | None, Option(("--memory-limit",), MEASURING, "No case may take more, as 12GB; enforced.", metavar="SIZE")
+        str | None,
+        Option(("--memory-limit",), MEASURING, "Stop a case that needs more memory, as 12GB.", metavar="SIZE"),
     ] = Field(default=None, serialization_alias="measure.memory_limit")
     passes: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(split_commas),
-        Option(("--passes",), MEASURING, "latency, telemetry, layers. [default: latency,telemetry]", metavar="PASS,…"),
+        Option(
+            ("--passes",),
+            MEASURING,
+            "Passes: latency, telemetry, layers. [default: latency,telemetry]",
+            metavar="PASS,…",
+        ),
     ] = Field(default=None, serialization_alias="measure.passes")
     equality: Annotated[
         bool | None,
@@ -106,14 +120,14 @@ class SuiteOptions(BaseModel):
         Option(("--cool-down",), "", "Begin each case when the GPU is below this temperature.", metavar="°C"),
     ] = Field(default=None, serialization_alias="run.cool_down_c")
     cool_down_limit: Annotated[
-        float | None, Option(("--cool-down-limit",), "", "Wait at most that long. [default: 300]", metavar="S")
+        float | None, Option(("--cool-down-limit",), "", "Wait at most this long. [default: 300]", metavar="S")
     ] = Field(default=None, serialization_alias="run.cool_down_limit_s")
     seed: Annotated[int | None, Option(("--seed",), "", "Seed of the order of the cases. [default: 1]")] = Field(
         default=None, serialization_alias="run.seed"
     )
-    shuffle: Annotated[bool | None, Option(("--shuffle",), "", "[default: shuffle]", negative="--in-order")] = Field(
-        default=None, serialization_alias="run.shuffle"
-    )
+    shuffle: Annotated[
+        bool | None, Option(("--shuffle",), "", "Order of the cases. [default: shuffle]", negative="--in-order")
+    ] = Field(default=None, serialization_alias="run.shuffle")
     baseline: Annotated[
         str | None,
         Option(
@@ -128,7 +142,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--max-latency-ms",),
             RECOMMENDATION,
-            "Recommend only what is at most that slow; the target of --find-batch.",
+            "Recommend only cases within this latency; the limit of --find-batch.",
             metavar="MS",
         ),
     ] = Field(default=None, serialization_alias="constraints.max_latency_ms")
@@ -143,7 +157,7 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="constraints.latency_percentile")
     max_accuracy_loss: Annotated[
         float | None,
-        Option(("--max-accuracy-loss",), RECOMMENDATION, "Recommend only what loses at most that.", metavar="X"),
+        Option(("--max-accuracy-loss",), RECOMMENDATION, "Recommend only cases that lose at most this.", metavar="X"),
     ] = Field(default=None, serialization_alias="constraints.max_accuracy_loss")
     accuracy_metric: Annotated[
         str | None,
@@ -162,7 +176,12 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="constraints.accuracy_direction")
     max_energy_per_item_j: Annotated[
         float | None,
-        Option(("--max-energy-per-item-j",), RECOMMENDATION, "Recommend only what takes at most that.", metavar="J"),
+        Option(
+            ("--max-energy-per-item-j",),
+            RECOMMENDATION,
+            "Recommend only cases that need at most this energy.",
+            metavar="J",
+        ),
     ] = Field(default=None, serialization_alias="constraints.max_energy_per_item_j")
 
 
@@ -183,10 +202,10 @@ class BenchSettings(BaseModel):
     ] = Field(default=None, ge=1)
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path("bench_out")
     resume: Annotated[
-        bool, Option(("--resume",), RESULTS, "Continue: run only missing cases and those that a retry may help.")
+        bool, Option(("--resume",), RESULTS, "Continue: run missing cases, and failed ones that may succeed now.")
     ] = False
     retry_failed: Annotated[
-        bool, Option(("--retry-failed",), RESULTS, "With --resume: run everything again that is not ok.")
+        bool, Option(("--retry-failed",), RESULTS, "With --resume: run every case again that is not ok.")
     ] = False
     dry_run: Annotated[
         bool, Option(("--dry-run",), RESULTS, "Check everything, print the cases in their order, start nothing.")
@@ -195,7 +214,9 @@ class BenchSettings(BaseModel):
         bool | None,
         Option(("--charts",), RESULTS, "Draw charts: PNG and a page. [default: charts]", negative="--no-charts"),
     ] = None
-    history: Annotated[bool, Option(("--history",), RESULTS, "Add it to the history.", negative="--no-history")] = True
+    history: Annotated[
+        bool, Option(("--history",), RESULTS, "Add the suite to the history.", negative="--no-history")
+    ] = True
 
 
 RARE = {
@@ -226,7 +247,7 @@ def check_utf8(arguments: Sequence[str]) -> None:
     """Refuse what no JSON could name, before anything is measured. Raises `UsageError`."""
     for what in (*arguments, str(Path.cwd())):
         if (shown := what.encode("utf-8", "backslashreplace").decode()) != what:
-            raise UsageError(f"{shown} is no UTF-8 text, which results could not hold; rename it")
+            raise UsageError(f"{shown} is not UTF-8 text, which results cannot hold; rename it")
 
 
 def resume_command() -> str:

@@ -43,13 +43,23 @@ CommandLineError: type[Exception] = next(
 
 def command_line_error(error: Exception) -> str:
     """What is wrong with a command line. Typer lets pydantic read values, which does not name them."""
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
     cause: Any = error.__cause__
-    if not hasattr(cause, "errors"):
-        return text
-    text, value = text.replace(": Value error, ", ": "), repr(cause.errors()[0]["input"])
-    expected = getattr(getattr(error, "param", None), "metavar", None)
-    return text if value in text else f"{text} (it is {value}{f', and should be {expected}' if expected else ''})"
+    if hasattr(cause, "errors") and (option := getattr(error, "param", None)) is not None:
+        return f"{option.opts[0]} {problem_text(cause.errors()[0])}"
+    return error.format_message() if hasattr(error, "format_message") else str(error)
+
+
+def problem_text(problem: Any) -> str:
+    """A wrong value and what it must be, from a problem that pydantic found."""
+    limits = problem.get("ctx", {})
+    numbers = {
+        "int_parsing": "must be a whole number",
+        "float_parsing": "must be a number",
+        "greater_than_equal": f"must be {limits.get('ge', 0):g} or more",
+        "greater_than": f"must be more than {limits.get('gt', 0):g}",
+    }
+    text = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"{problem['input']}: {numbers.get(problem['type'], text)}"
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel
@@ -15,6 +17,7 @@ from perfharness.model.settings import Option
 from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
+    from perfharness.model.result import ProcessResult, Tree
     from perfharness.render.blocks import Block, Span
     from perfharness.render.console import Console
 
@@ -57,6 +60,14 @@ class Output(BaseModel):
         """Blocks on stdout."""
         _printing().print_blocks(self.results, blocks)
 
+    def result(self, tree: Tree, results: Mapping[str, ProcessResult], *, has_gpu: bool | None = None) -> list[Block]:
+        """The blocks of a run's results; of a verbose verb, with the diagnosis."""
+        from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
+        from perfharness.render.views.result import result_view
+
+        shown = result_view(tree, results, has_gpu=has_gpu, whole=self.verbose) if tree else []
+        return [*shown, *diagnosis_view(diagnoses_of(results))] if self.verbose else shown
+
     def line(self, *parts: str | Span) -> None:
         """A line on stdout."""
         _printing().say(self.results, *parts)
@@ -93,6 +104,15 @@ class Output(BaseModel):
         print("}" if documents else "{}")
 
 
+def results_line(folder: Path) -> str:
+    """Where results are, and the command that shows their numbers, with the path as a user would type it."""
+    from perfharness_launcher.staging import has_numbers
+
+    typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    step = f". Next: perfharness report {shlex.quote(str(typed))}" if has_numbers(folder) else ""
+    return f"Results: {folder}{step}"
+
+
 def _printing() -> Any:
     from perfharness.render import console  # slow to import, and `--help` prints without it
 
@@ -104,5 +124,6 @@ class FullOutput(Output):
 
     quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only, no progress and no warnings.")] = False
     verbose: Annotated[
-        bool, Option(("-v", "--verbose"), OUTPUT, "Print notes and details too, and what launched processes print.")
+        bool,
+        Option(("-v", "--verbose"), OUTPUT, "Print the diagnosis, all notes, and the output of launched processes."),
     ] = False

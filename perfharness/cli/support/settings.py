@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from perfharness.cli.support.options import problem_text
 from perfharness.errors import UsageError
 from perfharness.model.settings import Option, options_of
 
@@ -76,10 +77,9 @@ def sentences_of(error: ValidationError, flags: Mapping[str, str]) -> Iterator[s
     Args:
         flags: of the fields.
     """
-    for problem in error.errors(include_url=False, include_context=False):
+    for problem in error.errors(include_url=False):
         name = str(problem["loc"][0])
-        what = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        yield f"{flags.get(name, name)} {problem['input']}: {what}"
+        yield f"{flags.get(name, name)} {problem_text(problem)}"
 
 
 def _print_whole_help(context: typer.Context, asked: bool) -> None:
@@ -118,6 +118,8 @@ def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: boo
         words = get_args(kind if get_origin(kind) is Literal else of_value)
         choices: Any = Enum(name, {word: word for word in words}, type=str)  # type: ignore[misc]
         kind, default = (choices, choices(default)) if default is not None else (choices | None, None)
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)  # the help shows 300, not 300.0
     info = typer.Option(
         *option.flags[:-1],
         "/".join(filter(None, (option.flags[-1], option.negative))),

@@ -178,11 +178,10 @@ def _stages(run: RunReport, number: int) -> Section | None:
     limits = limited_by(agreement(run.diagnoses), run.diagnoses)
     blocks = stages_view(run.stages, limits, has_gpu=has_gpu(run), full=True)
     blocks += profiling(run.diagnoses)
-    picture = stage_picture(
-        f"stages_{number}", run.stages, row_names([line.path for line in run.stages]), has_gpu=has_gpu(run)
-    )
+    lines = [line for line in run.stages if not line.has_id]
+    picture = stage_picture(f"stages_{number}", lines, row_names([line.path for line in lines]), has_gpu=has_gpu(run))
     blocks += [Chart(picture)] if picture else []
-    blocks += latency_table(run.stages)
+    blocks += latency_table(lines)
     blocks += throughput_view(run.throughput)
     return Section("Stages", [*blocks, *outside_view(run.outside_batches)])
 
@@ -294,7 +293,7 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
     yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:
-        yield ["clock", f"tied to UTC within {significant(of.clock_error_ns / 1e3)} µs"]
+        yield ["clock error", f"{significant(of.clock_error_ns / 1e3)} µs against UTC"]
 
 
 def _environment(run: RunReport) -> Iterator[list[Cell]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfharness.load.report import objective_figure, phase_verdict
+from perfharness.load.report import objective_figure, objective_verdict, phase_verdict
 from perfharness.model.load import (
     UNANSWERED,
     ClockChange,
@@ -51,10 +51,10 @@ PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
 Part = tuple[PhaseResult, str, LoadTimes]
 PARTS = {
     "queueing": "queueing",
+    "lateness": "  sent late",
     "service": "service",
     "first_token": "to the first token",
     "between_tokens": "between tokens",
-    "lateness": "sent late",
 }
 MET: dict[StepVerdict | None, str] = {"meets": "met", "misses": "not met", "undecided": "undecided", None: ""}
 VERDICTS: dict[StepVerdict, str] = {
@@ -141,29 +141,36 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
 
 
 def load_sentences(load: LoadReport) -> list[str]:
-    """Whether the target keeps up and meets the objective, at which rate, and where the time of a request goes."""
+    """Whether the target meets the objective, at which rate it does not, and where the time of a request goes."""
     phase = _main(load)
     if phase is None:
         return ["No phase that counts has begun."]
-    rate = _highest_rate(load.result)
-    highest = [] if rate is None else [f"Highest rate that met the objective: {rate}."]
-    return [*highest, _against_objective(load, phase), _where(load, phase)]
+    result, rate = load.result, _highest_rate(load.result)
+    sentences = [_against_objective(result, phase), _where(load, phase)]
+    if rate is None:
+        return sentences
+    missed = [one for one in result.phases if phase_verdict(result, one) == "misses"]
+    but = [
+        f"; not met at {_per_second(one.asked_rate)} ({_per_second(one.achieved_rate)} answered)" for one in missed[:1]
+    ]
+    return [f"Highest rate that met the objective: {rate}{''.join(but)}.", *sentences]
 
 
 def _main(load: LoadReport) -> PhaseResult | None:
     return None if load.main is None else load.result.phases[load.main]
 
 
-def _against_objective(load: LoadReport, phase: PhaseResult) -> str:
-    result, objective = load.result, load.result.objective
+def _against_objective(result: LoadResult, phase: PhaseResult) -> str:
+    objective = result.objective
     asked = f"{phase.concurrency} at a time" if phase.asked_rate is None else f"{_per_second(phase.asked_rate)} asked"
     begin = f"{phase.name}: {asked}, {_per_second(phase.achieved_rate)} answered"
     if objective is None:
         return f"{begin}; p50 of the latency is {_known(phase.latency.p50, phase.latency)}."
     limit, failed = milliseconds(objective.latency_ms), _too_many_failed(result, phase)
     name, found = f"p{objective.percentile:g}", objective_figure(result, phase)
-    if found is not None and found.value is not None and load.objective is not None:
-        verdict = VERDICTS[load.objective].format(limit)
+    by_latency = objective_verdict(result, phase)
+    if found is not None and found.value is not None and by_latency is not None:
+        verdict = VERDICTS[by_latency].format(limit)
         return f"{begin}; {name} of the latency is {_known(found, phase.latency)}, {verdict}{failed}."
     why = "" if found is None or found.reason is None else f"; {name} is not known: {found.reason}"
     if phase.within_objective is None or not phase.arrivals:
@@ -231,7 +238,7 @@ def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
     else:
         yield from more
     if result.tracer in ("nsys", "embedded"):
-        text = f"Traced by {result.tracer}: its cost is part of these times. --tracer none measures without it."
+        text = f"Times include the cost of the tracer ({result.tracer}); --tracer none avoids it."
         yield Paragraph(text, "note")
 
 
@@ -248,15 +255,15 @@ def _phases(result: LoadResult) -> Table:
         meaning = "given up when the grace period or the run ended"
         columns.append((Column("unanswered", "count", meaning), lambda one: one.unanswered))
     if has_objective:
-        meaning = "answers without error within the objective"
-        columns.append((Column("met/s", "number", meaning), lambda one: one.goodput))
+        columns.append((Column("met/s", "number"), lambda one: one.goodput))
     columns += _statistics(lambda one: one.latency)
     if any(phase.tokens is not None for phase in result.phases):
         columns.append((Column("tokens", "count", drop=7), lambda one: one.tokens))
         columns.append((Column("tokens/s", "number", drop=1), lambda one: one.tokens_per_second))
     if has_objective:
         columns.append((Column("objective"), lambda one: MET[phase_verdict(result, one)]))
-    return table_of("load phases", columns, result.phases, "Latency of a request, ms.")
+    note = "Latency of a request, ms." + " met/s: answers per second within the objective." * has_objective
+    return table_of("load phases", columns, result.phases, note)
 
 
 def _requests(result: LoadResult) -> Table:
@@ -287,29 +294,36 @@ def _times(result: LoadResult) -> Table:
         (Column("requests", "count", drop=1), lambda one: one[2].count),
     ]
     columns += _statistics(lambda one: one[2])
-    note = "Parts of the latency, ms: queueing until service begins; sent late: after it was due, with a worker free."
+    note = (
+        "Parts of the latency, ms. Queueing lasts until service begins; sent late, with a worker free, is a part of it."
+    )
     return table_of("load times", columns, known, note)
 
 
 def _intervals(result: LoadResult) -> Iterator[Block]:
-    """Intervals of the latency, and why some are missing."""
+    """Intervals of the latency, and why figures are missing."""
     rows: list[list[Cell]] = []
-    missing: dict[tuple[str, str], list[str]] = {}
+    missing: dict[str, list[str]] = {}
+    names = {name: percentile_label(name) for name in PERCENTILES}
+    lacks_intervals = False
     for phase in result.phases:
-        figures: dict[str, LoadFigure] = {name: getattr(phase.latency, name) for name in PERCENTILES}
-        ends = [interval(one.low, one.high) for name, one in figures.items() if name != "max"]
-        if any(ends):
-            rows.append([_name(phase), *ends])
-        for name, figure in figures.items():
-            reason = figure.reason or (phase.latency.reason if figure.value is None else None)
-            if reason is not None and figure.low is None:
-                what = f"{_name(phase)}: no {'' if figure.value is None else 'interval for '}"
-                missing.setdefault((what, reason), []).append(percentile_label(name))
-    if rows:
-        columns = [Column(percentile_label(name), drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
+        figures: dict[str, LoadFigure] = {name: getattr(phase.latency, name) for name in names}
+        rows.append([_name(phase), *(interval(one.low, one.high) for name, one in figures.items() if name != "max")])
+        lacks_intervals |= any(one.value is not None and one.low is None and one.reason for one in figures.values())
+        groups: dict[str, list[str]] = {}
+        for name, one in figures.items():
+            if one.value is None and (reason := one.reason or phase.latency.reason) is not None:
+                answered = not phase.latency.slower and phase.latency.count
+                groups.setdefault("too few requests" if answered else reason, []).append(names[name])
+        for reason, lacking in groups.items():
+            missing.setdefault(f"no {', '.join(lacking)}: {reason}", []).append(_name(phase))
+    if any(any(row[1:]) for row in rows):
+        columns = [Column(names[name], drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
         note = "95 % intervals of the latency, ms; they allow for slow requests in a row."
         yield Table("load intervals", [Column("phase"), *columns], rows, note)
-    notes = [f"{what}{', '.join(names)}: {reason}" for (what, reason), names in missing.items()]
+    notes = [f"{', '.join(phases)}: {what}" for what, phases in missing.items()]
+    if lacks_intervals:
+        notes.append("No interval: too few requests, or they depend on each other; measure longer (--duration).")
     notes += dict.fromkeys(
         f"{_name(phase)}: no {part}: {times.reason}"
         for phase in result.phases

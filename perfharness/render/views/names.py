@@ -9,6 +9,7 @@ from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import Frame
 from perfharness.model.result import Path, path_text
 from perfharness.render.places import file_and_line
+from perfharness.render.text import safe_line, short_function
 
 INDENT = "  "
 LONGEST = 60
@@ -24,12 +25,18 @@ def row_names(paths: Sequence[Path]) -> list[str]:
         above = next((length for length in range(len(path) - 1, 0, -1) if path[:length] in depth), 0)
         depth[path] = depth[path[:above]] + 1 if above else 0
         begin = above or (0 if several or len(path) == 1 else 1)
-        names.append(INDENT * depth[path] + shortened(path_text(path[begin:])))
+        names.append(INDENT * depth[path] + shortened(_text(path[begin:])))
     return names
 
 
+def _text(path: Path) -> str:
+    """A path as text; one name as it is, without backslashes before its slashes."""
+    return path[0] if len(path) == 1 else path_text(path)
+
+
 def shortened(name: str) -> str:
-    """A long name without its middle."""
+    """A name in one line; a long one without types, or without its middle."""
+    name = safe_line(name if len(name) <= LONGEST or "::" not in name else short_function(name))
     if len(name) <= LONGEST:
         return name
     half = (LONGEST - 1) // 2
@@ -43,14 +50,14 @@ def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
 
     def name(path: Path) -> str:
         begins = (begin for begin in range(len(path) - 1, 0, -1) if ends[path[begin:]] == 1)
-        return path_text(path[next(begins, 0) :])
+        return _text(path[next(begins, 0) :])
 
     return {path: name(path) for path in distinct}
 
 
 def is_named(path: Path, name: str) -> bool:
     """Whether that is what a stage is called: the end of its path, or all of it."""
-    return any(name == path_text(path[begin:]) for begin in range(len(path)))
+    return any(name in (path_text(path[begin:]), _text(path[begin:])) for begin in range(len(path)))
 
 
 def line_of(place: FunctionShare | Place | Frame) -> str:

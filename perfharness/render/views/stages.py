@@ -144,7 +144,7 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
     one = replace(
         first,
         path=(*first.path[:-1], f"{len(rare)} stages that occur in one batch each"),
-        cpu=summarise(np.array([line.cpu.mean for line in rare], dtype=np.float64)),
+        cpu=summarise(np.empty(0)),
         gpu=None,
         gpu_busy=None,
         cpu_per_item=None,
@@ -164,8 +164,10 @@ def latency_table(lines: Sequence[StageLine]) -> list[Block]:
         (Column("95 % of the mean", meaning="within this launch only"), _interval),
         *((Column(name, "ms"), attrgetter(f"cpu.{name}")) for name in PERCENTILES),
     ]
-    note = "ms per batch, without warm-up. Intervals say nothing about the next launch: to compare, repeat the launch."
     estimates = [line.cpu_mean for line in lines if line.cpu_mean is not None]
+    note = "Spread of the times, ms per batch, without warm-up"
+    if any(one.low is not None for one in estimates):
+        note += "; intervals are of this launch only: to compare versions, repeat the launch"
     reasons = dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None)
     reasons |= dict.fromkeys(f"{line.path[-2]}: {line.reason}" for line in lines if line.is_rest and line.reason)
     return [

@@ -36,7 +36,7 @@ def test_names_with_ids_are_one_row(tmp_path: Path, capsys: Captured) -> None:
     out, err = capsys.readouterr()
     rows = [line.split() for line in out.splitlines()]
     (row,) = [cells for cells in rows if cells[:2] == ["50", "stages"]]
-    assert ("1.500" in row, "request_0" in err) == (True, True)
+    assert (row.count("-"), "request_0" in err) == (3, True)  # times of unlike stages have no mean
     assert len([cells for cells in rows if cells[:1] == ["work"]]) == 1
 
 
@@ -70,7 +70,7 @@ def test_a_slow_batch_names_the_stage_that_made_it_slow(tmp_path: Path, capsys: 
     assert text.count("normal spread") == 1
 
 
-@pytest.mark.parametrize("width", [40, 60, 90, 200])
+@pytest.mark.parametrize("width", [40, 60, 75, 200])
 def test_no_digit_is_cut_at_any_width(
     width: int, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +88,7 @@ def test_no_digit_is_cut_at_any_width(
     every = next(line for line in whole if "stage" in line.split()).split()
     gone = [name for name in every if name not in head.split()]
     assert (len(gone) > 0) == (width < 200)
-    below = [line for line in lines if "too narrow for" in line]
+    below = [line for line in lines if "Not shown:" in line]
     assert [name for name in gone if name not in below[0]] == []
     numbers = {number for line in whole for number in re.findall(r"\d+\.\d{3}\b", line)}
     table = list(takewhile(lambda line: line.startswith(" ") and line not in below, lines[lines.index(head) + 2 :]))

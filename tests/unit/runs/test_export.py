@@ -135,7 +135,7 @@ def test_a_process_whose_trace_is_damaged_does_not_take_the_others_with_it(tmp_p
         (["t.sqlite", "--table", "kernels", "-o", "empty_folder"], 2, "--format"),
         (["t.sqlite", "--table", "kernels"], 2, "-o"),
         (["t.sqlite"], 2, "-o"),
-        ([], 2, "name"),
+        ([], 2, "RUN_OR_TRACE"),
         (["--schema", "nothing"], 2, "benchmark"),
     ],
 )
