@@ -57,9 +57,9 @@ class Startup:
     first_batch_ms: float | None
     start_barrier_wait_ms: float | None
     other_ms: float | None
-    container_to_first_batch_ms: float | None
     parts: list[StartupPart]
     reasons: dict[str, str] = field(default_factory=dict)
+    container_to_first_batch_ms: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the files; what is of the container only where there is one."""
