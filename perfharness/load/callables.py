@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, cast
@@ -21,6 +22,7 @@ from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget,
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
+NO_MODULE = "there is no module {}; run in its folder, or give path/file.py:function"
 
 
 def check_callable(name: str) -> None:
@@ -33,6 +35,10 @@ def check_callable(name: str) -> None:
         text, first = Path(place).read_text("utf-8", "replace"), path.partition(".")[0]
         if first not in text and "import *" not in text:
             raise UsageError(f"{place} has no function {first}")
+    elif (top := place.partition(".")[0]) and top not in sys.modules:
+        here = PathFinder.find_spec(top, [str(Path.cwd())])
+        if here is None and importlib.util.find_spec(top) is None:
+            raise UsageError(NO_MODULE.format(place))
 
 
 def load_callable(name: str) -> Callable[..., Any]:
@@ -77,7 +83,7 @@ def _named_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise  # a module that the target itself needs
-        raise UsageError(f"there is no module {name}; run in its folder, or give path/file.py:function") from error
+        raise UsageError(NO_MODULE.format(name)) from error
 
 
 def arguments_of(function: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:

@@ -120,6 +120,8 @@ def test_a_model_under_load(tmp_path: Path) -> None:
         ("{target}", "--rate", "1e9"),
         ("{target}", "--fail-if", "error_rate > 1%"),
         ("unix:///tmp/socket", "--rate", "3"),
+        ("{target}x", "--rate", "3"),
+        ("no_such_module:serve", "--rate", "3"),
     ],
 )
 def test_wrong_command_lines_start_nothing(tmp_path: Path, target: str, words: tuple[str, ...]) -> None:
@@ -128,8 +130,9 @@ def test_wrong_command_lines_start_nothing(tmp_path: Path, target: str, words: t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_target_that_its_process_cannot_import(tmp_path: Path, target: str) -> None:
-    done = perfharness("stress", f"{target}x", "--rate", 30, *QUIET, "-o", tmp_path / "out")
+def test_a_target_that_its_process_cannot_import(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import no_such_module\n\ndef serve(request):\n    pass\n")
+    done = perfharness("stress", f"{tmp_path / 'app.py'}:serve", "--rate", 30, *QUIET, "-o", tmp_path / "out")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
