@@ -23,6 +23,7 @@ WHY_UNKNOWN = {
     "cuda_context_ms": f"{NO_RANGE.format(CUDA_CONTEXT)}, and the trace does not hold the first CUDA calls",
     "model_load_ms": NO_RANGE.format(MODEL_LOAD),
     "first_batch_ms": "no trace has the length of the first batch",
+    "container_to_first_batch_ms": "the launch is in no container, or it is not known when the first batch was",
     "start_barrier_wait_ms": (
         "a thread waited, and whether that was before the first batch is not known, for there was none"
     ),
@@ -57,16 +58,13 @@ class Startup:
     first_batch_ms: float | None
     start_barrier_wait_ms: float | None
     other_ms: float | None
+    container_to_first_batch_ms: float | None
     parts: list[StartupPart]
     reasons: dict[str, str] = field(default_factory=dict)
-    container_to_first_batch_ms: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the files; what is of the container only where there is one."""
-        found = asdict(self)
-        if self.container_to_first_batch_ms is None:
-            del found["container_to_first_batch_ms"]
-        return found
+        """As it stands in the files."""
+        return asdict(self)
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
@@ -122,6 +120,9 @@ def startup(
     if begin_ns is not None and own_ns is not None:
         every = np.asarray([(process_start_unix_ns, own_ns), *parts], dtype=np.int64)
         other = begin_ns - process_start_unix_ns - BusyLine(*every.clip(process_start_unix_ns, begin_ns).T).length
+    from_container = None
+    if container_start_unix_ns is not None and begin_ns is not None:
+        from_container = begin_ns - container_start_unix_ns
     known = {
         "process_to_first_batch_ms": None if begin_ns is None else begin_ns - process_start_unix_ns,
         "interpreter_and_imports_ms": None if own_ns is None else own_ns - process_start_unix_ns,
@@ -129,14 +130,12 @@ def startup(
         "model_load_ms": _of_name(record, MODEL_LOAD),
         "first_batch_ms": None if batch is None else batch[1] - batch[0],
         "start_barrier_wait_ms": waited,
+        "container_to_first_batch_ms": from_container,
     }
     return Startup(
         **{name: _ms(value) for name, value in known.items()},
         cuda_context_source=None if context is None else source,
         other_ms=_ms(other),
-        container_to_first_batch_ms=_ms(
-            None if container_start_unix_ns is None or begin_ns is None else begin_ns - container_start_unix_ns
-        ),
         parts=[
             StartupPart(
                 part.name,

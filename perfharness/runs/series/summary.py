@@ -74,7 +74,7 @@ def measured_row(
     elif kind == "cold":
         startup = startup_of(summary.folder, manifest.processes[0], manifest.container_start_unix_ns) or {}
         figures = {WHOLE: {name: startup.get(name) for name in STARTUP}}
-        if row.place == 0 and CONTAINER in startup:  # later launches find a container that runs
+        if row.place == 0 and startup.get(CONTAINER) is not None:  # later launches find a container that runs
             figures[WHOLE][CONTAINER] = startup[CONTAINER]
     else:
         rate = value_at(summary.mean, METRICS["throughput"])
