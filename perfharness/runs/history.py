@@ -245,7 +245,7 @@ class History:
             if not found:
                 stages = set(connection.execute(sa.select(figure.c.stage).where(figure.c.metric == metric)).scalars())
                 metrics = set(connection.execute(sa.select(figure.c.metric)).scalars())
-                there = f"stages with it: {_few(stages)}" if stages else f"metrics: {_few(metrics)}"
+                there = f"stages with it: {_few(stages)}" if stages else f"metrics: {', '.join(sorted(metrics))}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
         if stage not in paths and len(paths) > 1:
