@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfharness.model.result import path_of
 from perfharness.render.blocks import Block, Cell, Chart, Column, Figure, Figures, Items, Paragraph, Section, Table
 from perfharness.render.charts.scaling import scaling_picture
-from perfharness.render.numbers import ms, number, with_half
+from perfharness.render.numbers import milliseconds, ms, number, with_half
 from perfharness.render.views.findings import finding_sentence
 from perfharness.render.views.names import row_names
 from perfharness.runs.figures import QUANTILES
@@ -167,6 +167,9 @@ def _cold(series: Series) -> Iterator[Block]:
     ]
     if rows:
         yield Table("cold starts", columns, rows)
+    first = series.rows[0].figures.get(WHOLE, {}).get("container_to_first_batch_ms")
+    if first is not None:
+        yield Paragraph(f"Container start to first batch: {milliseconds(first)} (first launch).")
 
 
 def _range(one: Summary | None) -> Cell:
