@@ -158,7 +158,8 @@ def _processes(series: Series) -> Iterator[Block]:
 def _cold(series: Series) -> Iterator[Block]:
     labels = [label for label in ("cold", "warm") if label in series.summary]
     found = [series.summary[label].get(WHOLE, {}) for label in labels]
-    starts = [f"{label} cache, {len(series.measured(label))} starts" for label in labels]
+    counts = [len(series.measured(label)) for label in labels]
+    starts = [f"{label} cache, {count} start{'s'[: count != 1]}" for label, count in zip(labels, counts, strict=True)]
     columns = [Column("ms, median (range)"), *(Column(start, "ms") for start in starts)]
     rows: list[list[Cell]] = [
         [title, *(_range(summary.get(name)) for summary in found)]
