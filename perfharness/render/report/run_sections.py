@@ -77,7 +77,7 @@ def run_summary(run: RunReport) -> Iterator[Block]:
         yield from map(Paragraph, _where_time_goes(run))
     else:
         yield Items(load_sentences(run.load))
-    yield from advice_view(run.diagnoses)
+    yield from advice_view(run.diagnoses, run.stages)
     for one, processes in _important(run)[:MAX_WARNINGS]:
         is_error = one.severity is Severity.ERROR
         yield Paragraph(finding_sentence(one, processes), "error" if is_error else "warning")

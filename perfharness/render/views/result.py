@@ -62,7 +62,7 @@ def result_view(
         *_ranks(tree),
         *energy_view(energy, gpu_names(metrics)),
         *machine_view(metrics),
-        *advice_view(diagnoses, None if whole else MOST_VALUABLE),
+        *advice_view(diagnoses, lines, None if whole else MOST_VALUABLE),
     ]
 
 

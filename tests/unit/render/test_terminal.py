@@ -32,10 +32,14 @@ def test_names_with_ids_are_one_row(tmp_path: Path, capsys: Captured) -> None:
         trace.batch(index, 20 * index, 20 * index + 10)
         trace.stage(f"request_{index}", 20 * index, 20 * index + index % 2 + 1)
         trace.stage("work", 20 * index + 3, 20 * index + 8)
-    assert run(["analyze", str(trace.write(tmp_path / "t.sqlite"))]) == 0
+    path = trace.write(tmp_path / "t.sqlite")
+    assert run(["analyze", str(path)]) == 0
     out, err = capsys.readouterr()
     rows = [line.split() for line in out.splitlines()]
     (row,) = [cells for cells in rows if cells[:2] == ["50", "stages"]]
+    text = printed(capsys, "analyze", path, "-v")
+    (unknown,) = [line for line in text.splitlines() if "--explain" in line]
+    assert ("request_" in unknown, "batch, work" in unknown) == (False, True)
     assert (row.count("-"), "request_0" in err) == (3, True)  # times of unlike stages have no mean
     assert len([cells for cells in rows if cells[:1] == ["work"]]) == 1
 
