@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import ModelSource, Shape
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translated, translation, variable
-from perfharness.backends.torch_layers import EventTimer, layer_times
+from perfharness.backends.torch_layers import EventTimer, held_bytes, layer_times
 from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError
@@ -189,8 +189,7 @@ class TorchSession(Session):
 
     def parameter_bytes(self) -> int | None:
         """Of parameters and buffers, quantised ones left out."""
-        held = [*self._module.parameters(), *self._module.buffers()]
-        return int(sum(one.numel() * one.element_size() for one in held))
+        return held_bytes(self._module)
 
     def settings(self) -> dict[str, str]:
         """PyTorch's settings for this session, dtype, and what was compiled or quantised."""

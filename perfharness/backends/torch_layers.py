@@ -18,6 +18,11 @@ WHOLE = "(model)"
 """Name of the outermost module, whose own work is that outside of its modules."""
 
 
+def held_bytes(module: Any) -> int:
+    """Of a module's parameters and buffers; quantised ones are left out."""
+    return sum(int(one.numel() * one.element_size()) for one in (*module.parameters(), *module.buffers()))
+
+
 class EventTimer(DeviceTimer):
     """Time between two CUDA events of PyTorch in a stream."""
 

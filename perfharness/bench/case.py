@@ -17,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
+from perfharness.analysis.suites.bench_figures import unsteady_speed
 from perfharness.analysis.suites.latency import latency_stats, rate_estimate
 from perfharness.backends import Session, backend, model_source
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.latency import (
     Timed,
+    latency_notes,
     measure_device_time,
     measure_latency,
     quiet_collector,
+    stats_of,
     warm_up,
     work_for,
 )
@@ -50,7 +52,7 @@ from perfharness.bench.spec import (
 )
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.files import write_model
-from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus, LatencyStats, LayerRecord
+from perfharness.model.bench import CaseProcess, CaseResult, CaseStatus, LayerRecord
 from perfharness.model.units import NS_PER_MS
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.hold import STARTED
@@ -281,8 +283,7 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
     after = view.sm_clock_mhz() if view is not None else None
     arrays = {"wall_ns": timed.wall_ns, "start_ns": timed.start_ns, "warmup_ns": warmup.wall_ns}
     record.keep_arrays(ITERATIONS_NAME, arrays)
-    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
-    assert stats is not None
+    stats = stats_of(timed, warmup)
     tokens, items = spec.tokens, spec.case.batch_size
     drop = round(100 * (before - after) / before, 3) if before and after is not None else None
     record.keep(
@@ -292,7 +293,7 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
         clock_drop_percent=drop,
     )
     record.add_reasons(
-        latency="; ".join(_latency_notes(timed, stats, drop)) or None,
+        latency="; ".join(latency_notes(timed, stats, drop)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
         clock_drop_percent="no GPU's clock could be read" if drop is None else None,
     )
@@ -303,18 +304,6 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
     record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
     return timed
-
-
-def _latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float | None) -> Iterator[str]:
-    if timed.ended is not None:
-        yield timed.ended
-    if stats.mean.reason is not None:
-        yield f"the mean has no interval: {stats.mean.reason}"
-    if (drift := stats.drift_percent) is not None:
-        side = "above" if drift > 0 else "below"
-        yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
-    if clock_drop_percent is not None and clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
-        yield f"the GPU's clock fell by {clock_drop_percent:.1f} % while it was measured"
 
 
 def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None) -> None:

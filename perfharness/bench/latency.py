@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.suites.latency import is_stable
+from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT
+from perfharness.analysis.suites.latency import is_stable, latency_stats
 from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
+from perfharness.model.bench import LatencyStats
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_MS
@@ -107,6 +109,26 @@ def measure_device_time(session: Session, settings: LatencySettings, clock: Cloc
             session.synchronize()
             found.append(timer.milliseconds())
     return np.asarray(found)
+
+
+def stats_of(timed: Timed, warmup: Timed) -> LatencyStats:
+    """Statistics of the timed rounds."""
+    found = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
+    assert found is not None, "at least one round is timed"
+    return found
+
+
+def latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float | None = None) -> Iterator[str]:
+    """What a reader of the latency has to know, one phrase each."""
+    if timed.ended is not None:
+        yield timed.ended
+    if stats.mean.reason is not None:
+        yield f"the mean has no interval: {stats.mean.reason}"
+    if (drift := stats.drift_percent) is not None:
+        side = "above" if drift > 0 else "below"
+        yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
+    if clock_drop_percent is not None and clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
+        yield f"the GPU's clock fell by {clock_drop_percent:.1f} % while it was measured"
 
 
 def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> list[int]:

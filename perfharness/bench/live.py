@@ -24,10 +24,18 @@ from perfharness.analysis.suites.bench_figures import cell_of
 from perfharness.analysis.suites.latency import latency_stats, rate_estimate
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translation
-from perfharness.backends.torch_layers import EventTimer, layer_times
+from perfharness.backends.torch_layers import EventTimer, held_bytes, layer_times
 from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator
-from perfharness.bench.latency import measure_device_time, measure_latency, quiet_collector, warm_up, work_for
+from perfharness.bench.latency import (
+    latency_notes,
+    measure_device_time,
+    measure_latency,
+    quiet_collector,
+    stats_of,
+    warm_up,
+    work_for,
+)
 from perfharness.bench.memory import host_peak_bytes
 from perfharness.bench.plan import machine_of
 from perfharness.bench.search import MEMORY_ENDS, search_batches
@@ -186,8 +194,7 @@ class LiveSession(Session):
 
     def parameter_bytes(self) -> int | None:
         """Of the parameters and buffers of a module."""
-        found = [int(one.numel() * one.element_size()) for one in self._tensors_of_model()]
-        return sum(found) if self.kind == "torch" else None
+        return held_bytes(self.model) if self.kind == "torch" else None
 
     def file_bytes(self) -> int | None:
         """Of the file of a session of ONNX Runtime."""
@@ -297,8 +304,7 @@ def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, tel
     session.run_round()
     warmup = warm_up(session, latency)
     timed = measure_latency(session, latency)
-    stats = latency_stats(timed.milliseconds, len(warmup.wall_ns), stable=timed.stable)
-    assert stats is not None, "at least one round is timed"
+    stats = stats_of(timed, warmup)
     device_ms = measure_device_time(session, latency)
     peak = session.device_memory_bytes()
     reasons = {
@@ -306,8 +312,10 @@ def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, tel
         "device_peak_bytes": SHARED if peak is not None else "the model is on no GPU",
         "model_file_bytes": "the model lives in this process",
     }
-    if timed.ended is not None:
-        reasons["latency"] = timed.ended
+    if notes := "; ".join(latency_notes(timed, stats)):
+        reasons["latency"] = notes
+    if not len(device_ms):
+        reasons["execute_latency"] = "the model is on no GPU"
     found = CaseResult(
         case=case,
         status="ok",
@@ -355,9 +363,7 @@ class LatencyBenchmark:
         with LiveSession(self.model, inputs, self.device) as session:
             before = warm_up(session, settings)
             timed = measure_latency(session, settings)
-        found = latency_stats(timed.milliseconds, len(before.wall_ns), stable=timed.stable)
-        assert found is not None, "at least one round is timed"
-        return found
+        return stats_of(timed, before)
 
     def profile_layers(self, inputs: Inputs, rounds: int = 20) -> list[LayerTime]:
         """Own time of each module of PyTorch in one call. Raises `BackendError` of any other model."""
