@@ -80,11 +80,12 @@ class OnnxRuntimeBackend(Backend):
         takes = "the path of an .onnx file, its bytes, or an onnx.ModelProto"
         begin_ns = time.perf_counter_ns()
         source = onnx_source(model, self.name, options, takes)
-        quantised_ms = (time.perf_counter_ns() - begin_ns) / 1e6 if isinstance(source, bytes) else None
+        source_ms = (time.perf_counter_ns() - begin_ns) / 1e6
         others = OTHER_PRECISIONS[self.mode_of(options)]
         check_own_precision(model.name, "ONNX Runtime", model_precision(source), options.precision, others)
         session = OnnxRuntimeSession(self._library(), source, options)
-        session.build_ms = quantised_ms if options.calibration is not None and options.precision == "int8" else None
+        if options.precision == "int8" and options.calibration is not None:
+            session.build_ms = source_ms
         return session
 
     def mode_of(self, options: BackendOptions) -> str:

@@ -50,8 +50,13 @@ def quantised(source: Path | bytes, calibration: Path) -> bytes:
         size = max([1, *sizes])
         reader = _Reader(_batches(samples, size))
         result = Path(folder) / "int8.onnx"
-        logging.getLogger().setLevel(max(logging.getLogger().level, logging.ERROR))  # it advises on shape inference
-        quantization.quantize_static(model, result, reader, per_channel=True)
+        logger = logging.getLogger()
+        before = logger.level
+        logger.setLevel(logging.ERROR)  # it advises on shape inference
+        try:
+            quantization.quantize_static(model, result, reader, per_channel=True)
+        finally:
+            logger.setLevel(before)
         return result.read_bytes()
 
 

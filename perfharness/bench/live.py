@@ -25,8 +25,9 @@ from perfharness.analysis.suites.latency import latency_stats, rate_estimate
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translation
 from perfharness.backends.torch_layers import EventTimer, held_bytes, layer_times
-from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures
-from perfharness.bench.accuracy.outputs import DifferenceAccumulator
+from perfharness.bench.accuracy.metrics import ClassAccumulator
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output
+from perfharness.bench.accuracy.run import record_of
 from perfharness.bench.latency import (
     latency_notes,
     measure_device_time,
@@ -530,19 +531,10 @@ def accuracy_of(
         if with_labels and labels is not None:
             first = next(iter(found))
             classes.update(found[first], labels, None if base is None else base[first])
-    figures: Figures = {}
-    for name, one in differences.items():
-        prefix = f"{name}." if len(differences) > 1 else ""
-        figures |= {f"{prefix}{key}": value for key, value in one.figures().items()}
+    figures = figures_by_output(differences)
     if classes.samples:
         figures |= classes.figures()
-    return AccuracyRecord(
-        against=against,
-        samples=samples,
-        metrics={name: one.value for name, one in figures.items()},
-        lost_classes=classes.lost(),
-        reasons={name: one.reason for name, one in figures.items() if one.value is None and one.reason},
-    )
+    return record_of(against, samples, figures, classes.lost())
 
 
 class LiveSuite:

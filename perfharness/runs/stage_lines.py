@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.statistics import summarise
+from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
 
@@ -99,6 +100,15 @@ def names_with_ids(mean: Tree) -> list[Path]:
         elif is_rare and any(path[: len(around)] == around for around in batches):
             rare.append(path)
     return rare if len(rare) > MANY_RARE else []
+
+
+def without_ids(diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine]) -> dict[str, Diagnosis]:
+    """The diagnoses without stages whose names contain ids: the stage around them speaks for them."""
+    with_id = {line.path for line in lines if line.has_id}
+    return {
+        name: replace(one, stages=[stage for stage in one.stages if stage.path not in with_id])
+        for name, one in diagnoses.items()
+    }
 
 
 def names_findings(mean: Tree) -> list[Finding]:

@@ -123,7 +123,7 @@ class _Side:
     """One rank beside the others: its common batches, and its collectives in them (`rows`).
 
     Columns of all its collectives, where `is_known`: how long it waited, by how much it came later than the mean of
-    the others, which rank came last, and whether that is sure to be this one.
+    the others, and whether it is sure to have come last.
     """
 
     one: RankInput
@@ -132,7 +132,6 @@ class _Side:
     length_ns: Int64
     waiting_ns: Int64
     lag_ns: Float64
-    last_rank: Int64
     is_last: Bool
     is_known: Bool
 
@@ -151,20 +150,20 @@ def _sides(ranks: list[RankInput], common: Common, matched: list[Matched]) -> li
     found = []
     for position, (one, batches) in enumerate(zip(ranks, common, strict=True)):
         calls = one.work.collectives
-        waiting, last = np.zeros(len(calls), dtype=np.int64), np.full(len(calls), -1, dtype=np.int64)
-        lag, is_last = np.zeros(len(calls)), np.zeros(len(calls), dtype=np.bool_)
+        waiting, lag = np.zeros(len(calls), dtype=np.int64), np.zeros(len(calls))
+        is_known, is_last = np.zeros(len(calls), dtype=np.bool_), np.zeros(len(calls), dtype=np.bool_)
         for each in matched:
             if position not in each.ranks:
                 continue
-            column, numbers = each.ranks.index(position), np.asarray([ranks[at].rank for at in each.ranks])
+            column = each.ranks.index(position)
             rows = each.row[each.waited, column]
             waiting[rows], lag[rows] = each.waiting_ns[each.waited, column], each.lag_ns[each.waited, column]
-            last[rows] = numbers[each.arrival_ns.argmax(axis=1)][each.waited]
+            is_known[rows] = True
             came_last = (each.arrival_ns[:, column] == each.last_ns) & (each.margin_ns > each.error_ns)
             is_last[rows] = came_last[each.waited]
         rows = np.flatnonzero(np.isin(calls.batch, batches))
         length = calls.end_ns - calls.start_ns
-        found.append(_Side(one, batches, rows, length, waiting, lag, last, is_last, last >= 0))
+        found.append(_Side(one, batches, rows, length, waiting, lag, is_last, is_known))
     return found
 
 

@@ -128,6 +128,15 @@ class DifferenceAccumulator(_Sums):
         return withheld({"cosine_min": least}, why)["cosine_min"]
 
 
+def figures_by_output(differences: Mapping[str, DifferenceAccumulator]) -> Figures:
+    """The metrics of all outputs: `output.metric` where there are several."""
+    found: Figures = {}
+    for output, one in differences.items():
+        prefix = f"{output}." if len(differences) > 1 else ""
+        found |= {f"{prefix}{name}": value for name, value in one.figures().items()}
+    return found
+
+
 def _block_sums(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> _Sums:
     finite = np.isfinite(x) & np.isfinite(b)
     equal = (x == b) | (np.isnan(x) & np.isnan(b))

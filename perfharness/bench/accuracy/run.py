@@ -39,7 +39,7 @@ from perfharness.bench.accuracy.metrics import (
     RegressionAccumulator,
     withheld,
 )
-from perfharness.bench.accuracy.outputs import DifferenceAccumulator, matched_outputs
+from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output, matched_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord
@@ -168,11 +168,7 @@ class Comparison:
 
     def figures(self) -> Figures:
         """Figures by metric; `output.metric` where there are several outputs."""
-        found: Figures = {}
-        for output, accumulator in self.differences.items():
-            prefix = f"{output}." if len(self.differences) > 1 else ""
-            own = self._of_all(DIFFERENCES, accumulator.figures())
-            found |= {f"{prefix}{name}": one for name, one in own.items()}
+        found = self._of_all(DIFFERENCES, figures_by_output(self.differences))
         if self.settings.labels is not None:
             found |= self._of_all(CLASSES, self.classes.figures())
         elif self.agreement.samples or self.not_computed[CLASSES]:
@@ -194,8 +190,7 @@ class Comparison:
 
     def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
         """The record for `bench.json`."""
-        figures = self.figures()
-        reasons = {name: one.reason for name, one in figures.items() if one.value is None and one.reason}
+        reasons: dict[str, str] = {}
         if self.failures:
             more = "" if self.failures <= 3 else f"; and {self.failures - 3} more"
             count = f"{self.failures} of {self.failures + self.samples} samples could not be compared"
@@ -204,13 +199,21 @@ class Comparison:
             reasons["unmatched_files"] = "; ".join(remarks)
         if not self.samples:
             reasons["samples"] = "no sample could be compared"
-        return AccuracyRecord(
-            against=against,
-            samples=self.samples,
-            metrics={name: one.value for name, one in figures.items()},
-            lost_classes=self.classes.lost(),
-            reasons=reasons,
-        )
+        return record_of(against, self.samples, self.figures(), self.classes.lost(), reasons)
+
+
+def record_of(
+    against: str, samples: int, figures: Figures, lost: dict[str, float], reasons: Mapping[str, str] | None = None
+) -> AccuracyRecord:
+    """The record of figures; `reasons` are added to those of figures without a value."""
+    own = {name: one.reason for name, one in figures.items() if one.value is None and one.reason}
+    return AccuracyRecord(
+        against=against,
+        samples=samples,
+        metrics={name: one.value for name, one in figures.items()},
+        lost_classes=lost,
+        reasons=own | dict(reasons or {}),
+    )
 
 
 def measure_accuracy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from perfharness.analysis.diagnosis import Advice, advise, unexplained
 from perfharness.model.diagnosis import Cause, Code, Diagnosis
@@ -11,7 +10,7 @@ from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Sp
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.text import safe_line
 from perfharness.render.views.names import line_of, shortened, stage_names
-from perfharness.runs.stage_lines import StageLine
+from perfharness.runs.stage_lines import StageLine, without_ids
 
 MOST_VALUABLE = 3
 """Pieces of advice after a launch; `analyze -v` has them all."""
@@ -41,12 +40,7 @@ def advice_view(
         lines: of the run; stages whose names contain ids get no advice, the stage around them does.
         most: pieces of advice; None: all.
     """
-    with_id = {line.path for line in lines if line.has_id}
-    if with_id:
-        diagnoses = {
-            name: replace(one, stages=[stage for stage in one.stages if stage.path not in with_id])
-            for name, one in diagnoses.items()
-        }
+    diagnoses = without_ids(diagnoses, lines)
     every = advise(diagnoses)
     shown = every[:most]
     whole = stage_names(stage.path for diagnosis in diagnoses.values() for stage in diagnosis.stages)

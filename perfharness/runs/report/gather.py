@@ -55,7 +55,7 @@ from perfharness.runs.report.model import (
 from perfharness.runs.run import SampledRun, named_stacks
 from perfharness.runs.series.model import Series, read_series
 from perfharness.runs.slowest import SlowestOfRun
-from perfharness.runs.stage_lines import StageLine, names_findings, range_sums, stage_lines, stage_values
+from perfharness.runs.stage_lines import StageLine, names_findings, range_sums, stage_lines, stage_values, without_ids
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
@@ -272,7 +272,7 @@ def _common(
         "stages": stages,
         "outside_batches": mean["outside_batches"],
         "ranges": [] if stages else range_sums(of_processes),
-        "advice": advise(diagnoses),
+        "advice": advise(without_ids(diagnoses, stages)),
         "diagnoses": diagnoses,
         "series": _series(results),
         "distributions": list(_distributions(stages, of_processes)),
