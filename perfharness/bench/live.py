@@ -612,7 +612,7 @@ def _suite_of(cases: Sequence[CaseResult], duration_sec: float) -> BenchSuiteRes
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         name="live models",
         baseline=baseline,
-        machine=machine_of(facts, facts.gpus[0].uuid if on_gpu and facts.gpus else None),
+        machine=machine_of(facts, [gpu.uuid for gpu in facts.gpus[:1] if on_gpu]),
         settings={"latency.min_seconds": duration_sec},
         cases=list(cases),
         recommendations=recommend(cases, Constraints(), baseline),

@@ -40,7 +40,7 @@ ITERATIONS = pa.schema(
     }
 )
 TEXTS = ("case_id", "hostname", *Cell.model_fields, "status", "baseline", "startup_file_cache")
-COUNTS = ("batch_size", "attempts", "started_unix_ns")
+COUNTS = ("batch_size", "gpu_index", "attempts", "started_unix_ns")
 
 Arrays = dict[str, npt.NDArray[Any]]
 Row = dict[str, Any]
@@ -181,10 +181,10 @@ def bench_table(suite: BenchSuiteResult) -> pa.Table:
 def _type_of(column: str) -> pa.DataType:
     if column.startswith("accuracy_"):  # metrics of any name
         return pa.float64()
-    if column in TEXTS or column.endswith("reason"):
-        return pa.string()
     if column in COUNTS or column.endswith(("_bytes", "_iterations")):
         return pa.int64()
+    if column in TEXTS or column.endswith("reason"):
+        return pa.string()
     return pa.bool_() if column == "outputs_equal" else pa.float64()
 
 

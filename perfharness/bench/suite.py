@@ -88,6 +88,7 @@ Size = Annotated[ByteSize, AfterValidator(_with_unit), BeforeValidator(_whole_si
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
 Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Gpus = Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], BeforeValidator(_one_or_many)]
 ALL_MODES = ("all",)
 
 
@@ -177,7 +178,6 @@ class RunTable(Settings):
 
     Args:
         seed: of the order.
-        gpu: UUID or index.
     """
 
     timeout_s: float = Field(default=1800.0, gt=0)
@@ -185,7 +185,6 @@ class RunTable(Settings):
     seed: int = 1
     cool_down_c: float | None = Field(default=None, gt=0)
     cool_down_limit_s: float = Field(default=DEFAULT_COOL_DOWN_LIMIT_S, ge=0)
-    gpu: str | None = None
 
 
 class EqualityTable(Tolerance):
@@ -224,6 +223,7 @@ class Suite(Settings):
     """A suite, validated by type; `load_suite` finds conflicts.
 
     Args:
+        gpus: UUIDs or indices of the GPUs, on each of which every case runs; empty: the first.
         folder: relative paths of models and inputs are relative to it.
     """
 
@@ -233,6 +233,7 @@ class Suite(Settings):
     precisions: Precisions = ("fp32",)
     batch_sizes: BatchSizes = (1,)
     device: DeviceChoice = "auto"
+    gpus: Gpus = ()
     baseline: str | None = None
     measure: MeasureTable = MeasureTable()
     latency: LatencySettings = LatencySettings()
@@ -390,7 +391,7 @@ def _problems(suite: Suite) -> Iterator[str]:
     if "latency" not in suite.measure.passes:
         yield "`passes` lacks `latency`, from which all speeds come"
     if suite.telemetry.gpu_uuids:
-        yield "there is no key `telemetry.gpu_uuids`; [run] gpu names the GPU"
+        yield "there is no key `telemetry.gpu_uuids`; `gpus` names the GPUs"
     known: dict[str, Backend] = {}
     for one in suite.backend:
         try:

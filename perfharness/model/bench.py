@@ -35,6 +35,8 @@ class Cell(Record):
     precision: Precision
     device: Literal["cpu", "cuda"]
     variant: str = ""  # settings of the backend that the suite names, as `threads=2`
+    gpu: str | None = None  # its name, with its index where the suite uses several of that name; None on the CPU
+    gpu_index: int | None = None  # as NVML counts
 
 
 class BenchCase(Cell):

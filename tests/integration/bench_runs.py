@@ -20,8 +20,8 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "perfharness", *map(str, arguments)]
 
 
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return perfharness("bench", *arguments)
+def bench(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return perfharness("bench", *arguments, **environ)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:

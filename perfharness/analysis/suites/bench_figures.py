@@ -63,7 +63,7 @@ def memory_of(result: CaseResult) -> int | None:
 
 
 def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str | None) -> CaseResult | None:
-    """The baseline of a case: same model and batch size; on the case's own device where there are several."""
+    """The baseline of a case: same model and batch size, on the same GPU, else on the other kind of device."""
     if baseline is None:
         return None
     found = [
@@ -72,8 +72,9 @@ def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str
         if is_named(other.case, baseline)
         and (other.case.model, other.case.batch_size) == (result.case.model, result.case.batch_size)
     ]
-    own = [other for other in found if other.case.device == result.case.device]
-    return next(iter(own or found), None)
+    own = [one for one in found if (one.case.device, one.case.gpu) == (result.case.device, result.case.gpu)]
+    others = [one for one in found if one.case.device != result.case.device]
+    return next(iter(own or others), None)
 
 
 def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:

@@ -183,7 +183,7 @@ def compare_engines(
         comparison = EngineComparison(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=list(command),
-            machine=machine_of(facts, gpu.uuid),
+            machine=machine_of(facts, () if gpu.uuid is None else (gpu.uuid,)),
             gpu_index=gpu.index,
             gpu_uuid=gpu.uuid,
             gpu_reason=gpu.reason,

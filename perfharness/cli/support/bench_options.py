@@ -82,9 +82,16 @@ class SuiteOptions(BaseModel):
         str | None,
         Option(("--device",), CASES, "auto: the GPU, if there is one. [default: auto]", metavar="auto|cpu|cuda"),
     ] = None
-    gpu: Annotated[
-        str | None, Option(("--gpu",), CASES, "UUID or index of the GPU. [default: the first]", metavar="GPU")
-    ] = Field(default=None, serialization_alias="run.gpu")
+    gpus: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(split_commas),
+        Option(
+            ("--gpus",),
+            CASES,
+            "Run every case on each of these GPUs: indices or UUIDs, as 0,1. [default: the first]",
+            metavar="GPU,…",
+        ),
+    ] = None
     warmup: Annotated[
         int | None, Option(("--warmup",), MEASURING, "Iterations before the timed ones. [default: 50]")
     ] = Field(default=None, serialization_alias="latency.warmup")
@@ -220,7 +227,7 @@ class BenchSettings(BaseModel):
 
 
 RARE = {
-    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile"),
+    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "baseline", "latency_percentile"),
     *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
     *("retry_failed", "history"),
 }

@@ -133,6 +133,14 @@ def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
         None if loss is None else (loss, f"limit: loss of at most {loss:g}"),
         (lambda one: speedup(one, baseline_of(one, cases, baseline)), _speedup_label(suite)),
     )
+    rate = "throughput of the pass that reads power (items/s)"
+    yield Plot(
+        "power",
+        lambda one: _estimate(one.power_mean_w),
+        "power_mean_w",
+        "mean power of the GPU (W)",
+        across=(lambda one: _estimate(one.telemetry_items_per_second), rate),
+    )
 
 
 def _speedup_label(suite: BenchSuiteResult) -> str:
@@ -219,13 +227,13 @@ class Curve:
 
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
-    """A colour for each backend, mode and settings, a dash and a marker for each precision and device."""
+    """A colour for each backend, mode and settings, a dash and a marker for each precision, device and GPU."""
 
     def hue_of(case: BenchCase) -> tuple[str, ...]:
         return case.backend, case.mode, case.variant
 
-    def kind_of(case: BenchCase) -> tuple[str, ...]:
-        return case.precision, case.device
+    def kind_of(case: BenchCase) -> tuple[str | None, ...]:
+        return case.precision, case.device, case.gpu
 
     cells = in_groups(((hue_of(result.case), kind_of(result.case)), result) for result in suite.cases)
     hues = list(dict.fromkeys(hue for (hue, _), _ in cells))
@@ -268,7 +276,9 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         x_axis = _batch_sizes(sorted({result.case.batch_size for result in suite.cases}))
     else:
         x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
-        sheet.notes.append("numbers: the largest batch size; a bar is the widest range that two 95 % intervals allow")
+        sheet.notes.append("numbers: the largest batch size")
+        if any(row["x_low"] for row in rows):
+            sheet.notes.append("horizontal bars: the widest range that two 95 % intervals allow")
     for field, axis in (("x", x_axis), ("y", y_axis)):
         if axis["scale"].get("type") == "log":  # intervals that reach 0 end at the smallest value
             least = min(row[field] for row in rows if row[field] is not None)

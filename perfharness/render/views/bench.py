@@ -62,6 +62,7 @@ SUBJECTS = {
     "latency": "Latency",
     "memory": "Memory",
     "accuracy": "Accuracy loss over speed-up",
+    "power": "Power over throughput",
     "layers": "Time",
 }
 
@@ -154,6 +155,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         (Column("model"), lambda one: one.case.model if names.with_model else None),
         (Column("backend/mode"), lambda one: names.backend(one.case)),
         (Column("precision"), lambda one: one.case.precision),
+        (Column("GPU"), lambda one: one.case.gpu if names.with_gpu else None),
         (Column("batch", "count"), lambda one: one.case.batch_size),
         (Column("p50 ms", "ms"), value("p50")),
         (Column("p95 ms", "ms", drop=4), value("p95")),

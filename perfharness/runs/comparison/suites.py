@@ -38,7 +38,9 @@ def read_suite(path: Path) -> BenchSuiteResult:
 
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
     """A suite as a launch."""
-    figures = {figure: one for result in suite.cases for figure, one in _figures(stage_of(result.case), result)}
+    with_gpu = len({result.case.gpu for result in suite.cases if result.case.gpu}) > 1
+    stages = {result.case: _stage_of(result.case, with_gpu=with_gpu) for result in suite.cases}
+    figures = {figure: one for result in suite.cases for figure, one in _figures(stages[result.case], result)}
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
     launch = LaunchFigures(
         folder=folder,
@@ -49,15 +51,19 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
-        batches={stage_of(result.case): None for result in suite.cases},
+        batches=dict.fromkeys(stages.values()),
     )
     return launch if launch.has_numbers else replace(launch, problem="none of its cases was measured")
 
 
-def stage_of(case: BenchCase) -> StagePath:
-    """Model, backend, mode, precision, device, settings if there are any, batch size."""
-    variant = (case.variant,) if case.variant else ()
-    return (case.model, case.backend, case.mode, case.precision, case.device, *variant, f"batch {case.batch_size}")
+def _stage_of(case: BenchCase, *, with_gpu: bool) -> StagePath:
+    """Model, backend, mode, precision, device, GPU where the suite has several, settings if any, batch size.
+
+    The same case on the one GPU of another machine is the same stage.
+    """
+    where = (case.device, case.gpu if with_gpu else None, case.variant)
+    parts = (case.model, case.backend, case.mode, case.precision, *where)
+    return (*(part for part in parts if part), f"batch {case.batch_size}")
 
 
 def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, Value]]:

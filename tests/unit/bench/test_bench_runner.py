@@ -86,7 +86,7 @@ def run_suite(
     (folder / "suite.toml").write_text(text)
     suite, out = load_suite(folder / "suite.toml"), folder / "out"
     prepare(out, resume=True)
-    plan = Plan(plan_cases(suite, None), suite.baseline or FAKE_BACKEND, None, MachineRecord(hostname="h"))
+    plan = Plan(plan_cases(suite, ()), suite.baseline or FAKE_BACKEND, MachineRecord(hostname="h"))
     return SuiteRun(suite, out, plan, Interrupts(), BenchObserver()).run().cases
 
 
