@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
-from perfharness.bench.results import is_suite, read_suite
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
+from perfharness.runs.comparison.suites import read_suite, suite_file
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
 MACHINE = ("perfharness", "python", "driver")
@@ -17,7 +17,7 @@ MACHINE = ("perfharness", "python", "driver")
 
 def suite_report(path: Path) -> SuiteReport | None:
     """A suite for a report; None where the path holds none. Raises `ResultError` where it cannot be read."""
-    if not is_suite(path):
+    if suite_file(path) is None:
         return None
     real = Path(os.path.realpath(path))  # `resolve` raises where links go round in a circle
     return SuiteReport(name=real.name if path.is_dir() else real.parent.name, suite=read_suite(path))

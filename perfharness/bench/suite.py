@@ -296,8 +296,8 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     Args:
         path: a TOML file; None: the options name models and backends.
         options: `models` and `backends` (lists of names), `shapes` of inputs by name, `calibration` samples,
-            `equality` (whether outputs are compared), any other key of a suite, those of a table as `table.key`; None:
-            not given.
+            `equality` (whether outputs are compared), `layers` (whether they are timed), any other key of a suite,
+            those of a table as `table.key`; None: not given.
 
     Raises `UsageError` with one line for each thing that is wrong.
     """
@@ -305,7 +305,9 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     if path is None and not (given.get("models") or given.get("backends")):
         raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
     content: dict[str, Any] = {"folder": Path.cwd()} if path is None else _read(path)
-    shapes, calibration, equality = (given.pop(name, None) for name in ("shapes", "calibration", "equality"))
+    shapes, calibration, equality, layers = (
+        given.pop(name, None) for name in ("shapes", "calibration", "equality", "layers")
+    )
     for key, value in given.items():
         table, dot, name = key.rpartition(".")
         if key in ("models", "backends"):
@@ -322,6 +324,10 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     if equality is not None:
         kept = content.pop("equality", {})
         content |= {"equality": kept} if equality else {}
+    if layers:
+        measure = content.get("measure", {})
+        passes = measure.get("passes", MeasureTable().passes)
+        content["measure"] = {**measure, "passes": [*dict.fromkeys((*passes, "layers"))]}
     origin = str(path) if path is not None else "the command line"
     try:
         suite = Suite.model_validate(content)

@@ -24,7 +24,7 @@ from tests.support.fake_backend import FakeScript
 
 def create(backend, precision):
     is_second = os.environ["CUDA_VISIBLE_DEVICES"] == {gpu_uuid(1)!r}
-    return FakeScript(execute_ms=4.0 if is_second else 1.0, bias=float(is_second))
+    return FakeScript(execute_ms=20.0 if is_second else 1.0, bias=float(is_second))
 """
 GPUS = ["H100 80GB HBM3 (GPU 0)", "H100 80GB HBM3 (GPU 1)"]
 
@@ -48,7 +48,7 @@ def test_each_case_has_its_gpu_and_the_baseline_of_that_gpu(out: Path) -> None:
         (name, index, mode) for index, name in enumerate(GPUS) for mode in ("fast", "plain")
     ]
     for one in found.cases:
-        assert known(one.latency).median.value == pytest.approx(4.0 if one.case.gpu_index else 1.0, rel=0.3)
+        assert (known(one.latency).min >= 20.0) == (one.case.gpu_index == 1)
         assert known(one.equality).equal, "the outputs of the other GPU differ by 1"
     starts = sorted((known(one.started_unix_ns), known(one.duration_s)) for one in found.cases)
     assert all(start + seconds * 1e9 <= later for (start, seconds), (later, _) in itertools.pairwise(starts))
@@ -65,4 +65,5 @@ def test_a_report_puts_the_gpus_side_by_side(out: Path, tmp_path: Path) -> None:
     assert [one.machine.gpus for one in merged.merged.runs] == [[name] for name in GPUS]
     assert [(row.mode, len(row.cells)) for row in merged.merged.rows] == [("plain", 2), ("fast", 2)]
     for row in merged.merged.rows:
-        assert [known(cell.speedup).value for cell in row.cells] == pytest.approx([1.0, 1.0], rel=0.5)
+        for cell in row.cells:
+            assert 0.2 < known(cell.speedup).value < 5, "the other GPU is 20 times as fast, or as slow"

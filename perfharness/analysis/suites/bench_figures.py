@@ -45,8 +45,14 @@ def cell_of(case: BenchCase) -> str:
 
 def is_named(case: BenchCase, name: str) -> bool:
     """Whether `backend`, `backend/mode`, `backend/precision` or `backend/mode/precision` means this case."""
-    parts = [case.backend, case.mode, case.precision]
-    return name in {case.backend, f"{parts[0]}/{parts[1]}", f"{parts[0]}/{parts[2]}", "/".join(parts), cell_of(case)}
+    settings = (case.mode, case.precision, f"{case.mode}/{case.precision}")
+    return name in {case.backend, *(f"{case.backend}/{one}" for one in settings), cell_of(case)}
+
+
+def size_text(size: int) -> str:
+    """`12 GiB`, `7.5 GB`: in the unit in which it is a round number."""
+    gib = size / 2**30
+    return f"{gib:g} GiB" if gib == round(gib, 1) else f"{size / 1e9:.4g} GB"
 
 
 def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:

@@ -115,6 +115,9 @@ class SuiteOptions(BaseModel):
             metavar="PASS,…",
         ),
     ] = Field(default=None, serialization_alias="measure.passes")
+    layers: Annotated[
+        bool | None, Option(("--layers",), MEASURING, "Time the layers too, and print those of the case to take.")
+    ] = None
     equality: Annotated[
         bool | None,
         Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
@@ -258,7 +261,7 @@ def check_utf8(arguments: Sequence[str]) -> None:
 
 
 def resume_command() -> str:
-    """The command line that goes on with this one."""
+    """The command line that continues this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
 
 

@@ -187,15 +187,12 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
     return sheet.made(chart.properties(width=WIDTH, height=ROW_HEIGHT * len(rows)), title)
 
 
-def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    """Time of each layer of the recommended case, the longest first."""
-    import altair as alt
-
+def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | None:
+    """The recommended case and its layers, the longest first and the last ones together; None where it has none."""
     best = {one.best for one in suite.recommendations}
     result = next((one for one in suite.cases if one.layers and one.case.case_id in best), None)
     if result is None:
         return None
-    sheet = Sheet(name)
     layers = sorted(result.layers, key=lambda one: -one.milliseconds)
     rows: list[Row] = [
         {"layer": f"{place}. {short_label(one.name, 44)}", "name": one.name, "ms": one.milliseconds}
@@ -204,6 +201,17 @@ def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
     if rest := layers[MAX_LAYERS:]:
         label = f"{len(rest)} other layers"
         rows.append({"layer": label, "name": label, "ms": sum(one.milliseconds for one in rest)})
+    return result, rows
+
+
+def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
+    """Time of each layer of the recommended case."""
+    import altair as alt
+
+    if (found := layers_of_best(suite)) is None:
+        return None
+    result, rows = found
+    sheet = Sheet(name)
     y = alt.Y("layer:N").sort([row["layer"] for row in rows]).title(None)
     chart = sheet.chart("layers", rows, width=WIDTH, height=alt.Step(ROW_HEIGHT)).mark_bar(color=LINE_PALETTE[0])
     chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=["name:N", *numbers("ms")])

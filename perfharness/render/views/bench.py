@@ -39,15 +39,14 @@ from perfharness.render.blocks import (
     Chart,
     Column,
     Columns,
-    Figure,
-    Figures,
     Items,
     Line,
+    Paragraph,
     Section,
     Table,
     table_of,
 )
-from perfharness.render.charts.bench import bench_pictures
+from perfharness.render.charts.bench import bench_pictures, by_model, layers_of_best
 from perfharness.render.numbers import factor, interval, significant
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
@@ -68,8 +67,35 @@ SUBJECTS = {
 
 
 def suite_view(suite: BenchSuiteResult) -> list[Block]:
-    """Cases, remarks on them, the batch sizes that were found, and what to take."""
-    return [*_cases(suite), *_searches(suite), *_recommendations(suite)]
+    """What to take, cases, remarks on them, the batch sizes that were found, and why it is taken."""
+    return [*_winners(suite), *_cases(suite), *_layers(suite), *_searches(suite), *_recommendations(suite)]
+
+
+def _winners(suite: BenchSuiteResult) -> list[Block]:
+    """The case to take of each model, its rate and its speed-up, in one sentence."""
+    names, known = _names(suite)
+    found: list[Block] = []
+    for best in (known[one.best] for one in suite.recommendations if one.best is not None):
+        gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
+        against = f", {_factor(gained)} of {short_backend(suite.baseline or '?')}" if gained is not None else ""
+        rate = "" if best.items_per_second is None else f": {significant(best.items_per_second.value)} items/s"
+        found.append(Paragraph(f"{best.case.model}: take {names.case(best.case)}{rate}{against}"))
+    return found
+
+
+def _layers(suite: BenchSuiteResult) -> list[Block]:
+    """Layers of the case to take of each model, the longest first."""
+    tables: list[Block] = []
+    for own, _, _ in by_model(suite):
+        if (found := layers_of_best(own)) is None:
+            continue
+        best, layers = found
+        whole = sum(layer["ms"] for layer in layers) or 1.0
+        columns = [Column("layer"), Column("ms", "ms"), Column("share", "share")]
+        rows: list[list[Cell]] = [[layer["name"], layer["ms"], layer["ms"] / whole] for layer in layers]
+        note = f"Layers of {CaseNames.of([best.case]).case(best.case)}, in a pass of its own."
+        tables.append(Table("layers", columns, rows, note))
+    return tables
 
 
 def _searches(suite: BenchSuiteResult) -> list[Block]:
@@ -84,7 +110,7 @@ def _searches(suite: BenchSuiteResult) -> list[Block]:
 
 def suite_summary(found: SuiteReport) -> list[Block]:
     """What to take, and why."""
-    return [Figures(list(_first_figures(found.suite))), *_recommendations(found.suite)]
+    return [*_winners(found.suite), *_recommendations(found.suite)]
 
 
 def suite_sections(found: SuiteReport) -> list[Section]:
@@ -93,7 +119,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in bench_pictures(suite)]
     return [
         Section("Cases", [*_cases(suite), *_searches(suite)]),
-        *([Section("Charts", charts)] if charts else []),
+        *([Section("Charts", [*charts, *_layers(suite)])] if charts else []),
         Section("How it was measured", [_measured(suite)]),
     ]
 
@@ -260,22 +286,6 @@ def _notes(suite: BenchSuiteResult) -> Iterator[str]:
 # ---- what to take ----
 
 
-def _first_figures(suite: BenchSuiteResult) -> Iterator[Figure]:
-    names, known = _names(suite)
-    measured = sum(result.status == "ok" for result in suite.cases)
-    yield Figure("cases measured", f"{measured} of {len(suite.cases)}", suite.machine.hostname)
-    for one in suite.recommendations:
-        if one.best is None:
-            yield Figure(one.model, "nothing to recommend", "none meets the constraints")
-            continue
-        best = known[one.best]
-        rate = "" if best.items_per_second is None else f"{significant(best.items_per_second.value)} items/s"
-        yield Figure(f"take for {one.model}", names.case(best.case), rate)
-        gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
-        if gained is not None:
-            yield Figure("speed-up", factor(gained.value, gained.low, gained.high), f"against {suite.baseline}")
-
-
 def _names(suite: BenchSuiteResult) -> tuple[CaseNames, dict[str, CaseResult]]:
     """Names without the model, and cases by their ids."""
     names = CaseNames.of((result.case for result in suite.cases), with_model=False)
@@ -344,7 +354,10 @@ def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
         against = short_backend(run.baseline or "?")
         yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
     missing = (
-        ((cell.run, first_line(cell.reason)), (f"{row.model} {_row_backend(row)} {row.precision}", row.batch_size))
+        (
+            (cell.run, first_line(cell.reason)),
+            (f"{row.model} {_row_backend(row)} {row.precision or ''}".rstrip(), row.batch_size),
+        )
         for row in merged.rows
         for cell in row.cells
         if cell.reason is not None
@@ -359,7 +372,8 @@ def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
 
 
 def _row_backend(row: MergedRow) -> str:
-    return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
+    parts = (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant)
+    return " ".join(part for part in parts if part)
 
 
 def _subject(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from perfharness.errors import ResultError
 from perfharness.files import read_model
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.bench_suite import BENCH_VERSION, BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.launches import LaunchFigures
@@ -29,10 +29,13 @@ def suite_file(path: Path) -> Path | None:
 
 
 def read_suite(path: Path) -> BenchSuiteResult:
-    """Read `bench.json`. Raises `ResultError` where it cannot be read."""
-    suite = read_model(path, BenchSuiteResult)
+    """Read the results of a folder, or of the file in it. Raises `ResultError`."""
+    file = path / BENCH_NAME if path.is_dir() else path
+    suite = read_model(file, BenchSuiteResult)
     if suite is None:
-        raise ResultError(f"there is no {path}")
+        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote")
+    if suite.schema_version > BENCH_VERSION:
+        raise ResultError(f"{file} has version {suite.schema_version}, newer than {BENCH_VERSION}; update perfharness")
     return suite
 
 

@@ -128,11 +128,6 @@ def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:
     assert {one.case.precision for one in refused} == {"int8"}
 
 
-def test_short_backend_with_a_mode(folder: Path) -> None:
-    (one,) = suite_of(folder, f'models = ["net.py:create"]\nbackends = ["{FAKE_BACKEND}/fast"]\n').backend
-    assert (one.name, one.modes) == (FAKE_BACKEND, ("fast",))
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -240,16 +235,16 @@ def test_no_suite_file(tmp_path: Path) -> None:
         ("'1.5gb'", 1_500_000_000),
         ("7000000", 7_000_000),
         ("' 2000kB '", 2_000_000),
+        *((f"'{text}'", None) for text in ("", "GB", "12 apples", "-1GB", "0GB", "1,5GB", "1e9", "12", "12kB")),
     ],
 )
-def test_sizes(folder: Path, text: str, size: int) -> None:
-    assert suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = {text}\n").measure.memory_limit == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "0GB", "12 G B", "1,5GB", "1e9", "12", "12kB"])
-def test_what_is_no_size(folder: Path, text: str) -> None:
+def test_sizes(folder: Path, text: str, size: int | None) -> None:
+    text = f"{WHOLE}[measure]\nmemory_limit = {text}\n"
+    if size is not None:
+        assert suite_of(folder, text).measure.memory_limit == size
+        return
     with pytest.raises(UsageError, match="memory_limit"):
-        suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = '{text}'\n")
+        suite_of(folder, text)
 
 
 @given(st.text(max_size=60))
@@ -279,22 +274,21 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
 
 
 def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rare = [
-        "--duration",
-        "60",
-        "--seed",
-        "3",
-        "--in-order",
-        "--timeout",
-        "9",
-        "--cool-down",
-        "50",
-        "--warmup",
-        "1",
-        "--retry-failed",
-    ]
     chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
-    assert (
-        run(["bench", *chosen, *rare, "--resume", "--retry-failed", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
-    )
+    rare = "--duration 60 --seed 3 --in-order --timeout 9 --cool-down 50 --warmup 1 --resume --retry-failed --dry-run"
+    assert run(["bench", *chosen, *rare.split(), "--max-energy-per-item-j", "2"]) == 0
     assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({}, ("latency", "telemetry")),
+        ({"layers": True}, ("latency", "telemetry", "layers")),
+        ({"layers": True, "measure.passes": ["latency"]}, ("latency", "layers")),
+        ({"layers": True, "measure.passes": ["layers", "latency"]}, ("layers", "latency")),
+    ],
+)
+def test_layers_are_a_pass_more(folder: Path, options: dict[str, object], passes: tuple[str, ...]) -> None:
+    (folder / "suite.toml").write_text(WHOLE)
+    assert load_suite(folder / "suite.toml", options).measure.passes == passes

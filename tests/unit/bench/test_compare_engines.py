@@ -132,25 +132,6 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = CompareSettings(image=Path(write_image(tmp_path)), input_size=(8, 8), warmup=1, iterations=10, threads=1,
-                               keep_maps=True)  # fmt: skip
-    said: list[str] = []
-    found, place = compare_engines(
-        [str(random_net(tmp_path / "a.onnx"))] * 2, settings, tmp_path / "out", device="cpu",
-        say=said.append, command=["by hand"],
-    )  # fmt: skip
-    assert [(one.name, one.status) for one in found.engines] == [("a", "ok"), ("a_2", "ok")]
-    assert (place, found.command, len(said)) == (tmp_path / "out", ["by hand"], 2)
-    assert EngineComparison.model_validate_json((place / "compare_engines.json").read_text()) == found
-    assert found.settings.image == tmp_path / "a.npy"
-    second = found.engines[1].difference
-    assert second is not None
-    assert second.max == 0
-
-
-@pytest.mark.slow
 def test_engines_that_cannot_run_are_rows_and_nothing_without_a_number_replaces_numbers(
     tmp_path: Path,
 ) -> None:
