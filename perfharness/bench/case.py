@@ -87,7 +87,7 @@ class CaseRecord:
         self.result = result_type(
             case=spec.case,
             status="failed",
-            reason="it has not come to its end",
+            reason="its process has not ended",
             started_unix_ns=time.time_ns(),
             process=CaseProcess(reported=False),
         )

@@ -53,7 +53,7 @@ Inputs = Any
 Batch = Any
 """Inputs, or a pair of inputs and labels."""
 
-SHARED = "models share this process: the peak is of all that ran before, too"
+SHARED = "models share this process: the peak includes what ran before"
 MODEL = "live"
 PRECISIONS: dict[str, Precision] = {
     "bfloat16": "bf16",
@@ -244,7 +244,7 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
         value = (value.float() if "bfloat16" in str(value.dtype) else value).cpu().numpy()
     found = np.asarray(value)
     if found.dtype.kind not in "fiub":
-        raise UsageError(f"a {type(value).__name__} is no array of numbers; let the model return arrays or tensors")
+        raise UsageError(f"a {type(value).__name__} is not an array of numbers; return arrays or tensors")
     return found
 
 

@@ -135,10 +135,6 @@ class MemoryWatchdog:
             self._done.set()
             self._thread.join()
             self._thread = None
-        self.check()
-
-    def check(self) -> None:
-        """Check once. Raises `MemoryLimitError`."""
         if (over := self._over_limit()) is not None:
             raise MemoryLimitError(limit_sentence(over, self._limit or 0))
 

@@ -192,7 +192,7 @@ def _planned(
         source = next(filter(None, sources), ModelSource(model.title, factory=""))
         refusal = f"the suite names no model for {one.name}; add it to `sources`"
     elif case.precision not in known.precisions:
-        refusal = f"{one.name} does not compute in {case.precision}; it does in: {', '.join(known.precisions)}"
+        refusal = f"{one.name} has no precision {case.precision}; it has: {', '.join(known.precisions)}"
     else:
         try:
             known.check_model(source)
@@ -225,25 +225,22 @@ def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
     smallest: dict[Cell, PlannedCase] = {}
     for one in sorted(cases, key=lambda one: one.case.batch_size):
         smallest.setdefault(one.cell, one)
-    baselines: dict[tuple[str, str | None], PlannedCase] = {}
+    bases: dict[tuple[str, str | None], PlannedCase] = {}
     for one in cases:
         if one.case_id == smallest[one.cell].case_id and is_named(one.case, baseline):
             given = AccuracyPass(settings=settings, against=cell_of(one.case), store=True)
-            baselines.setdefault((one.case.model, one.case.gpu), one.with_spec(accuracy=given))
-    made = []
-    for one in cases:
-        of_model = [base for (model, _), base in baselines.items() if model == one.case.model]
-        elsewhere = next((base for base in of_model if base.case.device != one.case.device), None)
-        base = baselines.get((one.case.model, one.case.gpu), elsewhere)
+            bases.setdefault((one.case.model, one.case.gpu), one.with_spec(accuracy=given))
+
+    def with_samples(one: PlannedCase) -> PlannedCase:
+        model, device = one.case.model, one.case.device
+        elsewhere = (base for (name, _), base in bases.items() if name == model and base.case.device != device)
+        base = bases.get((model, one.case.gpu)) or next(elsewhere, None)
         if base is not None and base.case_id == one.case_id:
-            made.append(base)
-        elif one.case_id == smallest[one.cell].case_id:
-            against = cell_of(base.case) if base is not None else baseline
-            given = AccuracyPass(settings=settings, against=against)
-            made.append(replace(one.with_spec(accuracy=given), baseline=base))
-        else:
-            made.append(one)
-    return made
+            return base
+        given = AccuracyPass(settings=settings, against=baseline if base is None else cell_of(base.case))
+        return replace(one.with_spec(accuracy=given), baseline=base)
+
+    return [with_samples(one) if one.case_id == smallest[one.cell].case_id else one for one in cases]
 
 
 def _in_folder(suite: Suite, path: Path | None) -> Path | None:

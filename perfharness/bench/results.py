@@ -57,10 +57,10 @@ def measuring(out: Path) -> Iterator[Interrupts]:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(out))
         except BlockingIOError as error:
-            message = f"another perfharness is writing to {out}; wait for it, or name another with -o"
+            message = f"another perfharness is writing to {out}; wait until it ends, or name another folder with -o"
             raise LaunchError(message) from error
         except OSError as error:
-            message = f"{out} cannot be used for results: {error.strerror}; name another with -o"
+            message = f"{out} cannot be used for results: {error.strerror}; name another folder with -o"
             raise UsageError(message) from error
         yield stack.enter_context(noting_interrupts())
 
@@ -74,7 +74,7 @@ def prepare(out: Path, *, resume: bool) -> None:
         for left in (out / CASES).glob(".*.running"):
             shutil.rmtree(left)
     except OSError as error:
-        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another folder with -o") from error
 
 
 def write_suite(out: Path, suite: BenchSuiteResult) -> None:

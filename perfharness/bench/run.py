@@ -134,7 +134,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
     """
     if baseline is not None and not any(is_named(case.case, baseline) for case in result.cases):
         cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in result.cases))
-        raise UsageError(f"--baseline {baseline!r} is no cell of these results; there are: {cells}")
+        raise UsageError(f"--baseline {baseline!r} is not in these results; choose from: {cells}")
     given = {key: value for key, value in constraints.items() if value is not None}
     known = result.constraints.model_dump()
     if given.get("accuracy_metric") not in (None, known["accuracy_metric"]):
@@ -371,7 +371,7 @@ class SuiteRun(MeasuringRun):
         name = self.plan.baseline if base is None else cell_of(base.case)
         try:
             if base is None:
-                raise ResultError(f"{name} is no cell of this model")
+                raise ResultError(f"{name} was not run with this model")
             expected, outputs = (read_npz(self.out / CASES / one.case.case_id / OUTPUTS_NAME) for one in (base, result))
         except ResultError as error:
             return EqualityRecord(

@@ -49,7 +49,7 @@ SMALLEST_SIZE = 1_000_000
 def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
     """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
     if smallest < 1 or largest < smallest:
-        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
+        raise UsageError(f"no batch size is between {smallest} and {largest}")
     sizes = [smallest]
     while sizes[-1] * 2 < largest:
         sizes.append(sizes[-1] * 2)
@@ -396,8 +396,6 @@ def _problems(suite: Suite) -> Iterator[str]:
             yield f"`{key}` {'has a value twice' if values else 'is empty'}"
     if "latency" not in suite.measure.passes:
         yield "`passes` lacks `latency`, from which all speeds come"
-    if suite.telemetry.gpu_uuids:
-        yield "there is no key `telemetry.gpu_uuids`; `gpus` names the GPUs"
     known: dict[str, Backend] = {}
     for one in suite.backend:
         try:
@@ -409,12 +407,12 @@ def _problems(suite: Suite) -> Iterator[str]:
         for mode in sorted(modes - set(own.modes)):
             yield f"{one.name} has no mode {mode!r}; it has: {', '.join(own.modes)}"
         for precision in sorted(set(one.precisions) - set(own.precisions)):
-            yield f"{one.name} does not compute in {precision}; it does in: {', '.join(own.precisions)}"
+            yield f"{one.name} has no precision {precision}; it has: {', '.join(own.precisions)}"
     cells = suite.possible_cells()
-    yield from (f"{cell_of(cell)} is asked for twice" for cell, count in Counter(cells).items() if count > 1)
+    yield from (f"{cell_of(cell)} is listed twice" for cell, count in Counter(cells).items() if count > 1)
     if suite.baseline is not None and not any(is_named(cell, suite.baseline) for cell in cells):
         there = ", ".join(sorted(set(map(cell_of, cells))))
-        yield f"baseline {suite.baseline!r} is no cell of the suite; there are: {there}"
+        yield f"baseline {suite.baseline!r} is not in the suite; choose from: {there}"
     if suite.equality is not None and known and len(cells) < 2:
         yield "[equality] compares backends, modes or precisions, and there is only one of them"
     yield from _model_problems(suite, known)
@@ -429,7 +427,7 @@ def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[s
     names: Counter[str] = Counter()
     for model in suite.model:
         for other in sorted(set(model.sources) - {one.name for one in suite.backend}):
-            yield f"sources of {model.title} names {other}, which is no backend of the suite"
+            yield f"sources of {model.title} names {other}, which is not a backend of the suite"
         texts = [text for text in (model.source, *model.sources.values()) if text is not None]
         try:
             sources = [model_source(suite.text_of(text), model.name) for text in texts]

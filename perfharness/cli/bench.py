@@ -70,7 +70,7 @@ def bench(
     given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
     measurement = next((name for name in ("start_up", "find_batch") if name in given), "")
     for name in (name for name in REFUSED.get(measurement, ()) if name in given):
-        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; leave it out")
+        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; drop it")
     from perfharness.bench import load_suite
 
     made = load_suite(suite, suite_options(options))

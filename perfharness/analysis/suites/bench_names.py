@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfharness.model.bench import BenchCase, CaseResult, Cell
+from perfharness.model.bench import BenchCase, CaseResult, Cell, MachineRecord
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+def device_text(machine: MachineRecord) -> str:
+    """`2 x NVIDIA H200`; the CPU where no GPU was used."""
+    count = Counter(machine.gpus)
+    return ", ".join(f"{count[name]} x {name}" if count[name] > 1 else name for name in count) or machine.cpu or "?"
 
 
 def short_backend(name: str) -> str:

@@ -86,7 +86,7 @@ def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> t
         raise BackendError(f"the model takes the inputs {names}; only models that take one image can be compared")
     given = specs[0].shape
     if len(given) != 4:
-        raise BackendError(f"input {name!r} is {given}, which is no batch of images")
+        raise BackendError(f"input {name!r} is {given}, not a batch of images")
     if given[0] not in (None, 1):
         raise BackendError(f"the model is made for batches of {given[0]}, and one image at a time is compared")
     is_last = given[3] in CHANNELS and given[1] not in CHANNELS

@@ -24,6 +24,7 @@ from perfharness.analysis.suites.bench_figures import (
 )
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
+    device_text,
     first_line,
     in_groups,
     short_backend,
@@ -92,8 +93,8 @@ def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, s
         own = suite.model_copy(update={"cases": list(cases)})
         end = f"_{re.sub(r'[^A-Za-z0-9.-]', '_', model)}_{number}" if len(models) > 1 else ""
         on_gpu = any(case.case.device == "cuda" for case in cases)
-        device = ", ".join(suite.machine.gpus) if on_gpu and suite.machine.gpus else suite.machine.cpu
-        yield own, f"{model}, {device or 'an unknown device'} ({suite.machine.hostname})", end
+        machine = suite.machine if on_gpu else suite.machine.model_copy(update={"gpus": []})
+        yield own, f"{model}, {device_text(machine)} ({machine.hostname})", end
 
 
 # ---- what there is to plot ----
@@ -133,7 +134,7 @@ def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
         None if loss is None else (loss, f"limit: loss of at most {loss:g}"),
         (lambda one: speedup(one, baseline_of(one, cases, baseline)), _speedup_label(suite)),
     )
-    rate = "throughput of the pass that reads power (items/s)"
+    rate = "throughput of the telemetry pass (items/s)"
     yield Plot(
         "power",
         lambda one: _estimate(one.power_mean_w),

@@ -19,6 +19,7 @@ from perfharness.analysis.suites.bench_figures import (
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
     case_of,
+    device_text,
     first_line,
     in_groups,
     short_backend,
@@ -76,7 +77,8 @@ def _winners(suite: BenchSuiteResult) -> list[Block]:
     names, known = _names(suite)
     found: list[Block] = []
     for best in (known[one.best] for one in suite.recommendations if one.best is not None):
-        gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
+        base = baseline_of(best, suite.cases, suite.baseline)
+        gained = None if base is best else speedup(best, base)
         against = f", {_factor(gained)} of {short_backend(suite.baseline or '?')}" if gained is not None else ""
         rate = "" if best.items_per_second is None else f": {significant(best.items_per_second.value)} items/s"
         found.append(Paragraph(f"{best.case.model}: take {names.case(best.case)}{rate}{against}"))
@@ -276,8 +278,7 @@ def _count(cases: Iterable[object]) -> str:
 
 def _notes(suite: BenchSuiteResult) -> Iterator[str]:
     done, machine = sum(result.status == "ok" for result in suite.cases), suite.machine
-    device = ", ".join(machine.gpus) or machine.cpu or "?"
-    yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device})"
+    yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device_text(machine)})"
     if suite.baseline is not None:
         yield f"speed-up: items/s against {short_backend(suite.baseline)} at the same batch size"
     yield from suite.remarks
@@ -313,7 +314,7 @@ def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResul
 
     yield from found.why
     if found.ties:
-        yield named("not separable from it in speed", [known[one].case for one in found.ties])
+        yield named("as fast, within the intervals", [known[one].case for one in found.ties])
     measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
     missed = [(case, one) for case, excluded in measured for one in excluded.missed]
     for (what, limit), over in in_groups(
@@ -350,9 +351,8 @@ def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
 def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
     """Each run's machine and baseline, cases without a number, what is not the same."""
     for run in merged.runs:
-        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
         against = short_backend(run.baseline or "?")
-        yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
+        yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up against {against} ({run.path})"
     missing = (
         (
             (cell.run, first_line(cell.reason)),

@@ -18,7 +18,7 @@ from perfharness.model.bench import (
     LayerRecord,
     MachineRecord,
 )
-from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Recommendation
+from perfharness.model.bench_suite import BenchSuiteResult, Recommendation
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
 from perfharness.render.charts.drawing import Picture
@@ -184,21 +184,6 @@ def test_layers_of_the_recommended_case_are_bars_with_the_longest_first() -> Non
 
 
 # ---- searches ----
-
-
-def test_searches_are_lines_below_the_cases(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    cases = [made_up("torch", 1), made_up("torch", 2, status="out-of-memory", reason="no room")]
-    fields = {"model": "net", "mode": "plain", "precision": "fp32", "device": "cuda"}
-    ends = [("torch", [1, 2], 1, "out-of-memory"), ("late", [], None, "interrupted")]
-    searches = [
-        BatchSearch(**fields, backend=name, batch_sizes=sizes, batch_size=best, ended_by=end, reason=f"why of {name}")  # type: ignore[arg-type]
-        for name, sizes, best, end in ends
-    ]
-    write_suite(tmp_path, suite_of(*cases, searches=searches, baseline=None, complete=False))
-    text = reported(tmp_path, capfd)
-    assert [row["state"] for row in markdown_table(text, "backend/mode", "p50 ms")] == ["", "out-of-memory"]
-    assert all(one.reason in text for one in searches)
-    assert {row["speedup"] for row in bench_table(read_suite(tmp_path)).to_pylist()} == {None}
 
 
 # ---- side by side ----

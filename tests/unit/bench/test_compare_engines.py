@@ -20,7 +20,6 @@ from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_spec
 from perfharness.bench.engines.model import PICTURES, CompareSettings, EngineComparison, EngineResult
 from perfharness.bench.engines.views import map_tiles
 from perfharness.bench.results import write_iterations
-from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, MachineRecord
@@ -199,19 +198,6 @@ def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_
     engine = random_net(tmp_path / "a.onnx")
     assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy", "--input-size", 8) == 3
     assert result_of(tmp_path / "out")["engines"][0]["status"] == "ok"
-
-
-def test_many_values_after_one_option() -> None:
-    given = ["--engines", "a", "b", "c", "--image", "x", "-o", "y", "--metric", "m", "n"]
-    many = ("--engines", "--metric")
-    assert repeated(given, many) == [
-        "--engines", "a", "--engines", "b", "--engines", "c", "--image", "x", "-o", "y",
-        "--metric", "m", "--metric", "n",
-    ]  # fmt: skip
-    assert repeated(["--engines", "a", "--engines", "b"], many) == ["--engines", "a", "--engines", "b"]
-    assert repeated(["--engines=a"], many) == ["--engines=a"]
-    assert parse_size("518") == (518, 518)
-    assert parse_size("392x518") == (392, 518)
 
 
 def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
