@@ -34,7 +34,7 @@ from perfharness.bench.results import measuring, write_iterations
 from perfharness.bench.spec import RESULT_NAME, LatencySettings, TelemetrySettings
 from perfharness.errors import UsageError
 from perfharness.files import write_model
-from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.bench import NO_CASE, Precision
 from perfharness.model.telemetry import Float64
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.interrupts import Interrupts
@@ -102,25 +102,10 @@ def engine_specs(
         plain = re.sub(r"[^\w.-]+", "_", source.name) or "engine"
         names = (plain, *(f"{plain}_{number}" for number in range(2, len(engines) + 1)))
         name = next(name for name in names if name not in {one.case.case_id for one in specs})
-        case = BenchCase(
-            case_id=name,
-            model=name,
-            backend=chosen,
-            mode=mode,
-            precision=precision or "fp32",
-            device=gpu.device,
-            batch_size=1,
-        )
-        spec = EngineSpec(
-            case=case,
-            model=text,
-            threads=settings.threads,
-            latency=latency,
-            telemetry=telemetry,
-            precision=precision,
-            settings=settings,
-        )
-        specs.append(spec)
+        fields = {"case_id": name, "model": name, "backend": chosen, "mode": mode, "precision": precision}
+        case = NO_CASE.model_copy(update={**fields, "device": gpu.device})
+        common = {"threads": settings.threads, "latency": latency, "telemetry": telemetry, "settings": settings}
+        specs.append(EngineSpec.model_validate({"case": case, "model": text, **common}))
     return specs
 
 
@@ -215,11 +200,9 @@ def check_settings(settings: CompareSettings) -> None:
 
 
 def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts) -> EngineResult:
-    reason = "the comparison was interrupted before it was run"
-    if not interrupts:
-        end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
-        reason = "it was interrupted" if end.interrupted else ""
-    if reason:
+    end = None if interrupts else run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
+    if end is None or end.interrupted:
+        reason = "not run: the comparison was interrupted"
         return EngineResult(case=spec.case, engine=spec.model, status="not-run", reason=reason)
     result = result_of(end, spec.case, folder, timeout_s, EngineResult)
     assert isinstance(result, EngineResult)
