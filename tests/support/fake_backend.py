@@ -69,6 +69,9 @@ class FakeScript(BaseModel):
     features: int = 4
     """Input `x` is float32 (batch, features), output `y` likewise."""
 
+    layout: tuple[int | None, ...] | None = None
+    """Of the input without the batch, instead of `features`."""
+
     scale: float = 2.0
     bias: float = 0.0
     bias_of_threads: float = 0.0
@@ -186,7 +189,8 @@ class FakeSession(Session):
         clock: FakeClock,
         execute_ms: Callable[[int, int], float] | None = None,
     ) -> None:
-        super().__init__(*([TensorSpec(name=name, shape=(None, script.features), dtype="float32")] for name in "xy"))
+        shape = (None, *(script.layout or (script.features,)))
+        super().__init__(*([TensorSpec(name=name, shape=shape, dtype="float32")] for name in "xy"))
         self.script, self.options, self.calls = script, options, list[str]()
         self.executions = 0
         self.device_free_ns = 0
