@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from functools import partial
 from pathlib import Path
 
-from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.load.callables import Inputs, callable_targets
 from perfharness.load.generator import LoadRun
 from perfharness.load.http_settings import HttpSettings
@@ -30,6 +31,8 @@ from perfharness.recorder import PerfRecorder, barrier
 
 MODULE = "perfharness.load.worker"
 RECORDER = "load"
+SAID = "perfharness: "
+"""Begins the line on stderr that says why nothing was sent."""
 
 
 class WorkerSpec(Settings):
@@ -57,10 +60,10 @@ def main(arguments: list[str]) -> int:
     try:
         run_worker(spec, folder, recorder, server)
     except PerfHarnessError as error:
-        print(f"perfharness: {error}", file=sys.stderr)
+        print(f"{SAID}{error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        print("perfharness: interrupted, or the server ended, before the load began", file=sys.stderr)
+        print(f"{SAID}interrupted, or the server ended, before the load began", file=sys.stderr)
         return 1
     sys.stdout.flush()
     return 0
@@ -78,7 +81,14 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
     process = int(os.environ.get(environment.PROCESS_INDEX, "0"))
     processes = int(os.environ.get(environment.NUM_PROCESSES, "1"))
-    workers.open()
+    try:
+        workers.open()
+    except PerfHarnessError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = f"{spec.target} failed before the load began: {type(error).__name__}: {error}"
+        raise LaunchError(f"{text}; stderr.log of the process has the traceback") from error
     is_elsewhere = spec.http is not None
     log = LoadLog(folder, partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes)
     run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=is_elsewhere)
@@ -104,8 +114,7 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
     if spec.http is not None:
         from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
 
-        inputs: list[str | None] = [entry.name for entry in spec.profile.mix]
-        return http_targets(spec.http, inputs or [None], is_started=is_started)
+        return http_targets(spec.http, spec.profile.mix, is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)

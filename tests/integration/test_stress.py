@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,6 +32,15 @@ class Model:
         sleep(0.001)
         if request.id == 7:
             raise ValueError("planted")
+
+class Needs(Model):
+    def __init__(self, path):
+        pass
+
+def three(a, b, c):
+    pass
+
+value = 3
 """
 
 
@@ -110,30 +120,48 @@ def test_a_model_under_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "named"),
     [
-        ("nowhere", "--rate", "30"),
-        ("nowhere.onnx", "--backend", "onnxruntime", "--rate", "30"),
-        ("{target}", "--device", "cpu"),
-        ("{target}", "--arrivals", "often", "--rate", "3"),
-        ("{target}", "--rate", "0"),
-        ("{target}", "--rate", "1e9"),
-        ("{target}", "--fail-if", "error_rate > 1%"),
-        ("unix:///tmp/socket", "--rate", "3"),
-        ("{target}x", "--rate", "3"),
-        ("no_such_module:serve", "--rate", "3"),
+        ("nowhere --rate 30", "nowhere"),
+        ("nowhere.onnx --backend onnxruntime --rate 30", "nowhere.onnx"),
+        ("{app}:Model --device cpu", "device"),
+        ("{app}:Model --arrivals often --rate 3", "arrivals"),
+        ("{app}:Model --rate 0", "rate"),
+        ("{app}:Model --rate 1e9", "requests"),
+        ("{app}:Model --fail-if 'error_rate > 1%'", "error_rate"),
+        ("unix:///tmp/socket --rate 3", "http"),
+        ("http://127.0.0.1:9/ --rate 3", "nothing listens"),
+        ("http://no-such-host.invalid/ --rate 3", "no-such-host.invalid"),
+        (":serve --rate 3", "no module"),
+        ("localhost:8000 --rate 3", "http://"),
+        ("{app}:Modelx --rate 3", "Modelx"),
+        ("{app}:value --rate 3", "not callable"),
+        ("{app}:Needs --rate 3", "path"),
+        ("{app}:three --rate 3", "3 arguments"),
+        ("{app}x.py:three --rate 3", "does not exist"),
+        ("os:nothere --rate 3", "nothere"),
+        ("no_such_module:serve --rate 3", "no_such_module"),
+        ("{folder}/imports.py:serve --rate 3", "imports.py:1"),
+        ("{folder}/syntax.py:serve --rate 3", "SyntaxError"),
+        ("{folder}/exits.py:serve --rate 3", "SystemExit"),
     ],
 )
-def test_wrong_command_lines_start_nothing(tmp_path: Path, target: str, words: tuple[str, ...]) -> None:
-    given = [word.format(target=target) for word in words]
+def test_wrong_command_lines_start_nothing(
+    tmp_path: Path, target: str, words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"imports": "import no_such_module", "syntax": "def", "exits": "import sys; sys.exit(3)"}.items():
+        (tmp_path / f"{name}.py").write_text(f"{text}\n")
+    given = shlex.split(words.format(app=target.removesuffix(":Model"), folder=tmp_path))
     assert run(["stress", *given, *QUIET, "-o", str(tmp_path / "out")]) == 2
-    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().err
+    assert (named in said, "Traceback" in said, (tmp_path / "out").exists()) == (True, False, False), said
 
 
-def test_a_target_that_its_process_cannot_import(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("import no_such_module\n\ndef serve(request):\n    pass\n")
-    done = perfharness("stress", f"{tmp_path / 'app.py'}:serve", "--rate", 30, *QUIET, "-o", tmp_path / "out")
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+def test_a_target_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("class Model:\n    def __init__(self):\n        {}['weights']\n"
+                                     "    def __call__(self):\n        pass\n")  # fmt: skip
+    done = perfharness("stress", f"{tmp_path / 'app.py'}:Model", "--rate", 30, *QUIET, "-o", tmp_path / "out")
+    assert (done.returncode, "weights" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
 
 
 def test_conditions_that_are_met_fail_the_run(tmp_path: Path, target: str) -> None:

@@ -129,7 +129,8 @@ def refused(tmp_path: Path, url: str, **settings: Any) -> str:
 def test_why_nothing_can_be_loaded(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/"
     code, found, said = stress(tmp_path / "out", url, "--rate", 5, "--duration", "1s")
-    assert (code, found) == (1, None)
+    assert (code, found) == (2, None)
+    assert not (tmp_path / "out").exists()
     assert "Traceback" not in said
     with serving() as server:
         assert "404" in refused(tmp_path, f"{server}/nowhere")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
-from perfharness.errors import LaunchError, UsageError
+from perfharness.errors import UsageError
 from perfharness.load.http import TARGETS
 from perfharness.load.http_settings import HttpSettings, http_settings
 from perfharness.load.profile import profile_of
@@ -110,11 +110,11 @@ def test_nobody_listens_and_a_name_that_is_not_known() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, not listening
         refusing = HttpSettings(url=f"http://127.0.0.1:{taken.getsockname()[1]}/")
         assert kinds(refusing) == ["refused"]
-        with pytest.raises(LaunchError, match="--start"):
+        with pytest.raises(UsageError, match="--start"):
             kinds(refusing, checked=True)
     unknown = HttpSettings(url="http://no-such-host.invalid/")
     assert kinds(unknown) == ["dns"]
-    with pytest.raises(LaunchError, match=r"no-such-host\.invalid"):
+    with pytest.raises(UsageError, match=r"no-such-host\.invalid"):
         kinds(unknown, checked=True)
 
 
@@ -128,7 +128,7 @@ def test_tls_that_is_not_trusted_or_not_spoken(server: str) -> None:
     assert found.error in ("reset", "invalid-response")
     plain = HttpSettings(url=server.replace("http:", "https:"))
     assert kinds(plain) == ["tls"]
-    with pytest.raises(LaunchError, match="verify-tls"):
+    with pytest.raises(UsageError, match="verify-tls"):
         kinds(plain, checked=True)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfharness.errors import UsageError
-from perfharness.load.callables import CallableTarget, Inputs, callable_targets, check_callable, load_callable
+from perfharness.load.callables import CallableTarget, Inputs, callable_targets, load_callable
 from perfharness.load.models import BackendTarget, ModelSpec, backend_targets, check_model
 from perfharness.load.profile import MixEntry, checked_profile
 from perfharness.load.request import Answer, LoadRequest, error_of
@@ -158,18 +158,7 @@ def test_kinds_of_errors(error: Exception, kind: str) -> None:
     assert error_of(error).error == kind
 
 
-def test_names_that_mean_nothing(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("import nowhere_at_all\n")
-    (tmp_path / "fine.py").write_text("value = 3\n")
-    for name in ("no_such_module:f", "json:nothing", f"{tmp_path}/none.py:f", f"{tmp_path}/fine.py:value"):
-        with pytest.raises(UsageError):
-            load_callable(name)
-    for name in (f"{tmp_path}/none.py:f", "localhost:8000", "10.0.0.1:8000/v1"):
-        with pytest.raises(UsageError):
-            check_callable(name)
-    check_callable("json:loads")
-    with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):  # the target's own fault
-        load_callable(f"{tmp_path}/app.py:f")
+def test_names_that_mean_something() -> None:
     assert callable_targets("json:dumps", RECORDER, Inputs(()), frozenset())().is_async is False
     assert load_callable("json:JSONEncoder.encode") is json.JSONEncoder.encode
 
