@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import perfharness as api
-from perfharness.cli.main import run
 from perfharness.model.load import LoadResult
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.history import History
@@ -32,15 +30,6 @@ class Model:
         sleep(0.001)
         if request.id == 7:
             raise ValueError("planted")
-
-class Needs(Model):
-    def __init__(self, path):
-        pass
-
-def three(a, b, c):
-    pass
-
-value = 3
 """
 
 
@@ -117,44 +106,6 @@ def test_a_model_under_load(tmp_path: Path) -> None:
     assert (done.load.target.kind, done.load.phases[0].ok, done.load.phases[0].items) == ("backend", 40, 120)
     stages = set(api.open_run(tmp_path / "out").ranges()["name"].to_pylist())
     assert {"execute", "synchronize"} <= stages
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("nowhere --rate 30", "nowhere"),
-        ("nowhere.onnx --backend onnxruntime --rate 30", "nowhere.onnx"),
-        ("{app}:Model --device cpu", "device"),
-        ("{app}:Model --arrivals often --rate 3", "arrivals"),
-        ("{app}:Model --rate 0", "rate"),
-        ("{app}:Model --rate 1e9", "requests"),
-        ("{app}:Model --fail-if 'error_rate > 1%'", "error_rate"),
-        ("unix:///tmp/socket --rate 3", "http"),
-        ("http://127.0.0.1:9/ --rate 3", "nothing listens"),
-        ("http://no-such-host.invalid/ --rate 3", "no-such-host.invalid"),
-        (":serve --rate 3", "no module"),
-        ("localhost:8000 --rate 3", "http://"),
-        ("{app}:Modelx --rate 3", "Modelx"),
-        ("{app}:value --rate 3", "not callable"),
-        ("{app}:Needs --rate 3", "path"),
-        ("{app}:three --rate 3", "3 arguments"),
-        ("{app}x.py:three --rate 3", "does not exist"),
-        ("os:nothere --rate 3", "nothere"),
-        ("no_such_module:serve --rate 3", "no_such_module"),
-        ("{folder}/imports.py:serve --rate 3", "imports.py:1"),
-        ("{folder}/syntax.py:serve --rate 3", "SyntaxError"),
-        ("{folder}/exits.py:serve --rate 3", "SystemExit"),
-    ],
-)
-def test_wrong_command_lines_start_nothing(
-    tmp_path: Path, target: str, words: str, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, text in {"imports": "import no_such_module", "syntax": "def", "exits": "import sys; sys.exit(3)"}.items():
-        (tmp_path / f"{name}.py").write_text(f"{text}\n")
-    given = shlex.split(words.format(app=target.removesuffix(":Model"), folder=tmp_path))
-    assert run(["stress", *given, *QUIET, "-o", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert (named in said, "Traceback" in said, (tmp_path / "out").exists()) == (True, False, False), said
 
 
 def test_a_target_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:

@@ -210,22 +210,6 @@ def test_the_protocol_by_the_path(url: str, kind: str) -> None:
     assert HttpSettings(url=url).kind == kind
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"url": url} for url in ("ftp://h/", "http:///x", "h:80/x", "http://h:99999/", "http://[::1")),
-        {"url": "http://u:geheim@h/"},
-        {"url": "http://h/", "given": {"headers": {"X-Api-Key": "abc"}}},
-        {"url": "http://h/", "given": {"boddy": 1}},
-        {"url": "http://h/", "given": {"max_tokens": 0}},
-        {"url": "http://h/", "given": {"text": "a", "body": "b"}},
-    ],
-)
-def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="target"):
-        http_settings(**wrong)
-
-
 def test_no_secret_is_in_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = HttpSettings(url="http://h/", headers={"X-Api-Key": "Bearer ${MY_KEY}", "X-Tenant": "8"})
     with pytest.raises(UsageError, match="MY_KEY"):
