@@ -16,7 +16,7 @@ from typing_extensions import Self
 from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
-from perfharness.load.profile import TARGET_TABLE, Spelled, sentence_of
+from perfharness.load.profile import TARGET_TABLE, Spelled, wrong_settings
 from perfharness.secrets import is_secret
 
 Kind = Literal["plain", "openai"]
@@ -140,7 +140,7 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
     try:
         return HttpSettings.model_validate({**of_table, **values, "url": url})
     except ValidationError as error:
-        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in error.errors())) from None
+        raise wrong_settings(error, where) from None
 
 
 def check_http(settings: HttpSettings) -> None:

@@ -257,30 +257,16 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
     try:
         return Profile.model_validate(values)
     except ValidationError as error:
-        problems = error.errors()  # of a list with a bad entry also that it is too short
-        own = [problem for problem in problems if problem["type"] != "too_short"] or problems
-        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in own)) from None
+        raise wrong_settings(error, where) from None
 
 
-KINDS = {"model_type": "a table", "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list"}
-"""What a value has to be, by the type of pydantic's error; its own sentence names classes."""
+def wrong_settings(error: ValidationError, where: str) -> UsageError:
+    """What is wrong with settings, a sentence for each."""
+    from perfharness.bench.suite import sentence_of  # takes longer to import than the command line to read
 
-
-def sentence_of(problem: Any) -> str:
-    """A problem that pydantic found, for the user."""
-    place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"the setting {place} does not exist; docs/guides/load.md lists them"
-    if problem["type"] == "missing":
-        return f"{place} is missing; docs/guides/load.md lists the settings"
-    if problem["type"] == "too_short":
-        return f"{place} has {problem['ctx']['actual_length']} entries, and needs {problem['ctx']['min_length']}"
-    if problem["type"] in KINDS:
-        return f"{place} = {problem['input']!r} must be {KINDS[problem['type']]}"
-    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if problem["type"] == "value_error" or not place:
-        return f"{place}: {text}" if place else text
-    return f"{place} = {problem['input']!r} {text}"
+    problems = error.errors()
+    sentences = [sentence_of(one) if one["loc"] else one["msg"].removeprefix("Value error, ") for one in problems]
+    return UsageError("\n".join(f"{where}: {sentence}; docs/guides/load.md has the settings" for sentence in sentences))
 
 
 def _table_of(file: Path) -> dict[str, Any] | None:

@@ -124,7 +124,7 @@ ONE = "[[load.phases]]\nduration = 1\n"
     [
         ("load.phases = 1", "phases"),
         ("load.phases = []", "phases"),
-        ('load.phases = ["a"]', "phases 1"),
+        ('load.phases = ["a"]', "phases.0"),
         ("[load]", "phases"),
         (ONE + "rat = 5", "rat"),
         ("load.mix = 3\n" + ONE, "mix"),
