@@ -22,8 +22,9 @@ from perfharness.backends.models import model_source, shapes_of
 from perfharness.bench.spec import CaseSpec
 from perfharness.distribution import install_command
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
+from perfharness.load.models import ModelSpec
 from perfharness.model.base import Settings
-from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.bench import Precision
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MLPERF_NAME
 from perfharness.model.mlperf import (
@@ -214,30 +215,15 @@ class MlperfSettings(Settings):
     def case_spec(self, device: Device, batch_size: int = 1) -> CaseSpec:
         """The model as a case of `bench`. Raises `UsageError`."""
         name, mode = backend_and_mode(self.backend)
-        source = model_source(self.model)
-        case = BenchCase(
-            case_id="",
-            model=source.name,
-            backend=name,
-            mode=mode,
-            precision=self.precision,
-            device=device,
-            batch_size=batch_size,
-        )
+        model_source(self.model)
         extra = {}
         for text in self.backend_option:
             key, equals, value = text.partition("=")
             if not equals or not key:
                 raise UsageError(f"--backend-option {text}: must be NAME=VALUE")
             extra[key] = value
-        return CaseSpec(
-            case=case,
-            model=self.model,
-            threads=self.threads,
-            extra=extra,
-            inputs=shapes_of(self.shape),
-            seed=self.seed or 0,
-        )
+        spec = ModelSpec(backend=name, mode=mode, precision=self.precision, shapes=shapes_of(self.shape))
+        return spec.case_spec(self.model, device, batch_size, threads=self.threads, extra=extra, seed=self.seed or 0)
 
 
 def check_settings(settings: MlperfSettings) -> None:

@@ -29,15 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.backends import (
-    BackendOptions,
-    Device,
-    Session,
-    backend,
-    backend_and_mode,
-    device_for,
-    model_source,
-)
+from perfharness.backends import Device, Session, backend, backend_and_mode, device_for, model_source
 from perfharness.bench.accuracy.data import read_arrays, user_function
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
@@ -614,11 +606,7 @@ class Test:
 
     def _session(self, size: int) -> Session:
         spec = self.settings.case_spec(self.device, size)
-        case = spec.case
-        options = BackendOptions(
-            device=case.device, precision=case.precision, mode=case.mode, threads=spec.threads, extra=spec.extra
-        )
-        session = self._stack.enter_context(backend(case.backend).load(model_source(spec.model), options))
+        session = self._stack.enter_context(backend(spec.case.backend).load(model_source(spec.model), spec.options))
         if self._samples is None:
             self._samples = Samples.of(self.settings, session.inputs, spec)
             self._samples.load([0])

@@ -11,19 +11,17 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from functools import partial
 from pathlib import Path
 
-from perfharness.errors import LaunchError, PerfHarnessError, UsageError
+from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.callables import Inputs, callable_targets
-from perfharness.load.generator import LoadRun
+from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.http_settings import HttpSettings
 from perfharness.load.models import ModelSpec, backend_targets
 from perfharness.load.profile import Profile
-from perfharness.load.record import LoadLog, memory_bytes_below, own_memory_bytes
+from perfharness.load.record import memory_bytes_below, own_memory_bytes
 from perfharness.load.request import MakeTarget
-from perfharness.load.workers import workers_for
 from perfharness.model import environment
 from perfharness.model.base import Settings
 from perfharness.model.load import TargetKind
@@ -77,30 +75,24 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     """
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
-    profile = spec.profile
-    workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
-    process = int(os.environ.get(environment.PROCESS_INDEX, "0"))
-    processes = int(os.environ.get(environment.NUM_PROCESSES, "1"))
-    try:
-        workers.open()
-    except PerfHarnessError:
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        text = f"{spec.target} failed before the load began: {type(error).__name__}: {error}"
-        raise LaunchError(f"{text}; stderr.log of the process has the traceback") from error
     is_elsewhere = spec.http is not None
-    log = LoadLog(folder, partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=is_elsewhere)
+    send_load(
+        spec.profile,
+        make_targets(spec, recorder, is_started=server is not None),
+        folder,
+        recorder,
+        memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes,
+        opened=_end_at_signals,
+        process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
+        processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
+        before_clock=_wait_for_others,
+        is_alone=is_elsewhere,
+    )
+
+
+def _end_at_signals(run: LoadRun) -> None:
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
-    run.run()
-    log.close(run.status, run.reason)
-    try:
-        workers.close()
-    finally:
-        if not workers.has_abandoned:  # their batches are open, and stay so
-            recorder.finalize()
 
 
 def _interrupt_at_end_of_input() -> None:

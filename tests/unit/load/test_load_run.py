@@ -9,18 +9,18 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from perfharness.errors import ResultError
-from perfharness.load.generator import LoadRun
+from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.profile import checked_profile
-from perfharness.load.record import LoadLog
+from perfharness.load.record import SCHEMA
 from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.stress import read_load
 from perfharness.load.worker import WorkerSpec
-from perfharness.load.workers import workers_for
-from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult
+from perfharness.model.load import REQUESTS_NAME, STREAM_NAME, WINDOWS_NAME, LoadResult
 from tests.support.load_lines import START, S, answered, made_load
 
 
@@ -54,15 +54,11 @@ class AsyncTarget(Target):
         """Nothing to do."""
 
 
-def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResult:
+def run(
+    folder: Path, make: Callable[[], AnyTarget], opened: Callable[[LoadRun], None] = lambda _: None, **profile: Any
+) -> LoadResult:
     asked = checked_profile(profile)
-    workers = workers_for(make, asked.concurrency)
-    workers.open()
-    log = LoadLog(folder)
-    made = LoadRun(asked, workers, log)
-    made.run()
-    log.close(made.status, made.reason)
-    workers.close()
+    send_load(asked, make, folder, opened=opened)
     return read_load(folder.parent, WorkerSpec(kind="callable", target="test", profile=asked), [folder.name])
 
 
@@ -228,42 +224,31 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
 
 def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
     phases = [{"duration": "2.2s", "rate": 50}]
+    run(tmp_path, lambda: Target(well), phases=phases)
+    lines = (tmp_path / WINDOWS_NAME).read_text()
+    (tmp_path / WINDOWS_NAME).write_text(lines[: lines.index('"index": 2')])
+    with (tmp_path / STREAM_NAME).open("wb") as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+        stream.write_table(pq.read_table(tmp_path / REQUESTS_NAME, schema=SCHEMA).slice(0, 100))
     profile = checked_profile({"phases": phases})
-    workers = workers_for(lambda: Target(well), 1)
-    workers.open()
-    log = LoadLog(tmp_path)
-    LoadRun(profile, workers, log).run()
-    text = (tmp_path / WINDOWS_NAME).read_text()
-    cut = text[: text.index('"index": 2')]
-    (tmp_path / WINDOWS_NAME).write_text(cut)
     found = read_load(tmp_path.parent, WorkerSpec(kind="callable", target="t", profile=profile), [tmp_path.name])
     assert found.status == "killed"
     assert [window.arrivals for window in found.windows] == [50, 50]
     assert found.phases[0].duration_s == pytest.approx(2)
     assert found.phases[0].asked_rate == pytest.approx(50)
-    log.close("ok")
-    workers.close()
 
 
 def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_path: Path) -> None:
     """Stopped after 0.2 s, with answers that are awaited for 0.3 s more."""
-    profile = checked_profile({"phases": [{"duration": 5, "rate": 100}], "concurrency": 40})
 
-    class Slow(Target):
-        def call(self, request: LoadRequest) -> Answer:
-            sleep(0.3)
-            return Answer()
+    def slow(request: LoadRequest) -> Answer:
+        sleep(0.3)
+        return Answer()
 
-    workers = workers_for(lambda: Slow(well), profile.concurrency)
-    workers.open()
-    log = LoadLog(tmp_path)
-    made = LoadRun(profile, workers, log)
-    threading.Timer(0.2, made.interrupt).start()
-    made.run()
-    log.close(made.status)
-    workers.close()
-    spec = WorkerSpec(kind="callable", target="test", profile=profile)
-    (phase,) = read_load(tmp_path.parent, spec, [tmp_path.name]).phases
+    def opened(made: LoadRun) -> None:
+        threading.Timer(0.2, made.interrupt).start()
+
+    found = run(tmp_path, lambda: Target(slow), opened, phases=[{"duration": 5, "rate": 100}], concurrency=40)
+    (phase,) = found.phases
     assert 0 < phase.duration_s < 5
     assert phase.asked_rate == pytest.approx(phase.arrivals / phase.duration_s)
     assert phase.arrivals - 100 * phase.duration_s == pytest.approx(0.5, abs=0.51)
