@@ -85,7 +85,7 @@ class LoadRun:
         due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
         later_s = sum(one.duration_s for one in profile.phases[index + 1 :])
-        facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s, "grace_s": profile.grace_s}
+        facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s}
         self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, due, **facts)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
