@@ -25,7 +25,7 @@ OPENAI_PATHS = ("/chat/completions", "/completions")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-class HttpSettings(Spelled, populate_by_name=True):
+class HttpSettings(Spelled):
     """An HTTP endpoint and what it is sent.
 
     Args:
@@ -135,10 +135,8 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
         table["body"] = str(file.parent / table["body"])
     where = f"{file} [{TARGET_TABLE}]" if table else "the target"
     values = {name: value for name, value in (given or {}).items() if value is not None}
-    names = {field.alias: name for name, field in HttpSettings.model_fields.items()}
-    of_table = {names.get(key, key): value for key, value in table.items()}
     try:
-        return HttpSettings.model_validate({**of_table, **values, "url": url})
+        return HttpSettings.model_validate({**table, **values, "url": url})
     except ValidationError as error:
         raise wrong_settings(error, where) from None
 

@@ -212,9 +212,15 @@ class MlperfSettings(Settings):
             return (largest,)
         return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
+    @property
+    def model_spec(self) -> ModelSpec:
+        """How the model is run. Raises `UsageError`."""
+        name, mode = backend_and_mode(self.backend)
+        shapes = shapes_of(self.shape)
+        return ModelSpec(backend=name, mode=mode, device=self.device, precision=self.precision, shapes=shapes)
+
     def case_spec(self, device: Device, batch_size: int = 1) -> CaseSpec:
         """The model as a case of `bench`. Raises `UsageError`."""
-        name, mode = backend_and_mode(self.backend)
         model_source(self.model)
         extra = {}
         for text in self.backend_option:
@@ -222,8 +228,8 @@ class MlperfSettings(Settings):
             if not equals or not key:
                 raise UsageError(f"--backend-option {text}: must be NAME=VALUE")
             extra[key] = value
-        spec = ModelSpec(backend=name, mode=mode, precision=self.precision, shapes=shapes_of(self.shape))
-        return spec.case_spec(self.model, device, batch_size, threads=self.threads, extra=extra, seed=self.seed or 0)
+        more = {"threads": self.threads, "extra": extra, "seed": self.seed or 0}
+        return self.model_spec.case_spec(self.model, device, batch_size, **more)
 
 
 def check_settings(settings: MlperfSettings) -> None:

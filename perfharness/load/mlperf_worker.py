@@ -29,13 +29,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.backends import Device, Session, backend, backend_and_mode, device_for, model_source
+from perfharness.backends import Session, backend, model_source
 from perfharness.bench.accuracy.data import read_arrays, user_function
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import write_model
 from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen
+from perfharness.load.models import STEPS
 from perfharness.load.record import NEVER_NS
 from perfharness.load.request import LONGEST_MESSAGE, kind_of
 from perfharness.model import environment
@@ -151,7 +152,7 @@ def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
 FAILURES_IN_A_ROW = 10
 """Batches; a system that fails so often will fail on, and LoadGen has no way to be stopped."""
 
-STAGES = ("wait", "write_inputs", "copy_in", "execute", "copy_out", "synchronize", "respond")
+STAGES = ("wait", "write_inputs", *STEPS, "respond")
 
 Respond = Callable[[Sequence[int]], None]
 """Answers queries: the ids that LoadGen gave them."""
@@ -295,14 +296,9 @@ class Executor:
         self.outcome.padding += size - len(indices)
         with stages["write_inputs"]:
             session.write_inputs(self._samples.batch(indices, size))
-        with stages["copy_in"]:
-            session.copy_in()
-        with stages["execute"]:
-            session.execute()
-        with stages["copy_out"]:
-            session.copy_out()
-        with stages["synchronize"]:
-            session.synchronize()
+        for step in STEPS:
+            with stages[step]:
+                getattr(session, step)()
 
     def _fail(self, error: Exception, work: Work, answered: int) -> None:
         kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
@@ -536,7 +532,7 @@ class Test:
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS
-        self.device = _device(settings)
+        self.device = settings.model_spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         self.ended = threading.Event()
         self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
         self.problem: str | None = None
@@ -570,7 +566,7 @@ class Test:
             self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
-        settings, made = self.settings, backend(self.settings.case_spec(self.device).case.backend)
+        settings, made = self.settings, backend(self.settings.model_spec.backend)
         self._keep(loadgen=version("mlcommons-loadgen"), versions=made.versions())
         given, overridden = test_settings(settings, self.logs)
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
@@ -615,11 +611,6 @@ class Test:
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
-
-
-def _device(settings: MlperfSettings) -> Device:
-    name, mode = backend_and_mode(settings.backend)
-    return device_for(settings.device, backend(name), mode, has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def main() -> None:

@@ -72,15 +72,9 @@ class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").rep
     def _spelled(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        known = {field.alias: field for field in cls.model_fields.values()}
-        spelled = {next((one for one in _spellings(key) if one in known), key): value for key, value in values.items()}
-        refuse_booleans({key: value for key, value in spelled.items() if key in known}, known)
+        spelled = {str(key).replace("_", "-").removesuffix("-s"): value for key, value in values.items()}
+        refuse_booleans(spelled, {field.alias: field for field in cls.model_fields.values()})
         return spelled
-
-
-def _spellings(key: Any) -> tuple[str, ...]:
-    with_dashes = str(key).replace("_", "-")
-    return with_dashes, with_dashes.removesuffix("-s")
 
 
 class MixEntry(Spelled):
