@@ -256,11 +256,16 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
 
 def wrong_settings(error: ValidationError, where: str) -> UsageError:
     """What is wrong with settings, a sentence for each."""
+    return UsageError("\n".join(f"{where}: {_sentence(one)}" for one in error.errors()))
+
+
+def _sentence(problem: Any) -> str:
     from perfharness.bench.suite import sentence_of  # takes longer to import than the command line to read
 
-    problems = error.errors()
-    sentences = [sentence_of(one) if one["loc"] else one["msg"].removeprefix("Value error, ") for one in problems]
-    return UsageError("\n".join(f"{where}: {sentence}; docs/guides/load.md has the settings" for sentence in sentences))
+    if problem["type"] != "value_error":
+        return f"{sentence_of(problem)}; docs/guides/load.md has the settings"
+    place = ".".join(map(str, problem["loc"]))  # without the value, which may be a secret
+    return f"{place} {problem['msg'].removeprefix('Value error, ')}".strip()
 
 
 def _table_of(file: Path) -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def settings(**more: Any) -> MlperfSettings:
         ("--backend torch --scenario Offline --target-latency 5", "--target-latency"),
         ("--backend torch --min-duration 3 --max-duration 2", "--min-duration"),
         ("--backend torch --min-queries 3 --max-queries 2", "--min-queries"),
-        *((f"--backend torch --{one} inf", one) for one in ("min-duration", "target-qps", "target-latency")),
+        *((f"--backend torch --{one} inf", "finite") for one in ("min-duration", "target-qps", "target-latency")),
     ],
 )
 def test_contradictions_are_found_before_anything_starts(
