@@ -139,7 +139,8 @@ class CallableTarget:
         self._inputs = inputs
         self._warmup = warmup
         self._arguments = arguments_of(function, has_inputs=bool(inputs))
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__)
+        kind: Any = function if inspect.isclass(function) else type(function)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(kind.__call__)
 
     def open(self) -> None:
         """Make the object, where the target is a class."""

@@ -425,7 +425,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
 def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
     """Run a planned test, and read its logs. Raises as `mlperf`.
 
-    A test that LoadGen calls too short because the rate of perfharness was too low is run once more.
+    A test that LoadGen calls INVALID because the rate of perfharness did not hold is run once more.
     """
     words = ["perfharness", "mlperf", plan.settings.model] if command is None else command
     first = _run_once(plan, words, observe)
@@ -450,11 +450,13 @@ def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> Mlper
 
 
 def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
-    """Samples a second of a test that was too short because of our rate; None: it was not, or ran twice already."""
-    is_short = any(one.startswith("Min ") for one in result.invalid_reasons)
-    if not is_short or not settings.is_ours or settings.expected_rate is not None:
+    """Samples a second of a test that our rate made too short, or of Server too late; None: it did neither, or ran
+    twice already.
+    """
+    is_ours = settings.is_ours and settings.expected_rate is None
+    if not is_ours or not {"Min duration", "Min queries", "Performance constraints"} & set(result.invalid_reasons):
         return None
-    if settings.scenario in ("Server", "Offline"):
+    if settings.scenario in RATES:
         return None if result.metric is None else result.metric.value
     return settings.query_samples * 1e3 / result.mean_latency_ms if result.mean_latency_ms else None
 
@@ -583,8 +585,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-tried-again",
             Severity.NOTE,
-            "The test ran twice: LoadGen called the first one too short. perfharness had told it a rate that was too "
-            "low.",
+            "The test ran twice: the first one was INVALID, because the rate that perfharness had measured did not hold.",
             "The first test is in the folder previous; --target-qps or --target-latency says what to expect",
         )
     yield from padding_findings(sut)
