@@ -585,7 +585,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-tried-again",
             Severity.NOTE,
-            "The test ran twice: the first one was INVALID, because the rate that perfharness had measured did not hold.",
+            "The test ran twice: the first one was INVALID, for the rate that perfharness had measured did not hold.",
             "The first test is in the folder previous; --target-qps or --target-latency says what to expect",
         )
     yield from padding_findings(sut)

@@ -18,6 +18,9 @@ from perfharness_launcher.process import RunningProcess
 LINE_S, MANY_LINES = 5.0, 10
 """Seconds between two lines where there is no terminal; after so many lines they come half as often."""
 
+LEAST_WINDOW_NS = 500_000_000
+"""The last window of a phase may be shorter, and then says nothing about a second."""
+
 
 class LoadProgress:
     """Follows the files of windows as they grow, one a process; need not exist yet."""
@@ -29,14 +32,15 @@ class LoadProgress:
         self._errors: Counter[str] = Counter()
 
     def text(self) -> str | None:
-        """The last second of all processes in one line; percentiles are those of the slowest process."""
+        """The last full second of all processes in one line; percentiles are those of the slowest process."""
         for file in self._offsets:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
                     self._phase = line
                 elif line["kind"] == "window":
                     self._errors.update(line["errors"])
-                    self._last[file] = line
+                    if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
+                        self._last[file] = line
         return self._line() if self._last else None
 
     def _new_lines(self, file: Path) -> list[dict[str, Any]]:

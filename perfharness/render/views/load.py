@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
+from perfharness.load.findings import NEVER_OVERLAPS
 from perfharness.load.report import objective_figure, objective_verdict, phase_verdict
 from perfharness.model.load import (
     UNANSWERED,
@@ -190,7 +191,9 @@ def _where(load: LoadReport, phase: PhaseResult) -> str:
     if service is None or queueing is None or load.queueing_share is None:
         reason = phase.queueing.mean.reason or phase.queueing.reason or phase.latency.reason or "nothing was answered"
         return f"How the latency divides into queueing and service is not known: {reason}."
-    most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
+    is_blocked = any(one.code == NEVER_OVERLAPS for one in load.result.findings)
+    waiting = "waiting for the event loop" if is_blocked else "waiting for a worker"
+    most = waiting if load.queueing_share > 0.5 else "service"
     busy = f"; workers are {percent(load.workers_busy)} busy (concurrency {phase.concurrency})"
     return (
         f"Most of a request's time is {most}: {milliseconds(queueing)} queueing and {milliseconds(service)} service on "
