@@ -19,7 +19,7 @@ import numpy as np
 from perfharness.errors import UsageError
 from perfharness.files import reason_of
 from perfharness.load.profile import MixEntry
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget, check_answer
+from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target, check_answer
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
@@ -117,7 +117,7 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
 
 
-class CallableTarget:
+class CallableTarget(Target):
     """Calls a function, each call a batch of the trace.
 
     Args:
@@ -205,7 +205,7 @@ def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: 
     """Makes targets of a name. Raises `UsageError`."""
     function = load_callable(name)
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return CallableTarget(function, recorder, inputs, warmup)
 
     return make

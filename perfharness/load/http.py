@@ -24,7 +24,7 @@ from perfharness.files import reason_of
 from perfharness.load.http_settings import HttpSettings, Kind
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
 from perfharness.load.profile import MixEntry
-from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget
+from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget, Target
 
 REFUSED, RESET, DNS, TLS, UNREACHABLE = "refused", "reset", "dns", "tls", "unreachable"
 NO_SOCKETS = "no-sockets"
@@ -100,7 +100,7 @@ class Message(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class HttpTarget:
+class HttpTarget(Target):
     """Plain HTTP: the same bytes for every request of an input; all workers of a process share one pool of connections.
 
     The pool has no limit: a request never waits for another one's connection.
@@ -121,9 +121,6 @@ class HttpTarget:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-    def close(self) -> None:
-        """Nothing is left to do."""
 
     async def close_async(self) -> None:
         """Close all connections; on the loop that used them."""

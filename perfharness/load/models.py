@@ -15,7 +15,7 @@ from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target
 from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.recorder import PerfRecorder
@@ -55,15 +55,13 @@ class ModelSpec(Settings):
         return CaseSpec(case=case, model=model, inputs=self.shapes, **more)
 
 
-class BackendTarget:
+class BackendTarget(Target):
     """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
 
     Args:
         made: the backend.
         profile: its mix has the batch sizes, and the inputs (`.npz`); without them the values are seeded.
     """
-
-    is_async = False
 
     def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
         self._made, self._model, self._profile = made, model, profile
@@ -111,7 +109,7 @@ def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: Per
     made = backend(spec.backend)
     model_source(model)
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return BackendTarget(made, model, spec, profile, recorder)
 
     return make

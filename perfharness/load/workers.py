@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns, sleep
-from typing import cast
 
 from perfharness.errors import PerfHarnessError
 from perfharness.load.record import NEVER_NS, Done
@@ -20,8 +19,6 @@ from perfharness.load.request import (
     TIMEOUT,
     UNANSWERED,
     Answer,
-    AnyTarget,
-    AsyncTarget,
     LoadRequest,
     MakeTarget,
     Target,
@@ -134,7 +131,7 @@ class ThreadWorkers:
     def open(self) -> None:
         """One after the other: two that load the same model at once are no use."""
         for index in range(self._count):
-            made = _Thread(index, cast("Target", self._make_target()))
+            made = _Thread(index, self._make_target())
             threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
             _raise_first([made.raised.get()])
             self._threads.append(made)
@@ -243,7 +240,7 @@ class TaskWorkers:
     """Tasks of one event loop, for targets with `call_async`."""
 
     def __init__(self, make_target: MakeTarget, count: int) -> None:
-        self._targets: Sequence[AsyncTarget] = [cast("AsyncTarget", make_target()) for _ in range(count)]
+        self._targets = [make_target() for _ in range(count)]
         self._loop = asyncio.new_event_loop()
         self._has_abandoned = False
 
@@ -349,9 +346,9 @@ AnyWorkers = ThreadWorkers | TaskWorkers
 
 def workers_for(make_target: MakeTarget, count: int) -> AnyWorkers:
     """The workers that the targets need."""
-    first: list[AnyTarget] = [make_target()]
+    first = [make_target()]
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return first.pop() if first else make_target()
 
     return TaskWorkers(make, count) if first[0].is_async else ThreadWorkers(make, count)
