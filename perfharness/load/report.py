@@ -78,7 +78,6 @@ def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: in
         objective=None if phase is None else objective_verdict(result, phase),
         curves=list(curves_of(result, parts, start_ns or 0)),
         curves_reason=NO_FILES if requests is None else None,
-        windows=list(thinned(result.windows)),
         bins=[one for one in found if one is not None],
     )
 

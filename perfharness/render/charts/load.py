@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from perfharness.load.report import thinned
 from perfharness.model.load import LoadResult, LoadWindow, PhaseResult
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
@@ -53,14 +54,14 @@ MB_PER_GIB = GIB / 1e6
 
 def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Picture:
     """Latency, rates, requests in flight, errors, memory and GPUs on one time axis; phases are shaded."""
-    result, windows = load.result, load.windows
+    result, windows = load.result, list(thinned(load.result.windows))
     end_s = max((one.end_s for one in windows), default=max(result.duration_s, 1e-3))
     sheet = OverTime(name, 0.0, end_s)
     _add_phases(sheet, result)
     _add_percentiles(sheet, "latency (ms)", load, "latency")
     if load.curves_reason is not None:
         sheet.notes.append(f"no percentiles over time: {load.curves_reason}")
-    _add_rates(sheet, load)
+    _add_rates(sheet, result, windows)
     levels = {
         "most in flight": _steps(windows, [one.in_flight_max for one in windows]),
         "most in the queue": _steps(windows, [one.queue_max for one in windows]),
@@ -68,7 +69,7 @@ def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Pic
     why = result.levels_reason or "not recorded"
     _add_known(sheet, "requests (at a time)", levels, (BLUE, ORANGE), why)
     if result.errors:
-        _add_errors(sheet, load)
+        _add_errors(sheet, result, windows)
     _add_percentiles(sheet, "generator late (ms)", load, "lateness")
     memory = {"resident": _steps(windows, [None if one.rss_mb is None else one.rss_mb / MB_PER_GIB for one in windows])}
     _add_known(sheet, "memory of the process (GiB)", memory, (BLACK,), "not read")
@@ -130,18 +131,18 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
         )
 
 
-def _add_rates(sheet: OverTime, load: LoadReport) -> None:
+def _add_rates(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
     """Add the rates that were asked for, due, answered, and answered without error."""
-    asked = [phase for phase in load.result.phases if phase.asked_rate is not None]
+    asked = [phase for phase in result.phases if phase.asked_rate is not None]
     ends = [(phase.start_s, phase.start_s + phase.duration_s) for phase in asked]
     points: dict[str, Points] = {
         "asked, mean of the phase": (
             [at for start, end in ends for at in (start, end, end)],
             [rate for phase in asked for rate in (phase.asked_rate, phase.asked_rate, None)],
         ),
-        "due": _rates(load, lambda one: one.arrivals),
-        "answered": _rates(load, lambda one: one.completed),
-        "without error": _rates(load, lambda one: one.ok),
+        "due": _rates(windows, lambda one: one.arrivals),
+        "answered": _rates(windows, lambda one: one.completed),
+        "without error": _rates(windows, lambda one: one.ok),
     }
     styles = {"due": (ORANGE, SOLID), "answered": (BLUE, SOLID), "without error": (PALETTE[2], SOLID)}
     if asked:
@@ -149,8 +150,8 @@ def _add_rates(sheet: OverTime, load: LoadReport) -> None:
     sheet.add_lines("requests (per second)", {name: points[name] for name in styles}, styles)
 
 
-def _rates(load: LoadReport, count: Callable[[LoadWindow], int]) -> Points:
-    return _steps(load.windows, [_per_second(one, count(one)) for one in load.windows])
+def _rates(windows: Sequence[LoadWindow], count: Callable[[LoadWindow], int]) -> Points:
+    return _steps(windows, [_per_second(one, count(one)) for one in windows])
 
 
 def _per_second(window: LoadWindow, count: int) -> float:
@@ -167,18 +168,18 @@ def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palett
         sheet.add_lines(title, known, styles)
 
 
-def _add_errors(sheet: OverTime, load: LoadReport) -> None:
+def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
     """Add the rate of each kind of error, stacked; rare kinds are one."""
-    kinds = [one.kind for one in load.result.errors]
+    kinds = [one.kind for one in result.errors]
     own = kinds if len(kinds) <= len(ERRORS) else kinds[: len(ERRORS) - 1]
     groups = {wrapped(safe_line(kind)): [kind] for kind in own}
     if rest := kinds[len(own) :]:
         groups["others"] = rest
     areas = {
-        name: [_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in load.windows]
+        name: [_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows]
         for name, group in groups.items()
     }
-    seconds = [*(one.start_s for one in load.windows), sheet.end_s]
+    seconds = [*(one.start_s for one in windows), sheet.end_s]
     points = {kind: (seconds, [*values, 0.0]) for kind, values in areas.items()}
     sheet.add_areas("errors (per second)", points, dict(zip(points, ERRORS, strict=False)), 0.8 * HEIGHT)
 

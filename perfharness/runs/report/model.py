@@ -22,7 +22,7 @@ from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult
 from perfharness.model.checks import PrintableText
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
-from perfharness.model.load import LoadResult, LoadWindow, StepVerdict
+from perfharness.model.load import LoadResult, StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
 from perfharness.model.result import Tree
@@ -103,7 +103,6 @@ class LoadReport(_Model):
     objective: StepVerdict | None = None  # of its percentile, by the interval; None: no objective or percentile
     curves: list[LoadCurve]
     curves_reason: str | None = None  # why there are no curves
-    windows: list[LoadWindow]  # neighbouring ones as one, so that there are few enough for a chart
     bins: list[LoadBins]
 
 
