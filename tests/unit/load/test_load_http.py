@@ -144,6 +144,12 @@ def test_a_request_that_the_server_refuses_is_told_before_the_run(server: str) -
     assert kinds(HttpSettings(url=f"{server}/", expect_status=404)) == ["wrong-answer"]
 
 
+def test_an_error_of_the_server_before_the_run_is_a_result() -> None:
+    busy = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+    (found,), requests = raw(busy, busy, checked=True)
+    assert (found.error, requests) == ("http-503", 2)
+
+
 # ---- protocols ----
 
 
