@@ -115,7 +115,7 @@ class Meeting:
         with self._changed:
             if peer is not None and peer.state != "done":
                 peer.state = "gone"
-                if not self._ending:
+                if peer.rank and not self._ending:
                     self.say(f"node {peer.rank} ({peer.host}) is gone")
             self._changed.notify_all()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import environment, launching, manifest, perfharness, run_to_the_end, wait_for
+from tests.integration.launches import command, environment, launching, manifest, perfharness, run_to_the_end, wait_for
 
 SCRIPT = """
 import os, sys, time
@@ -197,6 +197,17 @@ def test_a_node_that_dies_is_not_waited_for(script: Path, tmp_path: Path) -> Non
     assert "node-missing" in codes_of(tmp_path)
 
 
+def test_a_node_keeps_its_results_when_node_0_dies(script: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, launching(options_of(tmp_path, script, 0), node(0)) as first:
+        other = pool.submit(run_to_the_end, options_of(tmp_path, script, 3), node(1))
+        wait_for(lambda: any((tmp_path / "node_1").glob(".perfharness-run-*/manifest.json")))
+        first.kill()
+        done = other.result()
+    assert done.returncode == 3, done.stderr
+    assert "node-0-lost" in done.stderr + str(codes_of(tmp_path / "node_1"))
+    assert mean_of(tmp_path / "node_1")["throughput"]["items_per_second"] > 0
+
+
 def test_a_node_without_node_0_ends(script: Path, tmp_path: Path) -> None:
     done = run_to_the_end(options_of(tmp_path, "--barrier-timeout", "0.5", script, 0), node(1))
     assert done.returncode == 1
@@ -236,6 +247,31 @@ def test_strangers_and_a_second_launch_of_a_node_are_refused(script: Path, tmp_p
     assert sorted(one.returncode for one in done[1:]) == [0, 2]
     assert done[0].stderr.count("refused a connection") == 1
     assert [one["node"] for one in manifest(tmp_path)["processes"]] == [0, 1]
+
+
+@pytest.mark.slow
+def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
+    script, meeting, out, shim = (tmp_path / name for name in ("ranks.py", "meeting", "out", "ahead.so"))
+    monotonic = ["unshare", "-T", "--monotonic", "86400"]
+    if shutil.which("cc") is None or subprocess.run([*monotonic, "true"], capture_output=True).returncode:
+        pytest.skip("another clock takes a C compiler, and root for a time namespace")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, Path(__file__).with_name("ahead_clock.c")], check=True)
+    script.write_text(RANKS)
+    meeting.mkdir()
+    options = options_of(out, "--telemetry", script, meeting, 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run_to_the_end, options, node(0))
+        other = subprocess.run([*monotonic, *command(*options)], env=node(1, LD_PRELOAD=str(shim)), check=False)
+    assert (first.result().returncode, other.returncode) == (0, 0)
+    record = manifest(out)["nodes"][1]
+    assert abs(record["clock_offset_ns"] + 3_000_000_000) <= record["clock_error_ns"] < 100_000_000
+    mean = mean_of(out)
+    assert [(one["rank"], one["stage"][-1]) for one in mean["ranks"]["groups"][0]["delays"]] == [(3, "prepare")]
+    assert mean["ranks"]["groups"][0]["skew"]["clock_error_ms"] >= record["clock_error_ns"] / 1e6
+    assert mean["throughput"]["items_per_second"] > 0
+    for rank in ("proc_0_gpu_0/rank_0", "proc_1_gpu_0/rank_3"):
+        metrics = json.loads((out / rank / "benchmark.json").read_text())["process_metrics"]
+        assert metrics["figures"]["resident_memory_bytes"]["mean"] > 0
 
 
 @pytest.mark.parametrize("late_s", [0.01, 0])
