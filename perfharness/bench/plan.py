@@ -99,7 +99,7 @@ def plan_suite(suite: Suite) -> Plan:
     """Plan a suite for this machine. Raises `UsageError`."""
     facts = find_gpus()
     if suite.gpus and not facts.gpus:
-        raise UsageError(f"--gpus {','.join(suite.gpus)}: {facts.problem}")
+        raise UsageError(f"--gpus {','.join(suite.gpus)}: {facts.problem}; drop it to run on the CPU")
     gpus: Sequence[GpuRecord] = ()
     if facts.gpus and (suite.device != "cpu" or any(one.device == "cuda" for one in suite.backend)):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
