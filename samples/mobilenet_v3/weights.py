@@ -71,10 +71,9 @@ def channels_last(array: Array) -> Array:
     its own time, as it is in a service. "same" padding at stride 2 would differ from PyTorch's: (0, 1) where that has
     (1, 1) for a kernel of 3 and an even size. Padding is therefore written out there.
     """
-    if array.ndim == 2:
-        return array.T
-    is_depthwise = array.shape[1] == 1
-    return array.transpose(2, 3, 0, 1) if is_depthwise else array.transpose(2, 3, 1, 0)
+    order = (1, 0) if array.ndim == 2 else (2, 3, 0, 1) if array.shape[1] == 1 else (2, 3, 1, 0)
+    turned: Array = array.transpose(order)
+    return turned
 
 
 def example_images(count: int, seed: int = 1, size: int = IMAGE_SIZE) -> Array:
