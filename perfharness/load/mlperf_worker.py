@@ -386,8 +386,8 @@ EXPECTED_OFFLINE = 1.1
 """The same of Offline, whose length in time grows with it."""
 
 SERVER_SHARE, SERVER_SHARE_AGAIN = 0.9, 0.85
-"""Of the rate that was measured, and of what a first test came to: queries of Server come at random, and those that
-come together wait."""
+"""Shares of the measured rate, and of the rate of a first test: queries of Server come at random, and those that come
+together wait."""
 
 MEASURED_SHARE, LEAST_S, MOST_S = 0.1, 0.5, 10.0
 """How long a rate of ours is measured: a share of the test's shortest duration, within these bounds."""
