@@ -31,6 +31,9 @@ COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx",
 LISTED = 4
 """How many packages that differ are named."""
 
+ALONE = "ranks-missing"
+"""Found on each node that has one rank of several."""
+
 OF_THE_JOIN = ("node-missing", "nodes-differ", "nodes-started")
 """Findings that are made again when a further part is joined."""
 
@@ -96,10 +99,17 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
     join_telemetry(
         [(one.folder, one.rank, one.offset_ns, names) for one, names in zip(parts, renamed, strict=True)], into
     )
+    processes = [process for one in joined for process in one.processes]
+    ranks = {one.rank for process in processes for one in process.measured if one.rank is not None}
     manifest = joined[0].model_copy(
         update={
-            "processes": [process for one in joined for process in one.processes],
-            "findings": [finding for one in joined for finding in one.findings],
+            "processes": processes,
+            "findings": [
+                finding
+                for one in joined
+                for finding in one.findings
+                if finding.code != ALONE or len(ranks) < 2  # the comparison of the ranks reports it
+            ],
             "start_barrier": _barrier(joined),
             "explained": any(one.explained for one in joined),
             "node": None,

@@ -47,7 +47,7 @@ def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]
 
     def rename(record: SubjectRecord) -> SubjectRecord:
         shown = folders.get(record.name or "", record.name)
-        return record.model_copy(update={"subject": name(record.subject), "name": shown})
+        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": node})
 
     known = {subject for subject, _ in log.series} | {one.subject for one in log.meta.failures}
     log = log.with_names({subject: name(subject) for subject in known})

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
@@ -16,7 +17,16 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import command, environment, launching, manifest, perfharness, run_to_the_end, wait_for
+from tests.integration.launches import (
+    CHECKOUT,
+    command,
+    environment,
+    launching,
+    manifest,
+    perfharness,
+    run_to_the_end,
+    wait_for,
+)
 
 SCRIPT = """
 import os, sys, time
@@ -272,6 +282,27 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
     for rank in ("proc_0_gpu_0/rank_0", "proc_1_gpu_0/rank_3"):
         metrics = json.loads((out / rank / "benchmark.json").read_text())["process_metrics"]
         assert metrics["figures"]["resident_memory_bytes"]["mean"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow_rank", ["1", "-1"])
+def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
+    pytest.importorskip("torch")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [Path(sys.executable).with_name("torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
+    words += ["--master-addr", "127.0.0.1", "--master-port", port]
+    sample = [CHECKOUT / "samples" / "tensor_parallel.py", "--batches", "16", "--slow-rank", slow_rank]
+    sample += ["--slow-host-ms", "30"]
+    options = options_of(tmp_path, "--annotate-collectives", *words)
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    launches = [((*options, "--node-rank", rank, *sample), node(rank, **own)) for rank in range(2)]
+    for done in launch_all(*launches):
+        assert done.returncode == 0, done.stderr
+    (group,) = mean_of(tmp_path)["ranks"]["groups"]
+    assert group["world_size"] == len(group["processes"]) == 2
+    assert [one["rank"] for one in group["delays"]] == ([1] if slow_rank == "1" else [])
+    assert "ranks-missing" not in codes_of(tmp_path)
 
 
 @pytest.mark.parametrize("late_s", [0.01, 0])
