@@ -163,6 +163,18 @@ def test_verbs_read_the_run_of_several_nodes(shared: Path, tmp_path: Path, verb:
     assert mean_of(shared)["throughput"] == before
 
 
+def test_reports_show_the_hosts_of_nodes_and_hide_them(shared: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(shared, tmp_path / "run")
+    text = (run / "manifest.json").read_text()
+    machine = json.dumps(manifest(run)["nodes"][1]["environment"]["hostname"])
+    before, mark, after = text.partition('"nodes"')
+    (run / "manifest.json").write_text(before + mark + after.replace(machine, '"gpu-host-b"'))
+    for options, is_shown in (((), True), (("--anonymous",), False)):
+        done = perfharness("report", run, *options, "-o", "-", "--format", "md")
+        assert done.returncode == 0, done.stderr
+        assert ("gpu-host-b" in done.stdout) is is_shown
+
+
 def test_results_travel_where_no_folder_is_shared(apart: tuple[Path, Path]) -> None:
     first, second = apart
     assert [one["folder"] for one in manifest(first)["processes"]] == ["proc_0_gpu_0", "proc_1_gpu_0"]
