@@ -80,7 +80,7 @@ def print_next(folder: Path, output: Output) -> None:
     before, after = stage_times(folder / "faulty"), stage_times(folder / "fixed")
     if not before or not after:
         more = [*(["--fixed"] if not after else []), *(["-o", str(folder)] if folder != DEFAULT_FOLDER else [])]
-        output.message(f"Next: {shlex.join(['perfharness', 'demo', *more])}")
+        output.message(f"Then, without the bottleneck: {shlex.join(['perfharness', 'demo', *more])}")
         return
     output.message("Next, with your own script: perfharness launch --explain -o out my_script.py")
     for stage in ("batch", "preprocess"):

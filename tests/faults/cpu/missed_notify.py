@@ -22,8 +22,10 @@ def work():
 
 def parse(index):
     requests.put(index)
-    sum(hash(f"{index}:{position}") & 7 for position in range(30000))
-    return index
+    while True:
+        sum(hash(f"{index}:{position}") & 7 for position in range(30000))
+        if index in results:  # what is told now is told to nobody
+            return index
 
 
 def embedding(request):
