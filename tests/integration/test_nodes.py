@@ -236,6 +236,28 @@ def test_a_node_without_node_0_ends(script: Path, tmp_path: Path) -> None:
     assert "node 0" in done.stderr
 
 
+REFUSED = {
+    "repeat": (("--repeat", "2", "app.py"), "--repeat"),
+    "sweep": (("--np-sweep", "1,2", "app.py"), "--np-sweep"),
+    "elastic": (("torchrun", "--nnodes", "1:2", "app.py"), "1:2"),
+    "restarts": (("torchrun", "--nnodes=2", "--max-restarts=3", "app.py"), "--max-restarts"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_on_nodes_is_refused(tmp_path: Path, case: str) -> None:
+    words, named = REFUSED[case]
+    if words[0] == "torchrun":
+        (tmp_path / "torchrun").symlink_to("/bin/true")
+        words = (str(tmp_path / "torchrun"), *words[1:])
+    else:
+        (tmp_path / "app.py").touch()
+    done = run_to_the_end(options_of(tmp_path / "out", *words), node(0), tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert named in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def address_in(out: Path) -> tuple[tuple[str, int], str]:
     with contextlib.suppress(OSError, ValueError):
         host, port, token = json.loads((out / ".perfharness-nodes").read_text())
