@@ -30,10 +30,34 @@ def test_nodes_of_one_gpu_each_are_one_run(tmp_path: Path, tracer: str, plant: t
     launches = []
     for node in ("1", "0"):
         command = [
-            sys.executable, "-m", "perfharness", "launch", "--nodes", "-o", str(tmp_path / "out"), "-w", str(WARMUP),
-            "--tracer", tracer, "--gpus", node, str(TORCHRUN), "--nnodes", "2", "--nproc-per-node", "1",
-            "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port, str(SAMPLE), *SIZE, *plant,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "perfharness",
+            "launch",
+            "--nodes",
+            "-o",
+            str(tmp_path / "out"),
+            "-w",
+            str(WARMUP),
+            "--tracer",
+            tracer,
+            "--gpus",
+            node,
+            str(TORCHRUN),
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            node,
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            port,
+            str(SAMPLE),
+            *SIZE,
+            *plant,
+        ]
         environ = environment(PERFHARNESS_NODE_RANK=node, **own)
         launches.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
     for launch in launches:

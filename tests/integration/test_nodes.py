@@ -134,8 +134,12 @@ def test_nodes_make_one_run(shared: Path) -> None:
     assert "nodes-started" in codes_of(shared)
     assert not codes_of(shared) & {"node-missing", "nodes-differ", "ranks-missing"}
     assert sorted(path.name for path in shared.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0", "telemetry.parquet"
-    ]  # fmt: skip
+        "benchmark_mean.json",
+        "manifest.json",
+        "proc_0_gpu_0",
+        "proc_1_gpu_0",
+        "telemetry.parquet",
+    ]
 
 
 def test_every_node_has_its_machine_and_clock(shared: Path) -> None:

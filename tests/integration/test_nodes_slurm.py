@@ -73,7 +73,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     environ = environment(SLURM_CONF=str(folder / "slurm.conf"))
     files = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     options = [f"--{option}={folder}/munge.{ending}" for option, ending in files.items()]
-    commands = [
+    commands: list[list[str | Path]] = [
         [munged, "-F", "--force", *options],
         [controller, "-D"],
         *([node, "-D", "-N", name, "-d", step] for name in ("n0", "n1")),
@@ -91,7 +91,19 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def srun(slurm: dict[str, str], out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = out.parent / "script.py"
     script.write_text(SCRIPT.replace("PERFHARNESS_NODE_RANK", "SLURM_NODEID"))
-    launch = [sys.executable, "-m", "perfharness", "launch", "--nodes", "-w", "1", "--tracer", "embedded", "-o", out]
+    launch: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "perfharness",
+        "launch",
+        "--nodes",
+        "-w",
+        "1",
+        "--tracer",
+        "embedded",
+        "-o",
+        out,
+    ]
     command = ["srun", "-N2", *options, *launch, "--barrier-timeout", "60", script, "0.5"]
     return subprocess.run(command, env=slurm, capture_output=True, text=True, check=False)
 
