@@ -42,7 +42,7 @@ from perfharness_launcher.conditions import cool_down
 from perfharness_launcher.interrupts import Interrupts
 
 LARGEST_BATCH = 1024
-INTERRUPTED = "not run: the suite was interrupted; continue with --resume"
+INTERRUPTED = "the suite was interrupted; continue with --resume"
 PASSING = ("timeout", "not-run", "unavailable")
 """Statuses that may be temporary: something may have been installed, freed or repaired since."""
 

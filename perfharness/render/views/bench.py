@@ -84,10 +84,16 @@ def _winners(suite: BenchSuiteResult) -> list[Block]:
 
 
 def _layers(suite: BenchSuiteResult) -> list[Block]:
-    """Layers of the case to take of each model, the longest first."""
+    """Layers of the case to take of each model, the longest first; why it has none, where they were asked for."""
     tables: list[Block] = []
     for own, _, _ in by_model(suite):
         if (found := layers_of_best(own)) is None:
+            taken = {one.best for one in own.recommendations}
+            tables += [
+                Paragraph(f"Layers of {CaseNames.of([one.case]).case(one.case)}: {one.reasons['layers']}")
+                for one in own.cases
+                if one.case.case_id in taken and "layers" in one.reasons
+            ]
             continue
         best, layers = found
         whole = sum(layer["ms"] for layer in layers) or 1.0
@@ -110,7 +116,7 @@ def _searches(suite: BenchSuiteResult) -> list[Block]:
 
 def suite_summary(found: SuiteReport) -> list[Block]:
     """What to take, and why."""
-    return [*_winners(found.suite), *_recommendations(found.suite)]
+    return _recommendations(found.suite)
 
 
 def suite_sections(found: SuiteReport) -> list[Section]:
