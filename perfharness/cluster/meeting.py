@@ -61,6 +61,7 @@ class Meeting:
         folder: of the results; holds the file with the address.
         timeout_s: how long to wait for nodes that do not come.
         inbox: gets the results of nodes that do not share this file system.
+        ending: accept no more connections.
     """
 
     node: Node
@@ -70,10 +71,10 @@ class Meeting:
     launch: str = field(default_factory=lambda: secrets.token_hex(8))
     peers: dict[int, Peer] = field(default_factory=dict)
     inbox: Path | None = None
+    ending: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _first_waiting: float | None = None
     _start_unix_ns: int | None = None
-    _ending: bool = False
     _refused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class Meeting:
     def serve(self, listening: socket.socket, token: bytes) -> None:
         """Accept connections until the launch ends; nobody without the token gets further than the handshake."""
         listening.settimeout(ACCEPT_S)
-        while not self._ending:
+        while not self.ending:
             try:
                 connected, (host, *_) = listening.accept()
             except TimeoutError:
@@ -91,10 +92,6 @@ class Meeting:
                 time.sleep(ACCEPT_S)
                 continue
             threading.Thread(target=self._admit, args=(connected, token, host), daemon=True).start()
-
-    def end(self) -> None:
-        """Accept no more connections."""
-        self._ending = True
 
     def _admit(self, connected: socket.socket, token: bytes, host: str) -> None:
         try:
@@ -118,7 +115,7 @@ class Meeting:
         with self._changed:
             if peer is not None and peer.state != "done":
                 peer.state = "gone"
-                if peer.rank and not self._ending:
+                if peer.rank and not self.ending:
                     self.say(f"node {peer.rank} ({peer.host}) is gone")
             self._changed.notify_all()
 
@@ -176,7 +173,7 @@ class Meeting:
         wire.send(send=not is_shared)
         if not is_shared:
             with self._changed:  # a node may be done before node 0 has room for what it sends
-                self._changed.wait_for(lambda: self.inbox is not None or self._ending)
+                self._changed.wait_for(lambda: self.inbox is not None or self.ending)
                 if self.inbox is None:
                     raise ValueError("the launch has ended")
                 folder = self.inbox / f".node_{peer.rank}"
@@ -238,7 +235,7 @@ def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tu
         try:
             yield met, known
         finally:
-            met.end()
+            met.ending = True
             thread.join()
 
 

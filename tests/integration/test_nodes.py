@@ -194,12 +194,15 @@ def test_runs_copied_by_hand_are_joined(apart: tuple[Path, Path], tmp_path: Path
     run = manifest(lacking)
     lost = {"nodes": run["nodes"][:1], "processes": run["processes"][:1]}
     (lacking / "manifest.json").write_text(json.dumps({**run, **lost}))
+    other = manifest(part)
+    (part / "manifest.json").write_text(json.dumps({**other, "environment": {**other["environment"], "driver": "1"}}))
     assert perfharness("analyze", lacking).returncode == 0
     assert mean_of(lacking)["throughput"]["items_per_second"] is None
     assert "node 1" in mean_of(lacking)["throughput"]["reason"]
     done = perfharness("analyze", part, lacking, "-o", tmp_path / "joined")
     assert done.returncode == 0, done.stderr
     assert mean_of(tmp_path / "joined")["throughput"] == mean_of(apart[0])["throughput"]
+    assert "nodes-differ" in codes_of(tmp_path / "joined")
     assert perfharness("analyze", apart[0], part, "-o", tmp_path / "twice").returncode == 2
 
 
