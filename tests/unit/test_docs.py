@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 import unicodedata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from perfharness.cli.main import run
 from perfharness.model import environment
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS
 from perfharness.render.schemas import json_schema
@@ -79,6 +83,45 @@ def test_modules_that_pages_and_code_run_exist() -> None:
     assert len(named) >= 4
     for name in named:
         assert find_spec(name) is not None, name
+
+
+def commands() -> set[str]:
+    """What follows `perfharness` in the blocks of code of all pages."""
+    found: set[str] = set()
+    for page in PAGES:
+        text = page.read_text("utf-8").replace("\\\n", " ")
+        blocks = FENCE.findall(text) + re.findall(r"(?:^    .*\n)+", FENCE.sub("", text), re.MULTILINE)
+        found |= set(re.findall(r"^(?:.*?[ (])?perfharness (?!import )([a-z].*)$", "\n".join(blocks), re.MULTILINE))
+    return found
+
+
+def test_commands_of_pages_have_verbs_and_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command is parsed, but asked for its help, so nothing runs."""
+    assert run(["report", "--help", "out", "--opened"]) == 2
+    failed = {}
+    for command in commands():
+        verb, *arguments = shlex.split(re.split(r" +# | >> ", command)[0])
+        if run([verb, "--help", *arguments]):
+            failed[command] = capsys.readouterr().err
+    assert not failed
+    assert len(commands()) > 50
+
+
+def test_python_of_pages_compiles_and_uses_names_that_exist() -> None:
+    used: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            for node in ast.walk(ast.parse(block, str(page))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("perfharness"):
+                    used |= {(node.module or "", alias.name) for alias in node.names}
+                if (
+                    isinstance(node, ast.Attribute)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == "perfharness"
+                ):
+                    used.add(("perfharness", node.attr))
+    assert not [name for name in used if not hasattr(import_module(name[0]), name[1])]
+    assert len(used) > 10
 
 
 def names_in_rows(page: str, heading: str = "") -> set[str]:
