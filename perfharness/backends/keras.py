@@ -6,24 +6,22 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from perfharness.backends import tensorflow as tensorflow_backend
 from perfharness.backends.base import Backend, BackendOptions, imported
 from perfharness.backends.models import HALF_DTYPES, FactoryModel, ModelSource, call_factory
 from perfharness.backends.session import Session, translated
+from perfharness.backends.tensorflow import TensorFlowSession, configured
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 
-FRAMEWORK = "tensorflow"
 MODES = {"keras": False, "kerasxla": True}
 """Mode -> whether XLA compiles the model."""
 
-PACKAGES = {"keras": ("keras",), FRAMEWORK: ("tensorflow", "tensorflow-cpu")}
+PACKAGES = {"keras": ("keras",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
 """Module -> the packages that install it."""
 
 
@@ -41,32 +39,35 @@ class KerasBackend(Backend):
     install = f"{install_command('keras')}, and tensorflow for it to compute with"
 
     def versions(self) -> dict[str, str]:
-        """Of keras, and of TensorFlow where it is installed."""
-        found = {module: _version(packages) for module, packages in PACKAGES.items()}
-        if found["keras"] is None:
+        """Of keras, and of TensorFlow where it is installed; importing them takes seconds."""
+        found: dict[str, str] = {}
+        for module, packages in PACKAGES.items():
+            for package in packages:
+                with suppress(PackageNotFoundError):
+                    found.setdefault(module, version(package))
+        if "keras" not in found:
             raise BackendUnavailableError(f"keras is not installed: {self.install}")
-        return {package: text for package, text in found.items() if text is not None}
+        return found
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No TensorFlow, no GPU, or Keras is in use here on another framework."""
+        """No TensorFlow, no GPU, or another number of threads than TensorFlow's."""
         for module in PACKAGES:
             if module not in sys.modules and find_spec(module) is None:
                 return f"{module} is not installed: {self.install}"
-        if (loaded := _loaded_framework()) not in (None, FRAMEWORK):
-            return (
-                f"Keras was imported with its {loaded} backend in this process, and cannot change to {FRAMEWORK}; run "
-                "it in a process of its own, as perfharness bench does"
-            )
         if options.device == "cpu" and options.threads is None:
             return None  # nothing that needs the framework: importing it takes seconds
-        return tensorflow_backend.configured(options)
+        return configured(options)
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Load the file or call the factory; it is compiled in `allocate`."""
-        os.environ["KERAS_BACKEND"] = FRAMEWORK  # read once, when keras is imported
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # read once, when keras is imported
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        keras = imported("keras", self.install, f"keras on {FRAMEWORK}")
-        if (problem := tensorflow_backend.configured(options)) is not None:
+        keras = imported("keras", self.install, "keras on tensorflow")
+        if (loaded := keras.backend.backend()) != "tensorflow":
+            raise BackendUnavailableError(
+                f"Keras was imported with its {loaded} backend in this process; run it in a process of its own"
+            )
+        if (problem := configured(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
@@ -77,14 +78,18 @@ class KerasBackend(Backend):
         if not isinstance(given.model, keras.Model):
             raise BackendError(f"{model.name} is a {type(given.model).__name__}; for keras it must be a keras.Model")
         with translated(f"{model.name}'s layers cannot be made anew in {options.precision}"):
-            network = in_precision(keras, given.model, options)
+            network = _in_precision(keras, given.model, options)
+
+        def called(*values: Any) -> Any:
+            return network(_packed(keras, network, values), training=False)
+
         made = FactoryModel(
-            network, given.inputs or _inputs(network, model.name), given.outputs or _output_names(network)
+            called, given.inputs or _inputs(network, model.name), given.outputs or _output_names(network)
         )
-        return _session(keras, model.name, made, options)
+        return TensorFlowSession(model.name, made, options, MODES[options.mode or self.modes[0]])
 
 
-def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
+def _in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
     """The model with every layer in fp16 or bf16, the same weights rounded; as it is in other precisions."""
     wanted = HALF_DTYPES.get(options.precision, "float32")
     layers = [layer for layer in network._flatten_layers(include_self=False) if layer.weights]
@@ -97,35 +102,6 @@ def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
     copy = keras.models.clone_model(network, clone_function=changed)
     copy.set_weights(network.get_weights())
     return copy
-
-
-def _session(keras: Any, name: str, made: FactoryModel, options: BackendOptions) -> Session:
-    """A session of TensorFlow, with the model as its function."""
-    network = made.model
-
-    def called(*values: Any) -> Any:
-        return network(_packed(keras, network, values), training=False)
-
-    return _KerasSession(name, replace(made, model=called), options, MODES[options.mode or KerasBackend.modes[0]])
-
-
-class _KerasSession(tensorflow_backend.TensorFlowSession):
-    def settings(self) -> dict[str, str]:
-        return {"keras backend": FRAMEWORK, **super().settings()}
-
-
-def _loaded_framework() -> str | None:
-    """The framework that Keras runs on in this process, or None while it is not imported."""
-    keras = sys.modules.get("keras")
-    return None if keras is None else str(keras.backend.backend())
-
-
-def _version(packages: Sequence[str]) -> str | None:
-    """Version of the first of these that is installed."""
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            return version(package)
-    return None
 
 
 def _inputs(network: Any, name: str) -> tuple[TensorSpec, ...]:

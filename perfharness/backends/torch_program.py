@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,7 +14,6 @@ from perfharness.backends.models import (
     HALF_DTYPES,
     FactoryModel,
     ModelSource,
-    Shape,
     check_own_precision,
     described_model,
     host_dtype,
@@ -101,44 +100,36 @@ def _at_device(torch: Any, dtype: str, precision: Precision) -> Any:
 
 
 def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[TensorSpec, ...]:
-    """Names, shapes and dtypes, found by two inferences on the meta device with different open dimensions."""
+    """Names, shapes and dtypes, from two inferences with other sizes: dimensions that differ are open."""
     small, large = (_traced(torch, module, made.inputs, size) for size in (2, 3))
     own_names = tuple(map(str, small)) if isinstance(small, Mapping) else ()
     names, few = named_outputs(tensors(torch, small), made.outputs or own_names)
-    return _specs_of(names, few, tensors(torch, large))
-
-
-def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) -> Any:
-    """What the module returns where every open dimension is `size`, on the meta device."""
-
-    def zeros(device: str) -> tuple[Any, ...]:
-        kinds = [(_with_size(spec.shape, size), getattr(torch, spec.dtype)) for spec in inputs]
-        return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in kinds)
-
-    with torch.inference_mode():
-        try:
-            held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            empty = {name: tensor.to("meta") for name, tensor in held.items()}
-            return torch.func.functional_call(module, empty, zeros("meta"))
-        except Exception:  # the model needs data
-            return module(*zeros("cpu"))
-
-
-def _with_size(shape: Iterable[int | None], size: int) -> Shape:
-    """A shape whose open dimensions are all of one size."""
-    return tuple(size if each is None else each for each in shape)
-
-
-def _specs_of(names: Iterable[str], small: Iterable[Any], large: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    """Specs of outputs, seen with two sizes of the inputs' open dimensions: dimensions that differ are open too."""
     return tuple(
         TensorSpec(
             name=name,
             shape=tuple(size if size == other else None for size, other in zip(one.shape, two.shape, strict=True)),
             dtype=host_dtype(one.dtype),
         )
-        for name, one, two in zip(names, small, large, strict=True)
+        for name, one, two in zip(names, few, tensors(torch, large), strict=True)
     )
+
+
+def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) -> Any:
+    """What the module returns where every open dimension is `size`: on the meta device, unless it needs data."""
+
+    def zeros(device: str) -> list[Any]:
+        return [
+            torch.zeros([each or size for each in spec.shape], dtype=getattr(torch, spec.dtype), device=device)
+            for spec in inputs
+        ]
+
+    with torch.inference_mode():
+        try:
+            held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            empty = {name: tensor.to("meta") for name, tensor in held.items()}
+            return torch.func.functional_call(module, empty, tuple(zeros("meta")))
+        except Exception:
+            return module(*zeros("cpu"))
 
 
 def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Program:
@@ -149,8 +140,8 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         why = " ".join(str(error).split())[:300]
         raise BackendError(f"{model.path} is no program of torch.export that this PyTorch can read: {why}") from error
     _check_precision(program, model.name, options.precision)
-    if options.device == "cuda":
-        program = _on_gpu(torch, program)
+    if options.device == "cuda":  # with its weights, and the constants that it creates
+        program = import_module(f"{torch.__name__}.export.passes").move_to_device_pass(program, "cuda")
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature = program.graph_signature
     inputs, outputs = (
@@ -162,17 +153,10 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         inputs=inputs,
         outputs=outputs,
         input_dtypes=[values[spec.name].dtype for spec in inputs],
-        output_dtypes=[
-            torch.float32 if values[spec.name].dtype == torch.bfloat16 else values[spec.name].dtype for spec in outputs
-        ],
+        output_dtypes=[getattr(torch, spec.dtype) for spec in outputs],
         computes_in=HALF_DTYPES.get(options.precision, "float32"),
         exported=True,
     )
-
-
-def _on_gpu(torch: Any, program: Any) -> Any:
-    """The program with its weights, and the constants that it creates, on the GPU."""
-    return import_module(f"{torch.__name__}.export.passes").move_to_device_pass(program, "cuda")
 
 
 def _spec(torch: Any, name: str, value: Any) -> TensorSpec:

@@ -41,7 +41,7 @@ from perfharness_launcher.conditions import cool_down
 from perfharness_launcher.interrupts import Interrupts
 
 LARGEST_BATCH = 1024
-INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
+INTERRUPTED = "not run: the suite was interrupted; continue with --resume"
 PASSING = ("timeout", "not-run", "unavailable")
 """Statuses that may be temporary: something may have been installed, freed or repaired since."""
 
@@ -134,7 +134,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
     """
     if baseline is not None and not any(is_named(case.case, baseline) for case in result.cases):
         cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in result.cases))
-        raise UsageError(f"--baseline {baseline!r} is no cell of these results; there are: {cells}")
+        raise UsageError(f"--baseline {baseline!r} is not in these results; choose from: {cells}")
     given = {key: value for key, value in constraints.items() if value is not None}
     known = result.constraints.model_dump()
     if given.get("accuracy_metric") not in (None, known["accuracy_metric"]):
@@ -330,7 +330,7 @@ class SuiteRun(MeasuringRun):
             if other.status == "unavailable":
                 return "unavailable", other.reason or "as the other batch sizes"
             if other.status in MEMORY_ENDS and other.case.batch_size < planned.case.batch_size:
-                return other.status, f"not run, for a batch of {other.case.batch_size} is so already: {other.reason}"
+                return other.status, f"not run: a batch of {other.case.batch_size} ended so: {other.reason}"
         return super().known_end(planned)
 
     def _write(self) -> BenchSuiteResult:
@@ -364,14 +364,14 @@ class SuiteRun(MeasuringRun):
         if table is None or result.status == "not-run" or (base is not None and base.status == "not-run"):
             return None
         if case_id not in self._equality:
-            self._equality[case_id] = self._compared(result, base, table.tolerance(result.case.precision))
+            self._equality[case_id] = self._compared(result, base, table.tolerance(result.case.precision or "fp32"))
         return self._equality[case_id]
 
     def _compared(self, result: CaseResult, base: CaseResult | None, tolerance: Tolerance) -> EqualityRecord:
         name = self.plan.baseline if base is None else cell_of(base.case)
         try:
             if base is None:
-                raise ResultError(f"{name} is no cell of this model")
+                raise ResultError(f"{name} was not run with this model")
             expected, outputs = (read_npz(self.out / CASES / one.case.case_id / OUTPUTS_NAME) for one in (base, result))
         except ResultError as error:
             return EqualityRecord(

@@ -6,9 +6,10 @@ import importlib
 import importlib.util
 import inspect
 import json
+import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
-from importlib.machinery import PathFinder
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, cast
@@ -18,83 +19,91 @@ import numpy as np
 from perfharness.errors import UsageError
 from perfharness.files import reason_of
 from perfharness.load.profile import MixEntry
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget, check_answer
+from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target, check_answer
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
-NO_MODULE = "there is no module {}; run in its folder, or give path/file.py:function"
 
 
-def check_callable(name: str) -> None:
-    """What can be known of a name before it is loaded. Raises `UsageError`."""
-    place, _, path = name.rpartition(":")
-    if path.partition("/")[0].isdigit():
-        raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
-    if place.endswith(".py"):
-        _check_file(Path(place))
-        text, first = Path(place).read_text("utf-8", "replace"), path.partition(".")[0]
-        if first not in text and "import *" not in text:
-            raise UsageError(f"{place} has no function {first}")
-    elif (top := place.partition(".")[0]) and top not in sys.modules:
-        here = PathFinder.find_spec(top, [str(Path.cwd())])
-        if here is None and importlib.util.find_spec(top) is None:
-            raise UsageError(NO_MODULE.format(place))
+def check_callable(name: str, python: str, *, has_inputs: bool) -> None:
+    """Load a target in a process of its own, as a worker does. Raises `UsageError`."""
+    words = [python, "-m", "perfharness.load.callables", name, *(["input"] if has_inputs else [])]
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise UsageError(lines[-1] if lines else f"importing {name} ended the process with code {done.returncode}")
+
+
+def main(name: str, *inputs: str) -> None:
+    """Load a target; exit with one line on stderr where it cannot be loaded."""
+    try:
+        arguments_of(load_callable(name), has_inputs=bool(inputs))
+    except UsageError as error:
+        sys.exit(" ".join(str(error).split()))
 
 
 def load_callable(name: str) -> Callable[..., Any]:
     """The object that the name means.
 
     Raises:
-        UsageError: there is no such module, file or object, or it cannot be called.
+        UsageError: there is no such module, file or object, or it cannot be imported or called.
     """
     place, _, path = name.rpartition(":")
-    module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
-    found: Any = module
+    if not place:
+        raise UsageError(f"{name} names no module; use module:function or path/file.py:function")
+    if path.partition("/")[0].isdigit():
+        raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
+    found = _imported(place)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"{place} has no {path}")
+            raise UsageError(f"{place} has no function {path}")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"{name} is not callable; give a function, or a class whose objects are")
     return found  # type: ignore[no-any-return]
 
 
-def _check_file(file: Path) -> None:
-    if not file.is_file():
-        raise UsageError(f"{file} does not exist; the target is `module:function`, or `path/file.py:function`")
-
-
-def _file_module(file: Path) -> Any:
-    _check_file(file)
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(_MODULE, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def _imported(place: str) -> Any:
+    """The module of that name or file; the folder is importable, as for a script that runs there."""
+    file = Path(place) if place.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise UsageError(f"{file} does not exist; the target is module:function or path/file.py:function")
+    sys.path.insert(0, str(Path.cwd() if file is None else file.resolve().parent))
+    try:
+        if file is None:
+            return importlib.import_module(place)
+        spec = importlib.util.spec_from_file_location(_MODULE, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and file is None and (place == missing or place.startswith(f"{missing}.")):
+            raise UsageError(f"there is no module {place}; run in its folder, or use path/file.py:function") from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        at = "" if isinstance(error, SyntaxError) else f" ({last.filename}:{last.lineno})"
+        raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}{at}") from error
     return module
 
 
-def _named_module(name: str) -> Any:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # a module that the target itself needs
-        raise UsageError(NO_MODULE.format(name)) from error
-
-
-def arguments_of(function: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
-    """What the function is called with: nothing, the request, the input, or the input and the request.
+def arguments_of(made: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
+    """What a function, or an object of a class, is called with: nothing, the request, the input, or both.
 
     Raises `UsageError` where it needs more.
     """
-    needed = _needed(function)
+    needed = _needed(made)
+    if inspect.isclass(made):
+        if needed:
+            raise UsageError(f"{made.__name__} needs {', '.join(needed)} to be made; use a class without parameters")
+        if not any("__call__" in vars(one) for one in made.__mro__):
+            raise UsageError(f"objects of {made.__name__} are not callable; add a method __call__")
+        needed = _needed(made.__call__)[1:]
     if len(needed) > 2 or (len(needed) == 2 and not has_inputs):
         can = "the input and the request" if has_inputs else "the request; --input gives it data too"
-        raise UsageError(f"{function} needs {len(needed)} arguments, and can be given {can}")
+        raise UsageError(f"{made} needs {len(needed)} arguments, and can be given {can}")
     return {0: (), 1: ("input",) if has_inputs else ("request",), 2: ("input", "request")}[len(needed)]
 
 
@@ -108,7 +117,7 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
 
 
-class CallableTarget:
+class CallableTarget(Target):
     """Calls a function, each call a batch of the trace.
 
     Args:
@@ -129,19 +138,14 @@ class CallableTarget:
         self._recorder = recorder
         self._inputs = inputs
         self._warmup = warmup
-        self._arguments: tuple[str, ...] = ()
-        self.is_async = _is_async(function)
+        self._arguments = arguments_of(function, has_inputs=bool(inputs))
+        kind: Any = function if inspect.isclass(function) else type(function)
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(kind.__call__)
 
     def open(self) -> None:
         """Make the object, where the target is a class."""
         if inspect.isclass(self._made):
-            if needed := _needed(self._made):
-                raise UsageError(
-                    f"{self._made.__name__} needs {', '.join(needed)} to be made, which nobody gives; give a class "
-                    "without parameters"
-                )
             self._function = cast("Callable[..., Any]", self._made())
-        self._arguments = arguments_of(self._function, has_inputs=bool(self._inputs))
 
     def call(self, request: LoadRequest) -> Answer:
         """Call it; an exception deletes the batch from the trace's results."""
@@ -181,11 +185,6 @@ class CallableTarget:
         return close if self._function is not self._made and callable(close) else None
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    called = getattr(function, "__call__", None) if inspect.isclass(function) else function  # noqa: B004
-    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
 def _answer(result: Any, begun_ns: int) -> Answer:
     """The answer of what was returned. Raises `TypeError` or `ValueError` where it says nothing about the request."""
     if isinstance(result, Answer):
@@ -206,7 +205,7 @@ def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: 
     """Makes targets of a name. Raises `UsageError`."""
     function = load_callable(name)
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return CallableTarget(function, recorder, inputs, warmup)
 
     return make
@@ -277,3 +276,7 @@ def _read(path: Path) -> Any:
     if not lines:
         raise ValueError("it has no lines")
     return Lines([json.loads(line) for line in lines] if kind == ".jsonl" else lines)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

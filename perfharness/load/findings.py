@@ -9,7 +9,7 @@ import numpy as np
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import UNANSWERED, LoadResult, PhaseResult
 
-GENERATOR_LIMITED = "generator-limited"
+GENERATOR_LIMITED, NEVER_OVERLAPS = "generator-limited", "load-never-overlaps"
 LATE_SHARE = 0.2
 """Part of the latency, of its mean or its p99, that the generator's lateness may have."""
 
@@ -89,7 +89,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
     limited = None if is_alone else _late(phase)
     if is_alone:
         yield Finding(
-            "load-never-overlaps",
+            NEVER_OVERLAPS,
             Severity.WARNING,
             f"{phase.name}: service never overlapped: no two requests were in service at a time, though others waited "
             f"and {phase.concurrency} workers were there. The target blocks the event loop.",

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import gc
 import itertools
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.load.arrivals import arrivals_of
 from perfharness.load.profile import Phase, Profile
-from perfharness.load.record import LoadLog
+from perfharness.load.record import LoadLog, own_memory_bytes
+from perfharness.load.request import MakeTarget
 from perfharness.load.schedule import ClosedSchedule, OpenSchedule, Schedule
 from perfharness.load.timer import wait_until
-from perfharness.load.workers import AnyWorkers, Served
+from perfharness.load.workers import AnyWorkers, Served, workers_for
 from perfharness.model.load import Status
+from perfharness.recorder import PerfRecorder
 
 PARTS = 5
 LEAST_ANSWERS = 20
@@ -80,7 +85,7 @@ class LoadRun:
         due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
         later_s = sum(one.duration_s for one in profile.phases[index + 1 :])
-        facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s, "grace_s": profile.grace_s}
+        facts = {"loop": phase.loop, "concurrency": users, "later_s": later_s}
         self.log.begin_phase(index, phase.name, schedule.start_ns, schedule.end_ns, due, **facts)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
@@ -123,6 +128,46 @@ class LoadRun:
                 f"{answers.sum()}"
             )
             self.log.stop.set()
+
+
+def send_load(
+    profile: Profile,
+    make_target: MakeTarget,
+    folder: Path,
+    recorder: PerfRecorder | None = None,
+    *,
+    memory_bytes: Callable[[], int | None] = own_memory_bytes,
+    opened: Callable[[LoadRun], None] = lambda run: None,
+    **settings: Any,
+) -> None:
+    """Open the targets, send the load, write what it came to.
+
+    Args:
+        recorder: of the batches; finalized at the end, but where one is still open.
+        memory_bytes: of the process that holds the target.
+        opened: called before the clock starts.
+        settings: fields of `LoadRun`.
+
+    Raises `LaunchError` where a target cannot be opened.
+    """
+    workers = workers_for(make_target, profile.concurrency)
+    try:
+        workers.open()
+    except PerfHarnessError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise LaunchError(f"the target failed before the load began: {type(error).__name__}: {error}") from error
+    log = LoadLog(folder, memory_bytes)
+    run = LoadRun(profile, workers, log, **settings)
+    opened(run)
+    run.run()
+    log.close(run.status, run.reason)
+    try:
+        workers.close()
+    finally:
+        if recorder is not None and not workers.has_abandoned:
+            recorder.finalize()
 
 
 CLOSED_IDS = 1 << 24

@@ -10,6 +10,7 @@ import resource
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.files import reason_of
 from perfharness.load.http_settings import HttpSettings, Kind
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
-from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget
+from perfharness.load.profile import MixEntry
+from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget, Target
 
 REFUSED, RESET, DNS, TLS, UNREACHABLE = "refused", "reset", "dns", "tls", "unreachable"
 NO_SOCKETS = "no-sockets"
@@ -98,7 +100,7 @@ class Message(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class HttpTarget:
+class HttpTarget(Target):
     """Plain HTTP: the same bytes for every request of an input; all workers of a process share one pool of connections.
 
     The pool has no limit: a request never waits for another one's connection.
@@ -119,9 +121,6 @@ class HttpTarget:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-    def close(self) -> None:
-        """Nothing is left to do."""
 
     async def close_async(self) -> None:
         """Close all connections; on the loop that used them."""
@@ -263,8 +262,8 @@ class HttpTarget:
         """Prepare, and send one request of each input before the clock starts, without an id.
 
         Raises:
-            UsageError: the server says that the request itself is wrong, or it cannot be made.
-            LaunchError: no answer comes from where the URL points.
+            UsageError: no answer comes from where the URL points, the server says that the request itself is wrong, or
+                it cannot be made.
         """
         try:
             await asyncio.wait_for(self.prepare(), timeout_s)
@@ -284,14 +283,14 @@ class HttpTarget:
         place = f"{url.host} port {url.port}"
         causes = {
             REFUSED: f"nothing listens at {place}; start the server, or let --start 'COMMAND' start it",
-            DNS: f"the name {url.host} is not known ({answer.message})",
+            DNS: f"the name {url.host} is not known ({answer.message}); check the URL",
             TLS: f"no secure connection ({answer.message}); verify-tls = false in [target] does not check certificates",
-            "unreachable": f"{place} cannot be reached ({answer.message})",
-            TIMEOUT: f"no answer within {timeout_s:g} s",
-            NO_SOCKETS: f"this machine has no socket left ({answer.message})",
+            UNREACHABLE: f"{place} cannot be reached ({answer.message}); check the URL and the network",
+            TIMEOUT: f"no answer within {timeout_s:g} s; try the request by hand (curl)",
+            NO_SOCKETS: f"this machine has no socket left ({answer.message}); raise ulimit -n",
         }
         if kind in causes:
-            raise LaunchError(f"{_shown(url)}: {causes[kind]}")
+            raise UsageError(f"{_shown(url)}: {causes[kind]}")
         if kind.startswith("http-4") and kind not in ("http-408", "http-429"):
             raise UsageError(f"{_shown(url)} refuses the request: {answer.message}")
 
@@ -429,26 +428,32 @@ def _text_of(choice: dict[str, Any]) -> str:
 TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTarget}
 
 
-def http_targets(settings: HttpSettings, inputs: Iterable[str | None], *, is_started: bool) -> MakeTarget:
+def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started: bool = False) -> MakeTarget:
     """Makes the target of each worker, the same for all, once the server has answered a request of each input.
 
     Args:
-        inputs: entries of the mix.
         is_started: the server was started for this, and may not be ready yet.
 
     Raises:
-        UsageError: the settings are wrong, or the server refuses the request itself.
-        LaunchError: no answer comes from there.
+        UsageError: the settings are wrong, no answer comes from there, or the server refuses the request itself.
+        LaunchError: a server that was started is not ready in time.
     """
     target = TARGETS[settings.kind](settings)
+    names: list[str | None] = [entry.name for entry in mix]
 
     async def get_ready() -> None:
         try:
             if is_started:
                 await target.wait_ready()
-            await target.check(inputs)
+            await target.check(names or [None])
         finally:
             await target.close_async()  # on the loop of the workers it is opened again
 
-    asyncio.run(get_ready())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(get_ready())
+    else:  # a notebook's
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, get_ready()).result()
     return lambda: target

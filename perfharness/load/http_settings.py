@@ -16,7 +16,7 @@ from typing_extensions import Self
 from perfharness.distribution import install_command
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
-from perfharness.load.profile import TARGET_TABLE, Spelled, sentence_of
+from perfharness.load.profile import TARGET_TABLE, Spelled, wrong_settings
 from perfharness.secrets import is_secret
 
 Kind = Literal["plain", "openai"]
@@ -25,7 +25,7 @@ OPENAI_PATHS = ("/chat/completions", "/completions")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-class HttpSettings(Spelled, populate_by_name=True):
+class HttpSettings(Spelled):
     """An HTTP endpoint and what it is sent.
 
     Args:
@@ -135,12 +135,10 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
         table["body"] = str(file.parent / table["body"])
     where = f"{file} [{TARGET_TABLE}]" if table else "the target"
     values = {name: value for name, value in (given or {}).items() if value is not None}
-    names = {field.alias: name for name, field in HttpSettings.model_fields.items()}
-    of_table = {names.get(key, key): value for key, value in table.items()}
     try:
-        return HttpSettings.model_validate({**of_table, **values, "url": url})
+        return HttpSettings.model_validate({**table, **values, "url": url})
     except ValidationError as error:
-        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in error.errors())) from None
+        raise wrong_settings(error, where) from None
 
 
 def check_http(settings: HttpSettings) -> None:

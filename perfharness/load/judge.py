@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,42 +36,32 @@ QUEUE_GROWS = "the queue grew all the time, and latency with it"
 
 
 @dataclass(frozen=True)
-class PhaseFiles:
-    """A phase, and what the files of the run hold of it.
+class Sustainable:
+    """The longest phase that counts, and what the files of the run hold of it.
 
     Args:
+        windows: those before the time in which late answers were awaited.
         lines: of the windows of each process, by its folder.
-        requests: of the phase.
         log: telemetry; None: not sampled.
         nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
+        span_ns: from the begin of the first window to the end of the last, monotonic.
     """
 
-    result: PhaseResult
+    phase: PhaseResult
     windows: Sequence[LoadWindow]
     lines: Mapping[str, Sequence[Line]]
     requests: Requests
     log: SampleLog | None
     nsys_bytes: Mapping[str, int]
-
-    @cached_property
-    def during(self) -> list[LoadWindow]:
-        """Of the windows, those before the time in which late answers were awaited."""
-        end_s = self.result.start_s + self.result.duration_s - 0.001
-        return [window for window in self.windows if window.start_s < end_s]
+    span_ns: tuple[int, int]
 
     def column(self, name: str) -> Float64:
-        """A figure of these windows."""
-        return np.array([getattr(window, name) or 0 for window in self.during], np.float64)
+        """A figure of the windows."""
+        return np.array([getattr(window, name) or 0 for window in self.windows], np.float64)
 
     def errors(self, kind: str) -> Float64:
         """Of a kind, by window."""
-        return np.array([window.errors.get(kind, 0) for window in self.during], np.float64)
-
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """From the begin of the first window to the end of the last, monotonic."""
-        lines = [line for lines in self.lines.values() for line in lines]
-        return min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
+        return np.array([window.errors.get(kind, 0) for window in self.windows], np.float64)
 
 
 def judge_load(
@@ -90,19 +79,27 @@ def judge_load(
     if place is None:
         return result
     phase = result.phases[place]
+    end_s = phase.start_s + phase.duration_s - 0.001
+    windows = [one for one in result.windows if one.phase == phase.name and one.start_s < end_s]
+    if len(windows) < LEAST_READINGS:
+        return result
     lines = {
         name: [line for line in found if line["kind"] == "window" and line["phase"] == place]
         for name, found in processes.items()
     }
-    windows = [window for window in result.windows if window.phase == phase.name]
     traces = [(name, folder / name / TRACE_NAME) for name in lines] if result.tracer == "nsys" else []
-    sizes = {name: path.stat().st_size for name, path in traces if path.is_file()}
-    own = of_phase(requests, phase.name)
-    part = PhaseFiles(phase, windows, lines, own, _telemetry(folder), sizes)
-    if len(part.during) < LEAST_READINGS:
-        return result
+    every = [line for found in lines.values() for line in found]
+    part = Sustainable(
+        phase=phase,
+        windows=windows,
+        lines=lines,
+        requests=of_phase(requests, phase.name),
+        log=_telemetry(folder),
+        nsys_bytes={name: path.stat().st_size for name, path in traces if path.is_file()},
+        span_ns=(min(line["start_ns"] for line in every), max(line["end_ns"] for line in every)),
+    )
     sustained = sustained_of(part, has_own_shape(phase, result))
-    found = sustained_findings(sustained, part, is_saturated=not keeps_up(phase, result))
+    found = sustained_findings(sustained, phase.asked_rate, is_saturated=not keeps_up(phase, result))
     return result.model_copy(update={"sustained": sustained, "findings": [*result.findings, *found]})
 
 
@@ -115,9 +112,9 @@ def _telemetry(folder: Path) -> SampleLog | None:
         return None
 
 
-def sustained_of(part: PhaseFiles, has_own_shape: bool = False) -> Sustained:
+def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
     """What changed over a phase."""
-    phase, (_, at_ns, values_ns) = part.result, part.requests.values("latency")
+    phase, (_, at_ns, values_ns) = part.phase, part.requests.values("latency")
     times = Latencies.of(at_ns, values_ns)
     latency = [latency_drift(times, percent) for percent in DRIFTING]
     if has_own_shape:
@@ -127,7 +124,7 @@ def sustained_of(part: PhaseFiles, has_own_shape: bool = False) -> Sustained:
     if queue_grows:
         latency = [one.model_copy(update={"reason": one.reason and QUEUE_GROWS}) for one in latency]
     served = part.column("ok")
-    seconds = np.array([window.end_s - window.start_s for window in part.during])
+    seconds = np.array([window.end_s - window.start_s for window in part.windows])
     over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "a second")
     # What has no answer is counted when the phase and its grace period are over, and says nothing about time.
     answers = part.column("completed")
@@ -144,10 +141,10 @@ def sustained_of(part: PhaseFiles, has_own_shape: bool = False) -> Sustained:
     )
 
 
-def _memory(part: PhaseFiles) -> Iterator[MemoryTrend]:
+def _memory(part: Sustainable) -> Iterator[MemoryTrend]:
     """Of each process: its own, and on the GPU."""
     several = len(part.lines) > 1
-    rate = part.result.achieved_rate
+    rate = part.phase.achieved_rate
     each = None if rate is None else rate / max(len(part.lines), 1)
     for folder, mine in part.lines.items():
         name = f"process {folder}" if several else "process"
@@ -174,7 +171,7 @@ def _less_nsys_own(trend: MemoryTrend, at_s: Float64, trace_bytes: int) -> Memor
     return trend.model_copy(update={"verdict": "cannot-tell", "reason": reason, "per_request_bytes": None})
 
 
-def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:
+def _clocks(part: Sustainable) -> Iterator[ClockChange]:
     log = part.log
     if log is None:
         return
@@ -225,7 +222,7 @@ def _conditions(log: SampleLog, gpu: str, begin_ns: int, end_ns: int) -> dict[st
     }
 
 
-def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: bool) -> Iterator[Finding]:
+def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_saturated: bool) -> Iterator[Finding]:
     """What a reader has to know of a sustained run.
 
     Args:
@@ -266,8 +263,7 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: 
                 f"answers in the first third of {sustained.phase} to {drift.last.value:.2%} in the last.",
             )
     if sustained.queue_grows and not is_saturated:
-        rate = part.result.asked_rate
-        asked = "" if rate is None else f" of {rate:.4g} requests/s"
+        asked = "" if asked_rate is None else f" of {asked_rate:.4g} requests/s"
         yield Finding(
             "load-queue-grows",
             Severity.WARNING,

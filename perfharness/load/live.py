@@ -10,12 +10,10 @@ from pathlib import Path
 from perfharness.bench.live import Inputs as Batch
 from perfharness.bench.live import LatencyBenchmark, LiveSession, Model, batch_size_of
 from perfharness.load.callables import CallableTarget, Inputs
-from perfharness.load.generator import LoadRun
+from perfharness.load.generator import send_load
 from perfharness.load.profile import Phase, Profile, parse_objective
-from perfharness.load.record import LoadLog
 from perfharness.load.stress import read_load
 from perfharness.load.worker import WorkerSpec
-from perfharness.load.workers import workers_for
 from perfharness.model.load import LoadResult
 from perfharness.recorder import PerfRecorder
 
@@ -90,17 +88,10 @@ class StressTest:
     def _run(self, model: Model, profile: Profile) -> LoadResult:
         recorder = PerfRecorder("load")
         session = partial(LiveSession, model, self.inputs, self.device)
-        workers = workers_for(lambda: _LiveTarget(session, recorder), profile.concurrency)
         name = getattr(model, "__name__", type(model).__name__)
         spec = WorkerSpec(kind="callable", target=f"{name}, batch {batch_size_of(self.inputs)}", profile=profile)
         # the outermost session puts a module's mode back
         with session(), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
             (Path(folder) / PROCESS).mkdir()
-            workers.open()
-            log = LoadLog(Path(folder) / PROCESS)
-            run = LoadRun(profile, workers, log)
-            run.run()
-            log.close(run.status, run.reason)
-            workers.close()
-            recorder.finalize()
+            send_load(profile, lambda: _LiveTarget(session, recorder), Path(folder) / PROCESS, recorder)
             return read_load(Path(folder), spec, [PROCESS])

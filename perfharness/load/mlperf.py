@@ -6,7 +6,6 @@ The test runs in a launched, traced process (`mlperf_worker`); its logs are read
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,7 +13,7 @@ from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -23,8 +22,9 @@ from perfharness.backends.models import model_source, shapes_of
 from perfharness.bench.spec import CaseSpec
 from perfharness.distribution import install_command
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
+from perfharness.load.models import ModelSpec
 from perfharness.model.base import Settings
-from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.bench import Precision
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MLPERF_NAME
 from perfharness.model.mlperf import (
@@ -36,7 +36,6 @@ from perfharness.model.mlperf import (
     MlperfPercentile,
     MlperfResult,
     SutRecord,
-    Validity,
 )
 from perfharness.model.settings import Option
 from perfharness.model.units import NS_PER_MS
@@ -213,33 +212,24 @@ class MlperfSettings(Settings):
             return (largest,)
         return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
+    @property
+    def model_spec(self) -> ModelSpec:
+        """How the model is run. Raises `UsageError`."""
+        name, mode = backend_and_mode(self.backend)
+        shapes = shapes_of(self.shape)
+        return ModelSpec(backend=name, mode=mode, device=self.device, precision=self.precision, shapes=shapes)
+
     def case_spec(self, device: Device, batch_size: int = 1) -> CaseSpec:
         """The model as a case of `bench`. Raises `UsageError`."""
-        name, mode = backend_and_mode(self.backend)
-        source = model_source(self.model)
-        case = BenchCase(
-            case_id="",
-            model=source.name,
-            backend=name,
-            mode=mode,
-            precision=self.precision,
-            device=device,
-            batch_size=batch_size,
-        )
+        model_source(self.model)
         extra = {}
         for text in self.backend_option:
             key, equals, value = text.partition("=")
             if not equals or not key:
                 raise UsageError(f"--backend-option {text}: must be NAME=VALUE")
             extra[key] = value
-        return CaseSpec(
-            case=case,
-            model=self.model,
-            threads=self.threads,
-            extra=extra,
-            inputs=shapes_of(self.shape),
-            seed=self.seed or 0,
-        )
+        more = {"threads": self.threads, "extra": extra, "seed": self.seed or 0}
+        return self.model_spec.case_spec(self.model, device, batch_size, **more)
 
 
 def check_settings(settings: MlperfSettings) -> None:
@@ -288,27 +278,19 @@ def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
         raise UsageError(f"--user-conf {settings.user_conf}: LoadGen cannot read it, its code is {code}")
 
 
-# ---- LoadGen's logs ----
+# ---- LoadGen's log ----
 
 MLLOG = ":::MLLOG "
-SATISFIED = re.compile(r"^\s+(?P<what>.+?)(?: satisfied)?\s*: NO$")
-SECTION = re.compile(r"^={10,}$")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """`mlperf_log_summary.txt`.
-
-    Args:
-        headline: name and number of what the scenario is judged by; None: there is none.
-        unsatisfied: constraints that were not met.
-    """
-
-    validity: str | None = None
-    headline: tuple[str, float] | None = None
-    unsatisfied: list[str] = field(default_factory=list)
-    recommendations: list[str] = field(default_factory=list)
-    early_stopping: list[str] = field(default_factory=list)
+CONSTRAINTS = {
+    "result_perf_constraints_met": "Performance constraints",
+    "result_min_duration_met": "Min duration",
+    "result_min_queries_met": "Min queries",
+    "early_stopping_met": "Early stopping",
+}
+RATES = {
+    "Server": ("Completed samples per second", "result_completed_samples_per_sec"),
+    "Offline": ("Samples per second", "result_samples_per_second"),
+}
 
 
 @dataclass(frozen=True)
@@ -323,38 +305,21 @@ class Detail:
         """The values whose keys begin so, without that."""
         return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
 
-
-HEADLINES = ("percentile latency (ns)", "amples per second", "ueries per second")
-
-
-def read_summary(path: Path) -> Summary:
-    """The verdict and its reasons. Raises `ResultError` where the file cannot be read."""
-    validity, headline, lists = None, None, {"Recommendations": list[str](), "Early Stopping Result": list[str]()}
-    unsatisfied, into = [], None
-    for number, line in enumerate(_text(path).splitlines()):
-        name, _, value = (part.strip() for part in line.partition(":"))
-        if SECTION.match(line) and number > 2:
-            break
-        if line.startswith("Result is"):
-            validity = value
-        elif headline is None and validity is None and any(text in name for text in HEADLINES):
-            headline = (name, float(value))
-        elif found := SATISFIED.match(line):
-            unsatisfied.append(found["what"])
-        elif name in lists and not value:
-            into = lists[name]
-        elif into is not None and line.strip():
-            text = line.strip().removeprefix("* ")
-            into.append(text)
-    return Summary(validity, headline, unsatisfied, lists["Recommendations"], lists["Early Stopping Result"])
+    def lines(self, key: str) -> list[str]:
+        """The parts of a text that LoadGen wrote as a list."""
+        return [part.strip() for part in self.values.get(key, "").split("* ") if part.strip()]
 
 
 def read_detail(path: Path) -> Detail:
     """Settings, results and messages. Raises `ResultError` where the file cannot be read; lines of others are skipped,
     and one that is cut off.
     """
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise ResultError(f"{path} cannot be read: {error.strerror}; LoadGen did not write it") from error
     found = Detail()
-    for line in _text(path).splitlines():
+    for line in text.splitlines():
         if not line.startswith(MLLOG):
             continue
         try:
@@ -363,18 +328,10 @@ def read_detail(path: Path) -> Detail:
         except (ValueError, KeyError, TypeError):
             continue
         found.values[key] = value
-        if meta.get("is_error"):
-            found.errors.append(f"{key}: {value}")
-        if meta.get("is_warning"):
-            found.warnings.append(f"{key}: {value}")
+        for kind, messages in (("is_error", found.errors), ("is_warning", found.warnings)):
+            if meta.get(kind):
+                messages.append(f"{key}: {value}")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError as error:
-        raise ResultError(f"{path} cannot be read: {error.strerror}; LoadGen did not write it") from error
 
 
 # ---- the test ----
@@ -388,6 +345,11 @@ PADDING_SHARE = 0.01
 
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """That LoadGen reports."""
+
+PERCENTILE = {
+    **dict.fromkeys(("SingleStream", "Server", "Offline"), "percentile_latency_ns"),
+    "MultiStream": "percentile_per_query_latency_ns",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -463,7 +425,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
 def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
     """Run a planned test, and read its logs. Raises as `mlperf`.
 
-    A test that LoadGen calls too short because the rate of perfharness was too low is run once more.
+    A test that LoadGen calls INVALID because the rate of perfharness did not hold is run once more.
     """
     words = ["perfharness", "mlperf", plan.settings.model] if command is None else command
     first = _run_once(plan, words, observe)
@@ -488,11 +450,13 @@ def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> Mlper
 
 
 def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
-    """Samples a second of a test that was too short because of our rate; None: it was not, or ran twice already."""
-    is_short = any(one.startswith("Min ") for one in result.invalid_reasons)
-    if not is_short or not settings.is_ours or settings.expected_rate is not None:
+    """Samples a second of a test that our rate made too short, or of Server too late; None: it did neither, or ran
+    twice already.
+    """
+    is_ours = settings.is_ours and settings.expected_rate is None
+    if not is_ours or not {"Min duration", "Min queries", "Performance constraints"} & set(result.invalid_reasons):
         return None
-    if settings.scenario in ("Server", "Offline"):
+    if settings.scenario in RATES:
         return None if result.metric is None else result.metric.value
     return settings.query_samples * 1e3 / result.mean_latency_ms if result.mean_latency_ms else None
 
@@ -501,16 +465,14 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
     """The result of the logs in a process's folder, whatever there is."""
     settings, logs = plan.settings, folder / LOGS
     sut = _sut(logs / SUT_NAME)
-    summary, detail, problem = Summary(), Detail(), None
+    detail, problem = Detail(), None
     try:
         detail = read_detail(logs / DETAIL_LOG)
-        summary = read_summary(logs / SUMMARY_LOG)
     except ResultError as error:
         problem = str(error)
     status = sut.status if sut is not None else "failed"
     reported = detail.starting("result_")
     queries = reported.get("query_count")
-    validity: Validity | None = summary.validity if summary.validity in get_args(Validity) else None  # type: ignore[assignment]
     result = MlperfResult(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=list(command),
@@ -520,11 +482,11 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
         backend=settings.backend,
         asked=settings.model_dump(mode="json", exclude_defaults=True),
         sut=sut,
-        validity=validity,
-        invalid_reasons=summary.unsatisfied,
-        recommendations=summary.recommendations,
-        early_stopping=summary.early_stopping,
-        metric=_metric(settings.scenario, summary, detail),
+        validity=detail.values.get("result_validity"),
+        invalid_reasons=[name for key, name in CONSTRAINTS.items() if detail.values.get(key) is False],
+        recommendations=detail.lines("result_invalid_reason"),
+        early_stopping=detail.lines("early_stopping_result"),
+        metric=_metric(settings.scenario, detail.values),
         queries=queries,
         percentiles=percentiles_of(settings.scenario, reported, queries),
         mean_latency_ms=_ms(reported.get("mean_query_latency_ns", reported.get("mean_latency_ns"))),
@@ -553,32 +515,31 @@ def _ms(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / NS_PER_MS
 
 
-def _metric(scenario: str, summary: Summary, detail: Detail) -> MlperfMetric | None:
-    """What LoadGen judges by, in its own words; its detail log has the number with more digits."""
-    if summary.headline is None:
+def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
+    """What LoadGen judges by; None: it reported nothing."""
+    if scenario in RATES:
+        name, key = RATES[scenario]
+        return MlperfMetric(name=name, unit="samples per second", value=values[key]) if key in values else None
+    percent = 100 * values.get("effective_target_latency_percentile", 0.0)
+    value = values.get(f"result_{percent:.2f}_{PERCENTILE[scenario]}")
+    if value is None:
         return None
-    name, value = summary.headline
-    if scenario in ("Server", "Offline"):
-        key = "completed_samples_per_sec" if scenario == "Server" else "samples_per_second"
-        return MlperfMetric(name=name, unit="samples per second", value=detail.values.get(f"result_{key}", value))
-    key = "early_stopping_latency_ss" if scenario == "SingleStream" else "early_stopping_latency_ms"
-    estimate = detail.values.get(key) or None  # 0: too few queries
-    reason = None if estimate else "too few queries for LoadGen's early stopping"
+    which = "ss" if scenario == "SingleStream" else "ms"
+    estimate = values.get(f"early_stopping_latency_{which}") or None  # 0: too few queries
     return MlperfMetric(
-        name=name.replace("(ns)", "").strip(),
+        name=f"{percent:.1f}th percentile latency",
         unit="ms",
         value=_ms(value),
         early_stopping_ms=_ms(estimate),
-        reason=reason,
+        reason=None if estimate else "too few queries for LoadGen's early stopping",
     )
 
 
 def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | None) -> list[MlperfPercentile]:
     """LoadGen's percentiles, as far as the number of queries supports them."""
-    which = "percentile_per_query_latency_ns" if scenario == "MultiStream" else "percentile_latency_ns"
     found = []
     for percent in PERCENTS:
-        value, reason = reported.get(f"{percent:.2f}_{which}"), None
+        value, reason = reported.get(f"{percent:.2f}_{PERCENTILE[scenario]}"), None
         if value is None or queries is None:
             value, reason = None, "LoadGen reported none"
         elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:
@@ -596,12 +557,14 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding("mlperf-not-ended", Severity.ERROR, f"The test did not finish: {why}", hint)
     elif problem is not None:
         yield Finding("mlperf-log-unreadable", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
+    told = {} if sut is None else sut.told
+    ours = [f"{name} was {value:.4g}: perfharness measured it before the test." for name, value in told.items()]
     if result.validity == "INVALID":
         yield Finding(
             "mlperf-invalid",
             Severity.ERROR,
             f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'it names nothing'}",
-            " ".join([*result.recommendations, *result.early_stopping, *(_ours(sut) if sut is not None else [])]),
+            " ".join([*result.recommendations, *result.early_stopping, *ours]),
         )
     if sut is not None and sut.errors:
         kinds = ", ".join(f"{count} {kind} ({sut.first_errors.get(kind, '')})" for kind, count in sut.errors.items())
@@ -622,8 +585,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-tried-again",
             Severity.NOTE,
-            "The test ran twice: LoadGen called the first one too short. perfharness had told it a rate that was too "
-            "low.",
+            "The test ran twice: the first one was INVALID, for the rate that perfharness had measured did not hold.",
             "The first test is in the folder previous; --target-qps or --target-latency says what to expect",
         )
     yield from padding_findings(sut)
@@ -650,12 +612,6 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             "No rules of a benchmark were applied: the verdict is by LoadGen's defaults and the options",
             "Apply the rules of a benchmark, as --benchmark resnet50",
         )
-
-
-def _ours(sut: SutRecord) -> Iterator[str]:
-    """The settings that perfharness chose: LoadGen's recommendations may be about them."""
-    for name, value in sut.told.items():
-        yield f"{name} was {value:.4g}: perfharness measured it before the test, no option set it."
 
 
 def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:

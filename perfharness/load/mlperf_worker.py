@@ -19,37 +19,30 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import ModuleType
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.backends import (
-    BackendOptions,
-    Device,
-    Session,
-    backend,
-    backend_and_mode,
-    device_for,
-    model_source,
-)
+from perfharness.backends import Session, backend, model_source
 from perfharness.bench.accuracy.data import read_arrays, user_function
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import write_model
 from perfharness.load.mlperf import RANDOM, MlperfSettings, Scenario, apply_rules, loadgen
+from perfharness.load.models import STEPS
 from perfharness.load.record import NEVER_NS
 from perfharness.load.request import LONGEST_MESSAGE, kind_of
 from perfharness.model import environment
 from perfharness.model.bench import TensorSpec
 from perfharness.model.load import REQUESTS_NAME
-from perfharness.model.mlperf import LOGS, SUT_NAME, SutRecord
+from perfharness.model.mlperf import LOGS, SUT_NAME, Status, SutRecord
 from perfharness.model.units import NS_PER_MS
 from perfharness.recorder import PerfRecorder
 from perfharness.secrets import mask_text
@@ -133,10 +126,6 @@ class Samples:
                     raise UsageError(f"sample {index}: input {name!r} is {has}, and the model takes {rows.shape[1:]}")
                 rows[row] = value
 
-    def unload(self) -> None:
-        """Hold none."""
-        self._rows, self._arrays = {}, {}
-
     def batch(self, indices: Sequence[int], size: int) -> Arrays:
         """The inputs of these samples; the last one is repeated up to the size."""
         if size == 1:
@@ -163,7 +152,7 @@ def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
 FAILURES_IN_A_ROW = 10
 """Batches; a system that fails so often will fail on, and LoadGen has no way to be stopped."""
 
-STAGES = ("wait", "write_inputs", "copy_in", "execute", "copy_out", "synchronize", "respond")
+STAGES = ("wait", "write_inputs", *STEPS, "respond")
 
 Respond = Callable[[Sequence[int]], None]
 """Answers queries: the ids that LoadGen gave them."""
@@ -184,26 +173,23 @@ class Requests:
     def add(self, sent_ns: int, items: int) -> int:
         """A query that was issued; returns its number."""
         self.sent_ns.append(sent_ns)
-        self.begun_ns.append(0)
-        self.done_ns.append(0)
+        self.begun_ns.append(NEVER_NS)
+        self.done_ns.append(NEVER_NS)
         self.items.append(items)
-        return len(self.sent_ns) - 1
+        return len(self.items) - 1
 
     def write(self, folder: Path, *, has_schedule: bool) -> None:
         """Write a row a query. When LoadGen meant to issue it is not known where it has a schedule."""
-        count = len(self.sent_ns)
-        moments = {
-            "intended_ns": [NEVER_NS] * count if has_schedule else self.sent_ns,
-            "sent_ns": self.sent_ns,
-            "begun_ns": self.begun_ns[:count],
-            "done_ns": self.done_ns[:count],
-        }
-        columns = {name: np.array(values, np.int64) for name, values in moments.items()}
+        count = len(self.items)
+        intended = array("q", [NEVER_NS] * count) if has_schedule else self.sent_ns
+        moments = {"intended_ns": intended, "sent_ns": self.sent_ns, "begun_ns": self.begun_ns, "done_ns": self.done_ns}
+        columns = {name: np.array(values[:count], np.int64) for name, values in moments.items()}
+        errors = pa.array([self.errors.get(number) for number in range(count)], pa.string())
         table = pa.table(
             {
                 "id": np.arange(count),
-                "items": np.array(self.items, np.int64),
-                "error": pa.array([self.errors.get(number) for number in range(count)], pa.string()),
+                "items": np.array(self.items[:count], np.int64),
+                "error": errors,
                 **{name: pa.array(values, mask=values == NEVER_NS) for name, values in columns.items()},
             }
         )
@@ -212,19 +198,13 @@ class Requests:
 
 @dataclass
 class Outcome:
-    """Counts over all batches.
-
-    Args:
-        errors: queries or samples whose batch failed, by kind; `first` the message of each kind's first.
-        padding: rows that were executed for nothing.
-    """
+    """Counts over all batches, as in `SutRecord`."""
 
     batches: int = 0
     samples: int = 0
     padding: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
-    in_a_row: int = 0
+    first_errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -242,7 +222,7 @@ class Executor:
 
     Args:
         sessions: by batch size, allocated in this thread.
-        abort: is called with the reason where every batch fails.
+        fail: is called with the reason where every batch fails.
     """
 
     def __init__(
@@ -252,15 +232,17 @@ class Executor:
         samples: Samples,
         respond: Respond,
         requests: Requests,
-        abort: Callable[[str], None] = lambda reason: None,
+        fail: Callable[[str], None],
     ) -> None:
         self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
         self._sessions = sorted(sessions.items())
         self.largest = self._sessions[-1][0]
-        self._abort = abort
+        self._fail_all = fail
         self._stages = {name: perf.range(name) for name in STAGES}
         self.outcome = Outcome()
-        self._serving = threading.Lock()
+        self._failures_in_a_row = 0
+        self.serving = threading.Lock()
+        """Held while a batch is executed."""
 
     def serve(self, work: Work, fill: Callable[[Work], None] | None = None) -> None:
         """Execute a batch, in parts where it is larger than the largest session, and answer it. Never raises.
@@ -268,12 +250,8 @@ class Executor:
         Args:
             fill: waits for more of the batch.
         """
-        with self._serving:
+        with self.serving:
             self._serve(work, fill)
-
-    def stop(self, patience_s: float) -> None:
-        """Hold it after the batch that it executes, for ever: its thread ends with the process."""
-        self._serving.acquire(timeout=patience_s)
 
     def _serve(self, work: Work, fill: Callable[[Work], None] | None) -> None:
         answered, outcome = 0, self.outcome
@@ -294,7 +272,7 @@ class Executor:
                     answered = min(part.stop, len(work.ids))
             outcome.batches += 1
             outcome.samples += len(work.ids)
-            outcome.in_a_row = 0
+            self._failures_in_a_row = 0
         except Exception as error:
             self._fail(error, work, answered)
 
@@ -318,25 +296,20 @@ class Executor:
         self.outcome.padding += size - len(indices)
         with stages["write_inputs"]:
             session.write_inputs(self._samples.batch(indices, size))
-        with stages["copy_in"]:
-            session.copy_in()
-        with stages["execute"]:
-            session.execute()
-        with stages["copy_out"]:
-            session.copy_out()
-        with stages["synchronize"]:
-            session.synchronize()
+        for step in STEPS:
+            with stages[step]:
+                getattr(session, step)()
 
     def _fail(self, error: Exception, work: Work, answered: int) -> None:
         kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
         outcome.errors[kind] += len(left)
-        outcome.first.setdefault(kind, f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE])
-        outcome.in_a_row += 1
+        outcome.first_errors.setdefault(kind, mask_text(f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]))
+        self._failures_in_a_row += 1
         self._requests.errors.update(dict.fromkeys(work.queries, kind))
         self._mark(self._requests.done_ns, work)
-        if outcome.in_a_row >= FAILURES_IN_A_ROW:
-            self._abort(f"{outcome.in_a_row} batches in a row failed; the last: {type(error).__name__}: {error}")
         self._respond(left)
+        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+            self._fail_all(f"{FAILURES_IN_A_ROW} batches in a row failed; the last: {type(error).__name__}: {error}")
 
     def _mark(self, moments: array[int], work: Work) -> None:
         now = clock()
@@ -505,13 +478,13 @@ def run_test(
     performance_count: int,
     made: Any,
     folder: Path,
-    fail: Callable[[Exception], NoReturn],
+    fail: Callable[[str], None],
 ) -> None:
     """Run a test; its logs are in the folder then. Returns when LoadGen has all answers.
 
     Args:
         performance_count: how many samples LoadGen may hold in memory.
-        fail: what a callback raises is passed to it. It must not return: an exception in LoadGen crashes the process.
+        fail: gets why a callback failed. It must not return: an exception in LoadGen crashes the process.
     """
 
     def guarded(callback: Callable[..., None]) -> Callable[..., None]:
@@ -519,7 +492,7 @@ def run_test(
             try:
                 callback(*arguments)
             except Exception as error:
-                fail(error)
+                fail(problem_of(error))
 
         return call
 
@@ -529,8 +502,7 @@ def run_test(
     logs.log_output.copy_summary_to_stdout = False
     logs.enable_trace = False
     made_sut = lg.ConstructSUT(guarded(system.issue), guarded(system.flush))
-    unload = guarded(lambda _: samples.unload())
-    made_qsl = lg.ConstructQSL(samples.count, performance_count, guarded(samples.load), unload)
+    made_qsl = lg.ConstructQSL(samples.count, performance_count, guarded(samples.load), lambda _: None)
     lg.StartTestWithLogSettings(made_sut, made_qsl, made, logs)
     lg.DestroyQSL(made_qsl)
     lg.DestroySUT(made_sut)
@@ -543,6 +515,14 @@ STOP_PATIENCE_S = 2.0
 """For the batch that is executed, where a test is ended before its end."""
 
 
+def problem_of(error: Exception) -> str:
+    """Why a test failed, in a sentence; the log has the traceback of what nobody expected."""
+    if isinstance(error, PerfHarnessError):
+        return str(error)
+    traceback.print_exc()
+    return f"{type(error).__name__}: {error}"
+
+
 class Test:
     """A test of a model.
 
@@ -552,7 +532,7 @@ class Test:
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS
-        self.device = _device(settings)
+        self.device = settings.model_spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         self.ended = threading.Event()
         self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
         self.problem: str | None = None
@@ -568,57 +548,31 @@ class Test:
             with self._stack:
                 self._run()
         except Exception as error:
-            self._keep_problem(error)
+            self.problem = problem_of(error)
         self.ended.set()
 
-    def fail(self, error: Exception) -> NoReturn:
-        """End it now; called in LoadGen's thread, which waits for the end of the process."""
-        self._keep_problem(error)
+    def fail(self, problem: str) -> None:
+        """End it now, called in a thread of LoadGen or of its system, which waits for the end of the process."""
+        self.problem = problem
         self.ended.set()
         threading.Event().wait()
-        raise AssertionError("nobody sets it")
 
-    def _keep_problem(self, error: Exception) -> None:
-        if not isinstance(error, PerfHarnessError):
-            traceback.print_exc()
-        self.problem = str(error) if isinstance(error, PerfHarnessError) else f"{type(error).__name__}: {error}"
-
-    def abort(self, reason: str) -> None:
-        """End it now; called from any thread."""
-        if self.problem is None:
-            self.problem = reason
-        self.ended.set()
-
-    def write(self, status: Literal["ok", "interrupted", "failed"]) -> None:
-        """Write what is known of it; what did not come to its end is held."""
-        outcome = Outcome()
-        if self.executor is not None:
-            if status != "ok":
-                self.executor.stop(STOP_PATIENCE_S)
-            outcome = self.executor.outcome
-        update = {
-            "status": status,
-            "problem": self.problem,
-            "batches": outcome.batches,
-            "samples": outcome.samples,
-            "padding": outcome.padding,
-            "errors": dict(outcome.errors),
-            "first_errors": {kind: mask_text(message) for kind, message in outcome.first.items()},
-        }
-        self.record = self.record.model_copy(update=update)
+    def write(self, status: Status) -> None:
+        """Write what is known of it."""
+        outcome = Outcome() if self.executor is None else self.executor.outcome
+        self._keep(status=status, problem=self.problem, **vars(outcome))
         write_model(self.logs / SUT_NAME, self.record)
         if self.settings.scenario != "Offline":  # which has one query
             self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
-        settings, made = self.settings, backend(self.settings.case_spec(self.device).case.backend)
-        lg = loadgen()
-        self._keep(loadgen=_version(lg), versions=made.versions())
+        settings, made = self.settings, backend(self.settings.model_spec.backend)
+        self._keep(loadgen=version("mlcommons-loadgen"), versions=made.versions())
         given, overridden = test_settings(settings, self.logs)
         measured_s = min(max(MEASURED_SHARE * given.min_duration_ms / 1e3, LEAST_S), MOST_S)
         sessions = {size: self._session(size) for size in settings.sizes}
         assert self._samples is not None
-        executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.abort)
+        executor = Executor(self._perf, sessions, self._samples, respond, self._requests, self.fail)
         with self._perf.range("warm_up"):
             is_measured = settings.is_ours and settings.expected_rate is None
             round_s = executor.warm_up(settings.warmup_rounds, measured_s if is_measured else 0.0)
@@ -648,11 +602,7 @@ class Test:
 
     def _session(self, size: int) -> Session:
         spec = self.settings.case_spec(self.device, size)
-        case = spec.case
-        options = BackendOptions(
-            device=case.device, precision=case.precision, mode=case.mode, threads=spec.threads, extra=spec.extra
-        )
-        session = self._stack.enter_context(backend(case.backend).load(model_source(spec.model), options))
+        session = self._stack.enter_context(backend(spec.case.backend).load(model_source(spec.model), spec.options))
         if self._samples is None:
             self._samples = Samples.of(self.settings, session.inputs, spec)
             self._samples.load([0])
@@ -663,21 +613,6 @@ class Test:
         self.record = self.record.model_copy(update=fields)
 
 
-def _version(loadgen: ModuleType) -> str | None:
-    """Of the installed package; the module itself has none."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return str(getattr(loadgen, "__version__", None) or version("mlcommons-loadgen"))
-    except PackageNotFoundError:
-        return None
-
-
-def _device(settings: MlperfSettings) -> Device:
-    name, mode = backend_and_mode(settings.backend)
-    return device_for(settings.device, backend(name), mode, has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
-
-
 def main() -> None:
     """Run the test that the first argument describes."""
     settings = MlperfSettings.model_validate_json(sys.argv[1])
@@ -685,12 +620,14 @@ def main() -> None:
     test.logs.mkdir(parents=True, exist_ok=True)
     thread = threading.Thread(target=test.run, name="loadgen", daemon=True)
     thread.start()
-    status: Literal["ok", "interrupted", "failed"]
+    status: Status
     try:
         test.ended.wait()
         status = "ok" if test.problem is None else "failed"
     except KeyboardInterrupt:
         status, test.problem = "interrupted", "it was interrupted"
+        if test.executor is not None:  # no batch begins any more
+            test.executor.serving.acquire(timeout=STOP_PATIENCE_S)
     test.write(status)
     if test.problem is None:
         return

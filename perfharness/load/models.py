@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
 
 from pydantic import Field
 
-from perfharness.backends import BackendOptions, Device, DeviceChoice, Session, backend, device_for, model_source
+from perfharness.backends import Device, DeviceChoice, Session, backend, device_for, model_source
 from perfharness.backends.base import Backend
 from perfharness.bench.inputs import input_arrays, input_shapes
 from perfharness.bench.spec import CaseSpec
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.load.request import Answer, LoadRequest, MakeTarget, Target
 from perfharness.model.base import Settings
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.recorder import PerfRecorder
@@ -40,16 +41,27 @@ class ModelSpec(Settings):
         """Of a process that has a GPU, or none."""
         return device_for(self.device, backend(self.backend), self.mode, has_gpu=has_gpu)
 
+    def case_spec(self, model: str, device: Device, batch_size: int, **more: Any) -> CaseSpec:
+        """The model as a case of `bench`; `more` are fields of `CaseSpec`."""
+        case = BenchCase(
+            case_id="load",
+            model=model,
+            backend=self.backend,
+            mode=self.mode,
+            precision=self.precision,
+            device=device,
+            batch_size=batch_size,
+        )
+        return CaseSpec(case=case, model=model, inputs=self.shapes, **more)
 
-class BackendTarget:
+
+class BackendTarget(Target):
     """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
 
     Args:
         made: the backend.
         profile: its mix has the batch sizes, and the inputs (`.npz`); without them the values are seeded.
     """
-
-    is_async = False
 
     def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
         self._made, self._model, self._profile = made, model, profile
@@ -60,23 +72,13 @@ class BackendTarget:
 
     def open(self) -> None:
         """Load the model, allocate, write the inputs, and run one round, for frameworks compile in it."""
-        spec, source = self._spec, model_source(self._model)
-        options = BackendOptions(device=self._device, precision=spec.precision, mode=spec.mode)
+        source, seed = model_source(self._model), self._profile.seed
         entries: list[tuple[str | None, int, Path | None]] = [
             (one.name, one.items, one.input) for one in self._profile.mix
         ]
         for name, items, file in entries or [(None, 1, None)]:
-            session = self._sessions[name] = self._made.load(source, options)
-            case = BenchCase(
-                case_id="load",
-                model=self._model,
-                backend=spec.backend,
-                mode=spec.mode,
-                precision=spec.precision,
-                device=self._device,
-                batch_size=items,
-            )
-            asked = CaseSpec(case=case, model=self._model, inputs=spec.shapes, input_file=file, seed=self._profile.seed)
+            asked = self._spec.case_spec(self._model, self._device, items, input_file=file, seed=seed)
+            session = self._sessions[name] = self._made.load(source, asked.options)
             shapes = input_shapes(session.inputs, asked)
             session.allocate(shapes)
             session.write_inputs(input_arrays(session.inputs, shapes, asked))
@@ -107,7 +109,7 @@ def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: Per
     made = backend(spec.backend)
     model_source(model)
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return BackendTarget(made, model, spec, profile, recorder)
 
     return make

@@ -72,15 +72,9 @@ class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").rep
     def _spelled(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        known = {field.alias: field for field in cls.model_fields.values()}
-        spelled = {next((one for one in _spellings(key) if one in known), key): value for key, value in values.items()}
-        refuse_booleans({key: value for key, value in spelled.items() if key in known}, known)
+        spelled = {str(key).replace("_", "-").removesuffix("-s"): value for key, value in values.items()}
+        refuse_booleans(spelled, {field.alias: field for field in cls.model_fields.values()})
         return spelled
-
-
-def _spellings(key: Any) -> tuple[str, ...]:
-    with_dashes = str(key).replace("_", "-")
-    return with_dashes, with_dashes.removesuffix("-s")
 
 
 class MixEntry(Spelled):
@@ -257,30 +251,21 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
     try:
         return Profile.model_validate(values)
     except ValidationError as error:
-        problems = error.errors()  # of a list with a bad entry also that it is too short
-        own = [problem for problem in problems if problem["type"] != "too_short"] or problems
-        raise UsageError("\n".join(f"{where}: {sentence_of(problem)}" for problem in own)) from None
+        raise wrong_settings(error, where) from None
 
 
-KINDS = {"model_type": "a table", "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list"}
-"""What a value has to be, by the type of pydantic's error; its own sentence names classes."""
+def wrong_settings(error: ValidationError, where: str) -> UsageError:
+    """What is wrong with settings, a sentence for each."""
+    return UsageError("\n".join(f"{where}: {_sentence(one)}" for one in error.errors()))
 
 
-def sentence_of(problem: Any) -> str:
-    """A problem that pydantic found, for the user."""
-    place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"the setting {place} does not exist; docs/guides/load.md lists them"
-    if problem["type"] == "missing":
-        return f"{place} is missing; docs/guides/load.md lists the settings"
-    if problem["type"] == "too_short":
-        return f"{place} has {problem['ctx']['actual_length']} entries, and needs {problem['ctx']['min_length']}"
-    if problem["type"] in KINDS:
-        return f"{place} = {problem['input']!r} must be {KINDS[problem['type']]}"
-    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if problem["type"] == "value_error" or not place:
-        return f"{place}: {text}" if place else text
-    return f"{place} = {problem['input']!r} {text}"
+def _sentence(problem: Any) -> str:
+    from perfharness.bench.suite import sentence_of  # takes longer to import than the command line to read
+
+    if problem["type"] != "value_error":
+        return f"{sentence_of(problem)}; docs/guides/load.md has the settings"
+    place = ".".join(map(str, problem["loc"]))  # without the value, which may be a secret
+    return f"{place} {problem['msg'].removeprefix('Value error, ')}".strip()
 
 
 def _table_of(file: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -31,13 +32,10 @@ from perfharness.model.load import (
 from perfharness.model.load import PhaseResult as Phase
 from perfharness.model.manifest import LOAD_NAME
 from perfharness.model.units import NS_PER_MS
-from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadPoint, LoadReport
+from perfharness.runs.report.model import LoadBins, LoadCurve, LoadPoint, LoadReport
 
 MAX_POINTS = 240
 """Of a curve."""
-
-SHORTEST_S = 0.9
-"""Of a stretch: a window, of which the last of a phase is shorter."""
 
 BINS = 40
 CURVES = {"latency": ("p50", "p90", "p99", "p99_9", "max"), "lateness": ("p50", "p99", "max")}
@@ -80,7 +78,6 @@ def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: in
         objective=None if phase is None else objective_verdict(result, phase),
         curves=list(curves_of(result, parts, start_ns or 0)),
         curves_reason=NO_FILES if requests is None else None,
-        moments=list(moments_of(result.windows)),
         bins=[one for one in found if one is not None],
     )
 
@@ -146,74 +143,61 @@ def phase_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
 # ---- over time ----
 
 
-def moments_of(windows: Sequence[LoadWindow]) -> Iterator[LoadMoment]:
-    """At most about `MAX_POINTS` stretches."""
-    size = max(1, math.ceil(len(windows) / MAX_POINTS))
+def thinned(windows: Sequence[LoadWindow]) -> Iterator[LoadWindow]:
+    """Neighbouring windows of a phase as one, so that there are about `MAX_POINTS` at most."""
+    size = math.ceil(len(windows) / MAX_POINTS)
     for _, group in groupby(windows, key=lambda one: one.phase):
         own = list(group)
-        groups = [own[first : first + size] for first in range(0, len(own), size)]
-        if len(groups) > 1 and _length_s(groups[-1]) < _length_s(groups[0]) / 2:  # its rates would be of few requests
-            groups[-2:] = [[*groups[-2], *groups[-1]]]
-        yield from map(_moment, groups)
+        yield from (_joined(own[first : first + size]) for first in range(0, len(own), size))
 
 
-def _length_s(windows: Sequence[LoadWindow]) -> float:
-    return windows[-1].end_s - windows[0].start_s
+def _joined(windows: Sequence[LoadWindow]) -> LoadWindow:
+    def most(name: str) -> int | None:
+        return max((level for one in windows if (level := getattr(one, name)) is not None), default=None)
 
-
-def _moment(windows: Sequence[LoadWindow]) -> LoadMoment:
-    start_s, end_s = windows[0].start_s, windows[-1].end_s
-    seconds = max(end_s - start_s, 1e-9)
-    kinds = dict.fromkeys(kind for one in windows for kind in one.errors)
-    levels = [one.in_flight_max for one in windows if one.in_flight_max is not None]
-    queues = [one.queue_max for one in windows if one.queue_max is not None]
-    memory = [one.rss_mb for one in windows if one.rss_mb is not None]
-    return LoadMoment(
-        phase=windows[0].phase,
-        start_s=start_s,
-        end_s=end_s,
-        due=sum(one.arrivals for one in windows) / seconds,
-        answered=sum(one.completed for one in windows) / seconds,
-        ok=sum(one.ok for one in windows) / seconds,
-        errors={kind: sum(one.errors.get(kind, 0) for one in windows) / seconds for kind in kinds},
-        in_flight_max=max(levels, default=None),
-        queue_max=max(queues, default=None),
-        rss_mb=memory[-1] if memory else None,
-    )
+    update = {
+        "start_s": windows[0].start_s,
+        **{name: sum(getattr(one, name) for one in windows) for name in ("arrivals", "completed", "ok")},
+        "errors": dict(sum((Counter(one.errors) for one in windows), Counter())),
+        "in_flight_max": most("in_flight_max"),
+        "queue_max": most("queue_max"),
+    }
+    return windows[-1].model_copy(update=update)
 
 
 def curves_of(result: LoadResult, phases: Sequence[Requests], start_ns: int) -> Iterator[LoadCurve]:
-    """Percentiles over time; each point is over as many windows as the percentile needs.
+    """Percentiles over time. Each phase is cut into equal parts, of a second or more, that hold enough requests.
 
     Args:
         phases: the requests of each.
     """
-    least_s = max(max((one.end_s for one in result.windows), default=0.0) / MAX_POINTS, SHORTEST_S)
     for time, names in CURVES.items():
-        cut = [
-            _by_window([one for one in result.windows if one.phase == phase.name], requests, time, start_ns)
-            for phase, requests in zip(result.phases, phases, strict=False)
-        ]
         for of in names:
             points = [
-                LoadPoint(phase=place, start_s=start_s, end_s=end_s, count=len(values), ms=_value(values, of))
-                for place, windows in enumerate(cut)
-                for start_s, end_s, values in _stretches(windows, least_s, _least_count(of))
+                point
+                for place, requests in enumerate(phases)
+                for point in _points(result, place, requests, time, of, start_ns)
             ]
             if any(point.ms is not None for point in points):
                 yield LoadCurve(time=time, of=of, points=points)
 
 
-Stretch = tuple[float, float, Int64]
-"""Begin and end in seconds, and times of the requests that were done in it."""
-
-
-def _by_window(windows: Sequence[LoadWindow], requests: Requests, time: str, start_ns: int) -> list[Stretch]:
-    """One kind of time by window; the last one has what was given up, too."""
-    rows, _, values = requests.values(time)
-    starts = np.array([start_ns + round(one.start_s * 1e9) for one in windows], np.int64)
-    place = np.maximum(np.searchsorted(starts, requests.ended_ns[rows], side="right") - 1, 0)
-    return [(one.start_s, one.end_s, values[place == number]) for number, one in enumerate(windows)]
+def _points(
+    result: LoadResult, place: int, requests: Requests, time: str, of: str, start_ns: int
+) -> Iterator[LoadPoint]:
+    phase = result.phases[place]
+    begin_s = phase.start_s
+    end_s = max((one.end_s for one in result.windows if one.phase == phase.name), default=begin_s)
+    ended_ns, _, values = requests.values(time)
+    beyond = 0.5 if of == "max" else 1 - PERCENTILES[of] / 100
+    enough = len(values) if beyond >= 0.5 else int(len(values) * beyond / LEAST_BEYOND + 1e-6)
+    count = max(min(round(end_s - begin_s), enough, MAX_POINTS), 1)
+    edges = np.linspace(begin_s, end_s, count + 1)
+    part = np.searchsorted(edges[1:-1], (ended_ns - start_ns) / 1e9, side="right")  # the last has what was given up
+    order = np.argsort(part, kind="stable")
+    parts = np.split(values[order], np.searchsorted(part[order], np.arange(1, count)))
+    for low, high, own in zip(edges[:-1].tolist(), edges[1:].tolist(), parts, strict=True):
+        yield LoadPoint(phase=place, start_s=low, end_s=high, count=len(own), ms=_value(own, of))
 
 
 def _value(values: Int64, of: str) -> float | None:
@@ -223,34 +207,6 @@ def _value(values: Int64, of: str) -> float | None:
         found = percentile_of(ordered, PERCENTILES[of])
         return None if isinstance(found, str) else found
     return None if not len(values) or ordered[-1] == NEVER_NS else float(ordered[-1]) / NS_PER_MS
-
-
-def _least_count(of: str) -> int:
-    """Requests of which enough are beyond a percentile."""
-    beyond = 1000 - round(10 * PERCENTILES.get(of, 0.0))  # of a thousand
-    return -(-1000 * LEAST_BEYOND // beyond) if beyond < 500 else 0
-
-
-def _stretches(windows: Sequence[Stretch], least_s: float, least_count: int) -> list[Stretch]:
-    """Windows added up until they are long enough and have enough requests; a rest joins the stretch before it."""
-    made: list[Stretch] = []
-
-    def is_whole() -> bool:
-        start_s, end_s, values = made[-1]
-        return end_s - start_s >= least_s and len(values) >= least_count
-
-    def join(start_s: float, end_s: float, values: Int64) -> None:
-        start_s, _, before = made.pop()
-        made.append((start_s, end_s, np.concatenate([before, values])))
-
-    for window in windows:
-        if made and not is_whole():
-            join(*window)
-        else:
-            made.append(window)
-    if len(made) > 1 and not is_whole():
-        join(*made.pop())
-    return made
 
 
 # ---- distribution ----

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from time import perf_counter_ns
-from typing import Protocol, runtime_checkable
 
 from perfharness.model.load import UNANSWERED as UNANSWERED
 
@@ -93,45 +92,31 @@ def _is_count(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
 
 
-class Target(Protocol):
+class Target:
     """What receives requests: one object a worker, opened before the clock starts."""
 
-    is_async: bool
-    """Whether `call_async` is called, on the event loop that all workers share."""
+    is_async = False
+    """Whether `call_async` is called, on the event loop that all workers share, and not `call`."""
 
     def open(self) -> None:
-        """Get ready: load the model, connect."""
+        """Get ready: load the model, connect; not on the event loop."""
 
     def call(self, request: LoadRequest) -> Answer:
         """Serve one request. What it raises becomes an answer by `error_of`."""
-        ...
-
-    def close(self) -> None:
-        """Release what was opened."""
-
-
-@runtime_checkable
-class AsyncTarget(Protocol):
-    """A target with `is_async`."""
-
-    is_async: bool
-
-    def open(self) -> None:
-        """As of `Target`; not on the event loop."""
+        raise NotImplementedError
 
     async def call_async(self, request: LoadRequest) -> Answer:
-        """As `Target.call`."""
-        ...
+        """The same on the event loop."""
+        raise NotImplementedError
 
     async def close_async(self) -> None:
         """Release what belongs to the event loop."""
 
     def close(self) -> None:
-        """As of `Target`, after `close_async`; not on the event loop."""
+        """Release what was opened; not on the event loop."""
 
 
-AnyTarget = Target | AsyncTarget
-MakeTarget = Callable[[], AnyTarget]
+MakeTarget = Callable[[], Target]
 """Makes the target of one worker."""
 
 

@@ -92,27 +92,27 @@ class Requests:
         return done
 
     def values(self, name: str) -> tuple[Int64, Int64, Int64]:
-        """One kind of time: which rows have it, when each was due, and the values.
+        """One kind of time of the rows that have it: when each ended, when it was due, and the values.
 
-        Rows without an answer in time are slower than all others; those that were open at a kill follow as row -1.
+        Rows without an answer in time are slower than all others; so are those that were open at a kill.
         """
         intended, well = self["intended_ns"], self.is_well
         if name == "lateness":
             known = (self["sent_ns"] != NEVER_NS) & (self.error != UNANSWERED)
             late = self["sent_ns"] - np.maximum(intended, self["ready_ns"])
-            return np.flatnonzero(known), intended[known], late[known]
+            return self.ended_ns[known], intended[known], late[known]
         begin, end = (self[moment] for moment in BEGIN_AND_END[name])
         known = well & (begin != NEVER_NS) & (end != NEVER_NS)
         values = np.where(known, end - begin, SLOWEST_NS)
         if name not in ("latency", "queueing") or (name == "queueing" and not known.any() and well.any()):
-            rows = np.flatnonzero(known)
-            return rows, intended[rows], values[rows]
-        rows = np.flatnonzero(known | self.is_slower)
+            return self.ended_ns[known], intended[known], values[known]
+        rows = known | self.is_slower
         count, at_ns = self.missing
+        slowest = np.full(count, SLOWEST_NS)
         return (
-            np.concatenate([rows, np.full(count, -1)]),
+            np.concatenate([self.ended_ns[rows], slowest]),
             np.concatenate([intended[rows], np.full(count, at_ns)]),
-            np.concatenate([values[rows], np.full(count, SLOWEST_NS)]),
+            np.concatenate([values[rows], slowest]),
         )
 
     def times(self, name: str) -> LoadTimes:
@@ -257,8 +257,7 @@ def _windows(
     groups = [grouped[index] for index in sorted(grouped)]
     starts = np.array([min(line["start_ns"] for line in group) for group in groups], np.int64)
     stops = np.array([max(line["end_ns"] for line in group) for group in groups], np.int64)
-    rows, _, values = requests.values("latency")
-    ended = np.where(rows < 0, SLOWEST_NS, requests.ended_ns[rows])
+    ended, _, values = requests.values("latency")
     place = np.maximum(np.searchsorted(starts, ended, side="right") - 1, 0)
     in_flight, queue = _levels(requests, starts, stops) if knows_open and groups else (None, None)
     found = []

@@ -25,7 +25,7 @@ from perfharness.load.record import read_lines, read_rows
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, load_of
 from perfharness.load.traced import begun_in, with_begun
-from perfharness.load.worker import MODULE, WorkerSpec
+from perfharness.load.worker import MODULE, SAID, WorkerSpec
 from perfharness.model.findings import Finding
 from perfharness.model.load import REQUESTS_NAME, STREAM_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.manifest import LOAD_NAME
@@ -126,6 +126,10 @@ def stress(
         raise UsageError(f"{', '.join(request)} need a URL; a function returns an Answer with an error")
     load = profile_of(settings, file)
     plan = plan_stress(target, load, launch, model, start=start, http=http)
+    if plan.spec.http is not None and not plan.serves:
+        from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
+
+        http_targets(plan.spec.http, plan.spec.profile.mix)  # one request of each input before anything starts
     with observe(plan.launch) as observer:
         return _run(plan, command or ["perfharness", "stress", target], observer)
 
@@ -165,7 +169,6 @@ def plan_stress(
         check_model(target, model, profile)
         spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
     elif ":" in target:
-        check_callable(target)
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
         raise UsageError(
@@ -188,6 +191,9 @@ def plan_stress(
         of_worker = {"module": True, "source": target}
         options = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
     (launch,) = plan_launches([options])
+    if spec.kind == "callable":
+        has_inputs = any(entry.input is not None for entry in profile.mix)
+        check_callable(target, options.python, has_inputs=has_inputs)
     if model is not None:
         decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})
         spec = spec.model_copy(update={"model": decided})
@@ -247,9 +253,10 @@ def read_load(
     lines = {process: read_lines(file) if file.is_file() else [] for process, file in files.items()}
     if not any(lines.values()):
         logs = [folder / processes[0] / name for name in (GENERATOR_LOG, STDERR_LOG)]
-        tail = "\n".join(text.removeprefix("perfharness: ") for log in logs if (text := log_tail(log).strip()))
-        said = f": {tail}" if tail else ""
-        raise LaunchError(f"{spec.target} was not put under load{said}")
+        tails = [line for log in logs for line in log_tail(log).strip().splitlines()]
+        own = [line.removeprefix(SAID) for line in tails if line.startswith(SAID)]
+        said = ": ".join([f"{spec.target} was not put under load", *filter(None, ["\n".join(own or tails)])])
+        raise LaunchError(said)
     target = TargetRecord(
         kind=spec.kind,
         name=spec.target,

@@ -16,13 +16,12 @@ from pathlib import Path
 
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.callables import Inputs, callable_targets
-from perfharness.load.generator import LoadRun
+from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.http_settings import HttpSettings
 from perfharness.load.models import ModelSpec, backend_targets
 from perfharness.load.profile import Profile
-from perfharness.load.record import LoadLog, memory_bytes_below, own_memory_bytes
+from perfharness.load.record import memory_bytes_below, own_memory_bytes
 from perfharness.load.request import MakeTarget
-from perfharness.load.workers import workers_for
 from perfharness.model import environment
 from perfharness.model.base import Settings
 from perfharness.model.load import TargetKind
@@ -30,6 +29,8 @@ from perfharness.recorder import PerfRecorder, barrier
 
 MODULE = "perfharness.load.worker"
 RECORDER = "load"
+SAID = "perfharness: "
+"""Begins the line on stderr that says why nothing was sent."""
 
 
 class WorkerSpec(Settings):
@@ -57,10 +58,10 @@ def main(arguments: list[str]) -> int:
     try:
         run_worker(spec, folder, recorder, server)
     except PerfHarnessError as error:
-        print(f"perfharness: {error}", file=sys.stderr)
+        print(f"{SAID}{error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        print("perfharness: interrupted, or the server ended, before the load began", file=sys.stderr)
+        print(f"{SAID}interrupted, or the server ended, before the load began", file=sys.stderr)
         return 1
     sys.stdout.flush()
     return 0
@@ -74,23 +75,24 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     """
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
-    profile = spec.profile
-    workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
-    process = int(os.environ.get(environment.PROCESS_INDEX, "0"))
-    processes = int(os.environ.get(environment.NUM_PROCESSES, "1"))
-    workers.open()
     is_elsewhere = spec.http is not None
-    log = LoadLog(folder, partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone=is_elsewhere)
+    send_load(
+        spec.profile,
+        make_targets(spec, recorder, is_started=server is not None),
+        folder,
+        recorder,
+        memory_bytes=partial(memory_bytes_below, server) if is_elsewhere else own_memory_bytes,
+        opened=_end_at_signals,
+        process=int(os.environ.get(environment.PROCESS_INDEX, "0")),
+        processes=int(os.environ.get(environment.NUM_PROCESSES, "1")),
+        before_clock=_wait_for_others,
+        is_alone=is_elsewhere,
+    )
+
+
+def _end_at_signals(run: LoadRun) -> None:
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
-    run.run()
-    log.close(run.status, run.reason)
-    try:
-        workers.close()
-    finally:
-        if not workers.has_abandoned:  # their batches are open, and stay so
-            recorder.finalize()
 
 
 def _interrupt_at_end_of_input() -> None:
@@ -104,8 +106,7 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
     if spec.http is not None:
         from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
 
-        inputs: list[str | None] = [entry.name for entry in spec.profile.mix]
-        return http_targets(spec.http, inputs or [None], is_started=is_started)
+        return http_targets(spec.http, spec.profile.mix, is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)

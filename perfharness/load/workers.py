@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns, sleep
-from typing import cast
 
 from perfharness.errors import PerfHarnessError
 from perfharness.load.record import NEVER_NS, Done
@@ -20,8 +19,6 @@ from perfharness.load.request import (
     TIMEOUT,
     UNANSWERED,
     Answer,
-    AnyTarget,
-    AsyncTarget,
     LoadRequest,
     MakeTarget,
     Target,
@@ -52,6 +49,24 @@ class Served:
     timeout_ns: int | None
     grace_ns: int
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody sends another request."""
+        return self.stop.is_set() or self.is_past_grace
+
+    @property
+    def is_past_grace(self) -> bool:
+        """Whether answers are not awaited any more."""
+        return perf_counter_ns() > min(self.schedule.end_ns, self.stop.at_ns) + self.grace_ns
+
+    def give_up(self, in_service: Iterable[tuple[LoadRequest, int]]) -> None:
+        """Record the requests without an answer: those in service with when they were sent, and those never sent."""
+        for request, sent_ns in in_service:
+            self.add(given_up(request, sent_ns))
+        if isinstance(self.schedule, OpenSchedule):
+            for request in self.schedule.left(min(perf_counter_ns(), self.stop.at_ns)):
+                self.add(given_up(request))
+
 
 def record_of(
     request: LoadRequest, ready_ns: int, sent_ns: int, done_ns: int, answer: Answer, limit: int | None
@@ -80,18 +95,7 @@ def record_of(
 def given_up(request: LoadRequest, sent_ns: int = NEVER_NS) -> Done:
     """The record of a request that has no answer."""
     message = "not sent: no worker was free in time" if sent_ns == NEVER_NS else "sent, and not answered in time"
-    return Done(
-        id=request.id,
-        input=request.input,
-        items=request.items,
-        intended_ns=request.intended_ns,
-        ready_ns=NEVER_NS,
-        sent_ns=sent_ns,
-        begun_ns=NEVER_NS,
-        done_ns=NEVER_NS,
-        error=UNANSWERED,
-        message=message,
-    )
+    return record_of(request, NEVER_NS, sent_ns, NEVER_NS, Answer(UNANSWERED, message), None)
 
 
 @dataclass
@@ -99,8 +103,9 @@ class _Thread:
     index: int
     target: Target
     phases: queue.SimpleQueue[_ThreadPhase | None] = field(default_factory=queue.SimpleQueue)
-    opened: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
-    closed: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
+    raised: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
+    """By `open`, then by `close`."""
+
     serving: tuple[LoadRequest, int] | None = None
     """The request in service, and when it was sent."""
 
@@ -111,9 +116,6 @@ class _Thread:
 class _ThreadPhase:
     served: Served
     turn: threading.Lock = field(default_factory=threading.Lock)
-    quit: threading.Event = field(default_factory=threading.Event)
-    """Nobody takes another request."""
-
     idle: list[int] = field(default_factory=list)
     """Workers that have ended it."""
 
@@ -129,23 +131,20 @@ class ThreadWorkers:
     def open(self) -> None:
         """One after the other: two that load the same model at once are no use."""
         for index in range(self._count):
-            made = _Thread(index, cast("Target", self._make_target()))
+            made = _Thread(index, self._make_target())
             threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
-            if (error := made.opened.get()) is not None:
-                raise error
+            _raise_first([made.raised.get()])
             self._threads.append(made)
 
     def _run(self, mine: _Thread) -> None:
-        try:
-            mine.target.open()
-        except BaseException as error:  # raised again where `open` was called
-            mine.opened.put(error)
+        raised = _raised_by(mine.target.open)
+        mine.raised.put(raised)
+        if raised is not None:
             return
-        mine.opened.put(None)
         while (phase := mine.phases.get()) is not None:
             self._serve(mine, phase)
             phase.idle.append(mine.index)
-        mine.closed.put(_raised_by(mine.target.close))
+        mine.raised.put(_raised_by(mine.target.close))
 
     def _serve(self, mine: _Thread, phase: _ThreadPhase) -> None:
         served = phase.served
@@ -168,35 +167,22 @@ class ThreadWorkers:
             ready_ns = returned_ns
 
     def serve(self, served: Served) -> None:
-        """Serve a phase."""
+        """Serve a phase. A thread cannot be ended: one that does not come back is one worker less from then on."""
         phase = _ThreadPhase(served)
         for one in self._threads:
             one.phases.put(phase)
-        grace_ns = served.schedule.end_ns + served.grace_ns
         if not self._threads:  # none of them ever came back
             wait_until(served.schedule.end_ns, served.stop)
-        while len(phase.idle) < len(self._threads):
+        while len(phase.idle) < len(self._threads) and not served.is_past_grace:
             sleep(POLL_S)
-            if served.stop.is_set() or perf_counter_ns() > grace_ns:
-                phase.quit.set()
-                self._abandon(phase)
-                break
-        if isinstance(served.schedule, OpenSchedule):
-            for request in served.schedule.left(min(perf_counter_ns(), served.stop.at_ns)):
-                served.add(given_up(request))
-
-    def _abandon(self, phase: _ThreadPhase) -> None:
-        """Give up what is not answered. A thread cannot be ended: it is one worker less for the phases that follow."""
-        grace_ns = phase.served.grace_ns if phase.served.stop.is_set() else 0
-        limit_ns = perf_counter_ns() + grace_ns
-        while len(phase.idle) < len(self._threads) and perf_counter_ns() < limit_ns:
-            sleep(POLL_S)
-        for one in self._threads:
-            serving = one.serving
-            if one.index in phase.idle or serving is None:
-                continue
+        stuck = [
+            (one, serving)
+            for one in self._threads
+            if (serving := one.serving) is not None and one.index not in phase.idle
+        ]
+        for one, _ in stuck:
             one.is_abandoned = True
-            phase.served.add(given_up(*serving))
+        served.give_up(serving for _, serving in stuck)
         self._threads = [one for one in self._threads if not one.is_abandoned]
 
     @property
@@ -208,13 +194,13 @@ class ThreadWorkers:
         """Close the targets, but for those that still have a request. Raises what the first of them raises."""
         for one in self._threads:
             one.phases.put(None)
-        _raise_first([one.closed.get() for one in self._threads])
+        _raise_first([one.raised.get() for one in self._threads])
 
 
 def _raised_by(call: Callable[[], None]) -> BaseException | None:
     try:
         call()
-    except BaseException as error:  # raised again where all were closed
+    except BaseException as error:  # raised again where somebody waits for it
         return error
     return None
 
@@ -227,15 +213,15 @@ def _raise_first(raised: Sequence[BaseException | None]) -> None:
 
 def _next_request(index: int, phase: _ThreadPhase, free_ns: int) -> LoadRequest | None:
     """Wait for the worker's next request; None: there is none for it."""
-    schedule, quit_ = phase.served.schedule, phase.quit
+    served, schedule = phase.served, phase.served.schedule
     if isinstance(schedule, ClosedSchedule):
-        request = None if quit_.is_set() else schedule.take(index, free_ns)
-        return request if request is not None and wait_until(request.intended_ns, quit_) else None
+        request = None if served.is_over else schedule.take(index, free_ns)
+        return request if request is not None and wait_until(request.intended_ns, served.stop) else None
     with phase.turn:
-        request = None if quit_.is_set() else schedule.take(index, free_ns)
+        request = None if served.is_over else schedule.take(index, free_ns)
         if request is None:
             return None
-        if wait_until(request.intended_ns, quit_) and request.intended_ns < phase.served.stop.at_ns:
+        if wait_until(request.intended_ns, served.stop) and request.intended_ns < served.stop.at_ns:
             return request
         schedule.give_back()
         return None
@@ -254,7 +240,7 @@ class TaskWorkers:
     """Tasks of one event loop, for targets with `call_async`."""
 
     def __init__(self, make_target: MakeTarget, count: int) -> None:
-        self._targets: Sequence[AsyncTarget] = [cast("AsyncTarget", make_target()) for _ in range(count)]
+        self._targets = [make_target() for _ in range(count)]
         self._loop = asyncio.new_event_loop()
         self._has_abandoned = False
 
@@ -271,23 +257,14 @@ class TaskWorkers:
         phase = _TaskPhase(served)
         tasks = {asyncio.ensure_future(self._serve(index, phase)) for index in range(len(self._targets))}
         all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future to wait for, of however many tasks
-        grace_ns = served.schedule.end_ns + served.grace_ns
-        while not all_done.done():
+        while not all_done.done() and not served.is_past_grace:
             await asyncio.wait([all_done], timeout=10 * POLL_S)
-            if served.stop.is_set():
-                grace_ns = min(grace_ns, perf_counter_ns() + served.grace_ns)
-            if perf_counter_ns() > grace_ns:
-                break
         phase.is_over = True
         await self._end(tasks)
         for task in tasks:
             if task.done() and not task.cancelled() and isinstance(found := task.exception(), PerfHarnessError):
                 raise found
-        for request, sent_ns in phase.serving.values():
-            served.add(given_up(request, sent_ns))
-        if isinstance(served.schedule, OpenSchedule):
-            for request in served.schedule.left(min(perf_counter_ns(), served.stop.at_ns)):
-                served.add(given_up(request))
+        served.give_up(phase.serving.values())
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
         """Cancel tasks; one that does not end then is left alone, for its target holds on to it."""
@@ -348,10 +325,10 @@ class TaskWorkers:
 async def _next_request_async(index: int, served: Served, turn: asyncio.Lock, free_ns: int) -> LoadRequest | None:
     schedule, stop = served.schedule, served.stop
     if isinstance(schedule, ClosedSchedule):
-        request = None if stop.is_set() else schedule.take(index, free_ns)
+        request = None if served.is_over else schedule.take(index, free_ns)
         return request if request is not None and await wait_until_async(request.intended_ns, stop) else None
     async with turn:
-        request = None if stop.is_set() else schedule.take(index, free_ns)
+        request = None if served.is_over else schedule.take(index, free_ns)
         if request is None:
             return None
         try:
@@ -369,9 +346,9 @@ AnyWorkers = ThreadWorkers | TaskWorkers
 
 def workers_for(make_target: MakeTarget, count: int) -> AnyWorkers:
     """The workers that the targets need."""
-    first: list[AnyTarget] = [make_target()]
+    first = [make_target()]
 
-    def make() -> AnyTarget:
+    def make() -> Target:
         return first.pop() if first else make_target()
 
     return TaskWorkers(make, count) if first[0].is_async else ThreadWorkers(make, count)

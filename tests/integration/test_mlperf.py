@@ -143,18 +143,28 @@ def test_too_few_queries_are_invalid(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_test_that_was_too_short_by_our_rate_is_run_again(tmp_path: Path) -> None:
-    """110 ms before the test and 1 ms in it: LoadGen was told a rate that is far too low."""
-    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1, series_ms=(110.0,) * 9 + (0.0,) * 3000))
-    offline = ("--scenario", "Offline", "--min-duration", 0.5, "--min-queries", 5)
-    code, result, said = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, *offline)
+@pytest.mark.parametrize(
+    ("scenario", "series_ms", "queries", "key", "is_more"),
+    [
+        # 110 ms before the test and 1 ms in it: too short
+        ("Offline", (110.0,) * 9 + (0.0,) * 3000, 5, "offline_expected_qps", True),
+        # 1 ms before the test and in its begin, then 7 ms: too late
+        ("Server", (0.0,) * 700 + (6.0,) * 3000, 600, "server_target_qps", False),
+    ],
+)
+def test_a_test_whose_rate_of_ours_did_not_hold_is_run_again(
+    tmp_path: Path, scenario: str, series_ms: tuple[float, ...], queries: int, key: str, is_more: bool
+) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1, series_ms=series_ms))
+    options = ("--scenario", scenario, "--min-duration", 0.5, "--min-queries", queries)
+    code, result, said = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, *options)
     assert code == 0, said
     assert "mlperf-tried-again" in codes(result)
     first = MlperfResult.model_validate_json((tmp_path / "out/previous/mlperf.json").read_text())
     assert (first.validity, result.validity) == ("INVALID", "VALID")
     assert first.sut is not None
     assert result.sut is not None
-    assert first.sut.told["offline_expected_qps"] < result.sut.told["offline_expected_qps"]
+    assert (first.sut.told[key] < result.sut.told[key]) == is_more
 
 
 def test_a_system_that_fails_every_batch_ends_the_test(tmp_path: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfharness.model.bench import BenchCase, CaseResult, Cell
+from perfharness.model.bench import BenchCase, CaseResult, Cell, MachineRecord
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+def device_text(machine: MachineRecord) -> str:
+    """`2 x NVIDIA H200`; the CPU where no GPU was used."""
+    count = Counter(machine.gpus)
+    return ", ".join(f"{count[name]} x {name}" if count[name] > 1 else name for name in count) or machine.cpu or "?"
 
 
 def short_backend(name: str) -> str:
@@ -25,6 +32,7 @@ class CaseNames:
 
     with_model: bool = False
     with_device: bool = False
+    with_gpu: bool = False
     long_backends: frozenset[str] = frozenset()
 
     @classmethod
@@ -36,6 +44,7 @@ class CaseNames:
         return cls(
             with_model=len({case.model for case in known}) > 1 if with_model is None else with_model,
             with_device=len({case.device for case in known}) > 1,
+            with_gpu=len({case.gpu for case in known if case.gpu}) > 1,
             long_backends=frozenset(name for name in backends if short.count(short_backend(name)) > 1),
         )
 
@@ -50,9 +59,10 @@ class CaseNames:
         return " ".join(part for part in parts if part)
 
     def cell(self, case: BenchCase) -> str:
-        """`torch/compile fp16`; the model in front where the suite has several."""
-        model = f"{case.model} " if self.with_model else ""
-        return f"{model}{self.backend(case)} {case.precision}"
+        """`torch/compile fp16 on H200`: with the model and the GPU where the suite has several."""
+        model = case.model if self.with_model else None
+        gpu = f"on {case.gpu}" if self.with_gpu and case.gpu else None
+        return " ".join(filter(None, (model, self.backend(case), case.precision, gpu)))
 
     def case(self, case: BenchCase) -> str:
         """`torch/compile fp16, batch 64`."""

@@ -63,15 +63,15 @@ def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuChoice:
     Raises `UsageError` where the requested GPU does not exist.
     """
     if device == "cpu":
-        return GpuChoice("cpu", reason="the engines ran on the CPU, as --device cpu says")
+        return GpuChoice("cpu", reason="the engines ran on the CPU (--device cpu)")
     wanted = gpu_id or 0
     uuid = next((gpu.uuid for gpu in facts.gpus if gpu.index == wanted), None)
     if uuid is not None:
         return GpuChoice("cuda", wanted, uuid)
     problem = facts.problem or f"NVML has no GPU {wanted}, only {', '.join(str(gpu.index) for gpu in facts.gpus)}"
     if device == "cuda" or (facts.gpus and gpu_id is not None):
-        raise UsageError(f"--device cuda, --gpu-id {wanted}: there is no such GPU ({problem})")
-    return GpuChoice("cpu", reason=f"the engines ran on the CPU: there is no GPU ({problem})")
+        raise UsageError(f"--device cuda, --gpu-id {wanted}: no such GPU ({problem})")
+    return GpuChoice("cpu", reason=f"the engines ran on the CPU: {problem}")
 
 
 def engine_specs(
@@ -183,7 +183,7 @@ def compare_engines(
         comparison = EngineComparison(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=list(command),
-            machine=machine_of(facts, gpu.uuid),
+            machine=machine_of(facts, () if gpu.uuid is None else (gpu.uuid,)),
             gpu_index=gpu.index,
             gpu_uuid=gpu.uuid,
             gpu_reason=gpu.reason,

@@ -55,25 +55,21 @@ class LoadProgress:
         return [json.loads(line) for line in whole.splitlines()]
 
     def _line(self) -> str:
-        phase = self._phase
-        lines = [line for line in self._last.values() if line["phase"] == phase["index"]] or list(self._last.values())
+        phase, lines = self._phase, list(self._last.values())
         span_s = max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9
-        until_s = (phase["end_ns"] - time.perf_counter_ns()) / 1e9
-        rates = {name: significant(sum(line[name] for line in lines) / span_s) for name in ("arrivals", "completed")}
-        asked = f"{rates['arrivals']} asked, " if phase["loop"] == "open" else ""
-        parts = [f"{asked}{rates['completed']} answered per second"]
+        left_s = max((phase["end_ns"] - time.perf_counter_ns()) / 1e9, 0.0) + phase["later_s"]
+        sums = {name: sum(line[name] or 0 for line in lines) for name in ("arrivals", "completed", "open")}
         slowest = {name: max(line[f"{name}_ms"] or 0.0 for line in lines) for name in ("p50", "p99")}
-        parts += [f"{name} {significant(value)} ms" for name, value in slowest.items() if value]
-        waiting = sum(line["open"] or 0 for line in lines)
-        if phase["loop"] == "open":
-            parts.append(f"{waiting} open")
-        unanswered = self._errors[UNANSWERED]
-        parts.append(f"{self._errors.total() - unanswered} errors")
-        if unanswered:
-            parts.append(f"{unanswered} unanswered")
-        if until_s <= 0 and waiting:
-            parts.append(f"waiting up to {max(until_s + phase['grace_s'], 0):.0f} s for late answers")
-        return f"{phase['name']}: {', '.join(parts)}; {max(until_s, 0.0) + phase['later_s']:.0f} s left"
+        is_open = phase["loop"] == "open"
+        parts = [
+            *([f"{significant(sums['arrivals'] / span_s)} asked"] if is_open else []),
+            f"{significant(sums['completed'] / span_s)} answered per second",
+            *(f"{name} {significant(value)} ms" for name, value in slowest.items() if value),
+            *([f"{sums['open']} open"] if is_open else []),
+            f"{self._errors.total() - self._errors[UNANSWERED]} errors",
+            *([f"{self._errors[UNANSWERED]} unanswered"] if self._errors[UNANSWERED] else []),
+        ]
+        return f"{phase['name']}: {', '.join(parts)}; {left_s:.0f} s left"
 
 
 class LoadView(LaunchView):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfharness.model.load import LoadResult, PhaseResult
+from perfharness.load.report import thinned
+from perfharness.model.load import LoadResult, LoadWindow, PhaseResult
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
@@ -29,7 +30,7 @@ from perfharness.render.charts.drawing import (
 )
 from perfharness.render.charts.over_time import BLACK, BLUE, GIB, HEIGHT, ORANGE, WIDTH, OverTime, Readings
 from perfharness.render.text import percentile_label, safe_line
-from perfharness.runs.report.model import LoadBins, LoadMoment, LoadPoint, LoadReport
+from perfharness.runs.report.model import LoadBins, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")
 """Colours of every other phase."""
@@ -53,24 +54,24 @@ MB_PER_GIB = GIB / 1e6
 
 def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Picture:
     """Latency, rates, requests in flight, errors, memory and GPUs on one time axis; phases are shaded."""
-    result, moments = load.result, load.moments
-    end_s = max((one.end_s for one in moments), default=max(result.duration_s, 1e-3))
+    result, windows = load.result, list(thinned(load.result.windows))
+    end_s = max((one.end_s for one in windows), default=max(result.duration_s, 1e-3))
     sheet = OverTime(name, 0.0, end_s)
     _add_phases(sheet, result)
     _add_percentiles(sheet, "latency (ms)", load, "latency")
     if load.curves_reason is not None:
         sheet.notes.append(f"no percentiles over time: {load.curves_reason}")
-    _add_rates(sheet, load)
+    _add_rates(sheet, result, windows)
     levels = {
-        "most in flight": _steps(moments, [one.in_flight_max for one in moments]),
-        "most in the queue": _steps(moments, [one.queue_max for one in moments]),
+        "most in flight": _steps(windows, [one.in_flight_max for one in windows]),
+        "most in the queue": _steps(windows, [one.queue_max for one in windows]),
     }
     why = result.levels_reason or "not recorded"
     _add_known(sheet, "requests (at a time)", levels, (BLUE, ORANGE), why)
     if result.errors:
-        _add_errors(sheet, load)
+        _add_errors(sheet, result, windows)
     _add_percentiles(sheet, "generator late (ms)", load, "lateness")
-    memory = {"resident": _steps(moments, [None if one.rss_mb is None else one.rss_mb / MB_PER_GIB for one in moments])}
+    memory = {"resident": _steps(windows, [None if one.rss_mb is None else one.rss_mb / MB_PER_GIB for one in windows])}
     _add_known(sheet, "memory of the process (GiB)", memory, (BLACK,), "not read")
     if log is not None and load.start_ns is not None:
         _add_gpus(sheet, log, load.start_ns)
@@ -125,29 +126,36 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
         if missing:
             sheet.notes.append(f"{' and '.join(missing)} of the latency: too few answers (10 must be beyond it)")
         sheet.notes.append(
-            "Each point of a percentile spans as many seconds as it takes to have 10 values beyond it. "
+            "A point of a percentile spans as many seconds as hold 10 values beyond it on average. "
             "Gaps: too few answers, or requests without an answer in time."
         )
 
 
-def _add_rates(sheet: OverTime, load: LoadReport) -> None:
+def _add_rates(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
     """Add the rates that were asked for, due, answered, and answered without error."""
-    asked = [phase for phase in load.result.phases if phase.asked_rate is not None]
+    asked = [phase for phase in result.phases if phase.asked_rate is not None]
     ends = [(phase.start_s, phase.start_s + phase.duration_s) for phase in asked]
-    moments = load.moments
     points: dict[str, Points] = {
         "asked, mean of the phase": (
             [at for start, end in ends for at in (start, end, end)],
             [rate for phase in asked for rate in (phase.asked_rate, phase.asked_rate, None)],
         ),
-        "due": _steps(moments, [one.due for one in moments]),
-        "answered": _steps(moments, [one.answered for one in moments]),
-        "without error": _steps(moments, [one.ok for one in moments]),
+        "due": _rates(windows, lambda one: one.arrivals),
+        "answered": _rates(windows, lambda one: one.completed),
+        "without error": _rates(windows, lambda one: one.ok),
     }
     styles = {"due": (ORANGE, SOLID), "answered": (BLUE, SOLID), "without error": (PALETTE[2], SOLID)}
     if asked:
         styles = {"asked, mean of the phase": (LIMIT, DASHED), **styles}
     sheet.add_lines("requests (per second)", {name: points[name] for name in styles}, styles)
+
+
+def _rates(windows: Sequence[LoadWindow], count: Callable[[LoadWindow], int]) -> Points:
+    return _steps(windows, [_per_second(one, count(one)) for one in windows])
+
+
+def _per_second(window: LoadWindow, count: int) -> float:
+    return count / max(window.end_s - window.start_s, 1e-9)
 
 
 def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palette: Sequence[str], reason: str) -> None:
@@ -160,14 +168,18 @@ def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palett
         sheet.add_lines(title, known, styles)
 
 
-def _add_errors(sheet: OverTime, load: LoadReport) -> None:
+def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
     """Add the rate of each kind of error, stacked; rare kinds are one."""
-    kinds = [one.kind for one in load.result.errors]
+    kinds = [one.kind for one in result.errors]
     own = kinds if len(kinds) <= len(ERRORS) else kinds[: len(ERRORS) - 1]
-    areas = {wrapped(safe_line(kind)): [one.errors.get(kind, 0.0) for one in load.moments] for kind in own}
+    groups = {wrapped(safe_line(kind)): [kind] for kind in own}
     if rest := kinds[len(own) :]:
-        areas["others"] = [sum(one.errors.get(kind, 0.0) for kind in rest) for one in load.moments]
-    seconds = [*(one.start_s for one in load.moments), sheet.end_s]
+        groups["others"] = rest
+    areas = {
+        name: [_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows]
+        for name, group in groups.items()
+    }
+    seconds = [*(one.start_s for one in windows), sheet.end_s]
     points = {kind: (seconds, [*values, 0.0]) for kind, values in areas.items()}
     sheet.add_areas("errors (per second)", points, dict(zip(points, ERRORS, strict=False)), 0.8 * HEIGHT)
 
@@ -183,7 +195,7 @@ def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
         readings.add_gpu(record.subject, f"GPU {record.gpu_index} ", [], [])
 
 
-def _steps(parts: Sequence[LoadMoment | LoadPoint], values: Sequence[float | None]) -> Points:
+def _steps(parts: Sequence[LoadWindow | LoadPoint], values: Sequence[float | None]) -> Points:
     """A step for each part of a phase, broken between phases."""
     seconds: list[float] = []
     found: list[float | None] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator
 
+from perfharness.load.findings import NEVER_OVERLAPS
 from perfharness.load.report import objective_figure, objective_verdict, phase_verdict
 from perfharness.model.load import (
     UNANSWERED,
@@ -101,14 +103,12 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
         Paragraph(ABOUT, "note"),
         *_tables(result, full=True),
     ]
-    limited = "It limited the load: see the findings." if result.generator_limited else "It did not limit the load."
     below = [
         Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
         *([Section("Errors", errors)] if errors else []),
         *([] if picture is None else [Section("Latency over rate", [Chart(picture)])]),
         *_distributions(load, number),
         *([] if result.sustained is None else [Section("What changed over the run", [_sustained(result.sustained)])]),
-        Section("Load generator", [Paragraph(limited)]),
         Section("Load profile", [_profile(result)]),
     ]
     return [Section("Under load", blocks, below)]
@@ -167,16 +167,13 @@ def _against_objective(result: LoadResult, phase: PhaseResult) -> str:
     if objective is None:
         return f"{begin}; p50 of the latency is {_known(phase.latency.p50, phase.latency)}."
     limit, failed = milliseconds(objective.latency_ms), _too_many_failed(result, phase)
-    name, found = f"p{objective.percentile:g}", objective_figure(result, phase)
-    by_latency = objective_verdict(result, phase)
-    if found is not None and found.value is not None and by_latency is not None:
-        verdict = VERDICTS[by_latency].format(limit)
-        return f"{begin}; {name} of the latency is {_known(found, phase.latency)}, {verdict}{failed}."
-    why = "" if found is None or found.reason is None else f"; {name} is not known: {found.reason}"
-    if phase.within_objective is None or not phase.arrivals:
-        return f"{begin}; how many of them within {limit} is not known{why}."
-    share = percent(phase.within_objective / phase.arrivals, 2)
-    return f"{begin}; {share} of the requests were answered within {limit}{why}{failed}."
+    found, verdict = objective_figure(result, phase), objective_verdict(result, phase)
+    if found is not None and found.value is not None and verdict is not None:
+        text = f"p{objective.percentile:g} of the latency is {_known(found, phase.latency)}"
+        return f"{begin}; {text}, {VERDICTS[verdict].format(limit)}{failed}."
+    within = phase.within_objective
+    share = "an unknown share" if within is None or not phase.arrivals else percent(within / phase.arrivals, 2)
+    return f"{begin}; {share} of the requests were answered within {limit}{failed}."
 
 
 def _too_many_failed(result: LoadResult, phase: PhaseResult) -> str:
@@ -194,7 +191,9 @@ def _where(load: LoadReport, phase: PhaseResult) -> str:
     if service is None or queueing is None or load.queueing_share is None:
         reason = phase.queueing.mean.reason or phase.queueing.reason or phase.latency.reason or "nothing was answered"
         return f"How the latency divides into queueing and service is not known: {reason}."
-    most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
+    is_blocked = any(one.code == NEVER_OVERLAPS for one in load.result.findings)
+    waiting = "waiting for the event loop" if is_blocked else "waiting for a worker"
+    most = waiting if load.queueing_share > 0.5 else "service"
     busy = f"; workers are {percent(load.workers_busy)} busy (concurrency {phase.concurrency})"
     return (
         f"Most of a request's time is {most}: {milliseconds(queueing)} queueing and {milliseconds(service)} service on "
@@ -304,32 +303,28 @@ def _intervals(result: LoadResult) -> Iterator[Block]:
     """Intervals of the latency, and why figures are missing."""
     rows: list[list[Cell]] = []
     missing: dict[str, list[str]] = {}
-    names = {name: percentile_label(name) for name in PERCENTILES}
     lacks_intervals = False
     for phase in result.phases:
-        figures: dict[str, LoadFigure] = {name: getattr(phase.latency, name) for name in names}
+        figures: dict[str, LoadFigure] = {name: getattr(phase.latency, name) for name in PERCENTILES}
         rows.append([_name(phase), *(interval(one.low, one.high) for name, one in figures.items() if name != "max")])
         lacks_intervals |= any(one.value is not None and one.low is None and one.reason for one in figures.values())
-        groups: dict[str, list[str]] = {}
+        is_few = phase.latency.count > 0 and not phase.latency.slower
+        lacking: dict[str, list[str]] = {}
         for name, one in figures.items():
-            if one.value is None and (reason := one.reason or phase.latency.reason) is not None:
-                answered = not phase.latency.slower and phase.latency.count
-                groups.setdefault("too few requests" if answered else reason, []).append(names[name])
-        for reason, lacking in groups.items():
-            missing.setdefault(f"no {', '.join(lacking)}: {reason}", []).append(_name(phase))
+            if one.value is None and (reason := one.reason or phase.latency.reason):
+                lacking.setdefault("too few requests" if is_few else reason, []).append(percentile_label(name))
+        for reason, own in lacking.items():
+            missing.setdefault(f"no {', '.join(own)}: {reason}", []).append(_name(phase))
+        for part in ("queueing", "service"):
+            if (reason := getattr(phase, part).reason) is not None:
+                missing.setdefault(f"no {part}: {reason}", []).append(_name(phase))
     if any(any(row[1:]) for row in rows):
-        columns = [Column(names[name], drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
+        columns = [Column(percentile_label(name), drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
         note = "95 % intervals of the latency, ms; they allow for slow requests in a row."
         yield Table("load intervals", [Column("phase"), *columns], rows, note)
     notes = [f"{', '.join(phases)}: {what}" for what, phases in missing.items()]
     if lacks_intervals:
         notes.append("No interval: too few requests, or they depend on each other; measure longer (--duration).")
-    notes += dict.fromkeys(
-        f"{_name(phase)}: no {part}: {times.reason}"
-        for phase in result.phases
-        for part in ("queueing", "service")
-        if (times := getattr(phase, part)).reason is not None
-    )
     if notes:
         yield Items(notes)
 
@@ -461,14 +456,7 @@ def _profile(result: LoadResult) -> Table:
     ]
     if objective is not None:
         rows.append(["objective", f"p{objective.percentile:g} below {milliseconds(objective.latency_ms)}"])
-    rows += [[name, _setting(value)] for name, value in result.profile.items() if name not in ("phases", "objective")]
-    rows += [[f"phase {place}", _setting(phase)] for place, phase in enumerate(phases, 1)]
+    settings = {name: value for name, value in result.profile.items() if name not in ("phases", "objective")}
+    settings |= {f"phase {place}": phase for place, phase in enumerate(phases, 1)}
+    rows += [[name, json.dumps(value, ensure_ascii=False)] for name, value in settings.items()]
     return Table("load profile", [Column("setting"), Column("value")], rows)
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_setting(inside)}" for name, inside in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "; ".join(map(_setting, value))
-    return significant(value) if isinstance(value, float) else str(value)

@@ -167,6 +167,7 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
             "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
             "memory-grows-under-nsys": load.sustained is not None,
             "not-traced": load.tracer is None,
+            "warmup-too-short": True,  # phases of warm-up, not -w, leave requests out
         }
         return frozenset(code for code, is_said in said.items() if is_said)
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()

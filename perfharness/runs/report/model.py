@@ -67,7 +67,7 @@ class Measured(_Model):
 
 
 class LoadPoint(_Model):
-    """A stretch of a phase, and a percentile over its answers; None: too few of them, or some had no answer."""
+    """A part of a phase, and a percentile over its answers; None: too few of them, or some had no answer."""
 
     phase: int
     start_s: float
@@ -77,26 +77,11 @@ class LoadPoint(_Model):
 
 
 class LoadCurve(_Model):
-    """A percentile over time; each point is over as many seconds as the percentile needs."""
+    """A percentile over time; the parts of a phase are as long as the percentile needs."""
 
     time: str  # `latency` or `lateness`
     of: str  # `p50`, `p90`, `p99`, `p99_9`, `max`
     points: list[LoadPoint]
-
-
-class LoadMoment(_Model):
-    """Neighbouring windows of a phase; rates are a second."""
-
-    phase: str
-    start_s: float
-    end_s: float
-    due: float
-    answered: float
-    ok: float
-    errors: dict[str, float]
-    in_flight_max: int | None
-    queue_max: int | None = None
-    rss_mb: float | None
 
 
 class LoadBins(_Model):
@@ -118,7 +103,6 @@ class LoadReport(_Model):
     objective: StepVerdict | None = None  # of its percentile, by the interval; None: no objective or percentile
     curves: list[LoadCurve]
     curves_reason: str | None = None  # why there are no curves
-    moments: list[LoadMoment]
     bins: list[LoadBins]
 
 

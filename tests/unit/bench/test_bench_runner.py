@@ -15,13 +15,13 @@ from perfharness.bench.case import CaseRecord
 from perfharness.bench.plan import Plan, plan_cases
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.results import prepare
-from perfharness.bench.run import SuiteRun, is_passing
+from perfharness.bench.run import SuiteRun
 from perfharness.bench.spec import OUTPUTS_NAME, CaseSpec
 from perfharness.errors import OutOfMemoryError
-from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
+from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord
 from perfharness_launcher.interrupts import Interrupts
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
-from tests.unit.bench_results import known, made_up
+from tests.unit.bench_results import known
 
 ALIKE = """
 [[model]]
@@ -86,7 +86,7 @@ def run_suite(
     (folder / "suite.toml").write_text(text)
     suite, out = load_suite(folder / "suite.toml"), folder / "out"
     prepare(out, resume=True)
-    plan = Plan(plan_cases(suite, None), suite.baseline or FAKE_BACKEND, None, MachineRecord(hostname="h"))
+    plan = Plan(plan_cases(suite, ()), suite.baseline or FAKE_BACKEND, MachineRecord(hostname="h"))
     return SuiteRun(suite, out, plan, Interrupts(), BenchObserver()).run().cases
 
 
@@ -121,17 +121,6 @@ def test_cells_whose_names_are_alike_are_compared_each_with_its_own(
     assert [known(one.accuracy).metrics["difference"] for one in found] == differences
 
 
-def test_a_process_that_ended_without_a_word_is_tried_again() -> None:
-    """As it does where the disk is full: the same case may end otherwise."""
-
-    def failed(**process: Any) -> CaseResult:
-        return made_up("x", status="failed", process=CaseProcess(exit_code=1, **process))
-
-    assert is_passing(failed(reported=False))
-    assert not is_passing(failed())
-    assert is_passing(failed(signal="SIGKILL"))
-
-
 def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def output(spec: CaseSpec) -> float:
         if spec.threads == 1:
@@ -141,7 +130,7 @@ def test_one_out_of_memory_does_not_speak_for_other_settings(tmp_path: Path, mon
     text = "batch_sizes = [1, 2]\n" + ONE + THREADS + "[run]\nshuffle = false\n"
     found = run_suite(tmp_path, text, monkeypatch, output)
     assert [one.status for one in found] == ["out-of-memory", "out-of-memory", "ok", "ok"]
-    assert "not run, for a batch of 1 is so already" in (found[1].reason or "")
+    assert "not run: a batch of 1" in (found[1].reason or "")
 
 
 def test_the_baseline_is_the_first_cell_that_its_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

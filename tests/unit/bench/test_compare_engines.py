@@ -20,7 +20,6 @@ from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_spec
 from perfharness.bench.engines.model import PICTURES, CompareSettings, EngineComparison, EngineResult
 from perfharness.bench.engines.views import map_tiles
 from perfharness.bench.results import write_iterations
-from perfharness.cli.compare_engines import parse_size, repeated
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, MachineRecord
@@ -132,25 +131,6 @@ def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = CompareSettings(image=Path(write_image(tmp_path)), input_size=(8, 8), warmup=1, iterations=10, threads=1,
-                               keep_maps=True)  # fmt: skip
-    said: list[str] = []
-    found, place = compare_engines(
-        [str(random_net(tmp_path / "a.onnx"))] * 2, settings, tmp_path / "out", device="cpu",
-        say=said.append, command=["by hand"],
-    )  # fmt: skip
-    assert [(one.name, one.status) for one in found.engines] == [("a", "ok"), ("a_2", "ok")]
-    assert (place, found.command, len(said)) == (tmp_path / "out", ["by hand"], 2)
-    assert EngineComparison.model_validate_json((place / "compare_engines.json").read_text()) == found
-    assert found.settings.image == tmp_path / "a.npy"
-    second = found.engines[1].difference
-    assert second is not None
-    assert second.max == 0
-
-
-@pytest.mark.slow
 def test_engines_that_cannot_run_are_rows_and_nothing_without_a_number_replaces_numbers(
     tmp_path: Path,
 ) -> None:
@@ -218,19 +198,6 @@ def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_
     engine = random_net(tmp_path / "a.onnx")
     assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy", "--input-size", 8) == 3
     assert result_of(tmp_path / "out")["engines"][0]["status"] == "ok"
-
-
-def test_many_values_after_one_option() -> None:
-    given = ["--engines", "a", "b", "c", "--image", "x", "-o", "y", "--metric", "m", "n"]
-    many = ("--engines", "--metric")
-    assert repeated(given, many) == [
-        "--engines", "a", "--engines", "b", "--engines", "c", "--image", "x", "-o", "y",
-        "--metric", "m", "--metric", "n",
-    ]  # fmt: skip
-    assert repeated(["--engines", "a", "--engines", "b"], many) == ["--engines", "a", "--engines", "b"]
-    assert repeated(["--engines=a"], many) == ["--engines=a"]
-    assert parse_size("518") == (518, 518)
-    assert parse_size("392x518") == (392, 518)
 
 
 def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:

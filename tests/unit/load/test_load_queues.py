@@ -18,7 +18,7 @@ from perfharness.load.profile import Phase
 from perfharness.load.request import Answer, LoadRequest
 from perfharness.model.load import REQUESTS_NAME
 from tests.support.queues import SERVICE_S, Deterministic, Exponential, waits_ns
-from tests.unit.load.test_load_run import Target, run
+from tests.unit.load.test_load_run import run
 
 PARTS = 20
 
@@ -50,7 +50,7 @@ def test_measured_waits_are_those_of_the_recursion(tmp_path: Path, kind: type[De
         return Answer()
 
     phase = {"duration": "1.5s", "rate": 0.95 / SERVICE_S, "arrivals": "poisson"}
-    found = run(tmp_path, lambda: Target(serve), phases=[phase], seed=3).phases[0]
+    found = run(tmp_path, serve, phases=[phase], seed=3).phases[0]
     rows = pq.read_table(tmp_path / REQUESTS_NAME)
     arrivals, done = (rows[name].to_numpy() for name in ("intended_ns", "done_ns"))
     services = np.array([made.service_ns(one) for one in rows["id"].to_pylist()])

@@ -9,61 +9,44 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from perfharness.errors import ResultError
-from perfharness.load.generator import LoadRun
+from perfharness.load.callables import CallableTarget, Inputs
+from perfharness.load.generator import LoadRun, send_load
 from perfharness.load.profile import checked_profile
-from perfharness.load.record import LoadLog
-from perfharness.load.request import Answer, AnyTarget, LoadRequest
+from perfharness.load.record import SCHEMA
+from perfharness.load.request import Answer, LoadRequest
 from perfharness.load.stress import read_load
 from perfharness.load.worker import WorkerSpec
-from perfharness.load.workers import workers_for
-from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult
+from perfharness.model.load import REQUESTS_NAME, STREAM_NAME, WINDOWS_NAME, LoadResult
+from perfharness.recorder import PerfRecorder
 from tests.support.load_lines import START, S, answered, made_load
 
+RECORDER = PerfRecorder("load")
+Serve = Callable[[LoadRequest], Any]
 
-class Target:
-    is_async = False
 
-    def __init__(self, serve: Callable[[LoadRequest], Answer]) -> None:
-        self._serve = serve
+def run(folder: Path, serve: Serve, opened: Callable[[LoadRun], None] = lambda _: None, **profile: Any) -> LoadResult:
+    """The result of a load on a function, sent from this process."""
+    asked = checked_profile(profile)
+    send_load(asked, lambda: CallableTarget(serve, RECORDER, Inputs(())), folder, opened=opened)
+    return read_load(folder.parent, WorkerSpec(kind="callable", target="test", profile=asked), [folder.name])
 
-    def open(self) -> None:
-        """Nothing to do."""
 
-    def call(self, request: LoadRequest) -> Answer:
-        begun_ns = perf_counter_ns()
-        answer = self._serve(request)
-        answer.begun_ns = begun_ns
+def threads(serve: Serve) -> Serve:
+    return serve
+
+
+def tasks(serve: Serve) -> Serve:
+    async def later(request: LoadRequest) -> Answer:
+        await asyncio.sleep(0.001)
+        answer: Answer = serve(request)
         return answer
 
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-class AsyncTarget(Target):
-    is_async = True
-
-    async def call_async(self, request: LoadRequest) -> Answer:
-        await asyncio.sleep(0.001)
-        return self.call(request)
-
-    async def close_async(self) -> None:
-        """Nothing to do."""
-
-
-def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResult:
-    asked = checked_profile(profile)
-    workers = workers_for(make, asked.concurrency)
-    workers.open()
-    log = LoadLog(folder)
-    made = LoadRun(asked, workers, log)
-    made.run()
-    log.close(made.status, made.reason)
-    workers.close()
-    return read_load(folder.parent, WorkerSpec(kind="callable", target="test", profile=asked), [folder.name])
+    return later
 
 
 def well(request: LoadRequest) -> Answer:
@@ -71,8 +54,8 @@ def well(request: LoadRequest) -> Answer:
     return Answer()
 
 
-@pytest.mark.parametrize("kind", [Target, AsyncTarget])
-def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Target]) -> None:
+@pytest.mark.parametrize("kind", [threads, tasks])
+def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: Callable[[Serve], Serve]) -> None:
     seen: list[LoadRequest] = []
 
     def serve(request: LoadRequest) -> Answer:
@@ -84,7 +67,7 @@ def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Targe
         {"name": "warm-up", "duration": "200ms", "rate": 50, "warmup": True},
         {"name": "steady", "duration": "1.5s", "rate": 40, "arrivals": "poisson"},
     ]
-    found = run(tmp_path, lambda: kind(serve), phases=phases, mix=mix, concurrency=3, objective="10s")
+    found = run(tmp_path, kind(serve), phases=phases, mix=mix, concurrency=3, objective="10s")
     assert sorted(request.id for request in seen) == list(range(len(seen)))
     assert {request.items for request in seen} == {1, 8}
     warm, steady = found.phases
@@ -110,8 +93,8 @@ def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Targe
     assert all(by_id[row["id"]].intended_ns == row["intended_ns"] <= row["sent_ns"] <= row["done_ns"] for row in rows)
 
 
-@pytest.mark.parametrize("kind", [Target, AsyncTarget])
-def test_an_answer_has_come_when_its_target_says(tmp_path: Path, kind: type[Target]) -> None:
+@pytest.mark.parametrize("kind", [threads, tasks])
+def test_an_answer_has_come_when_its_target_says(tmp_path: Path, kind: Callable[[Serve], Serve]) -> None:
     """A target may have more to do before it returns; the next of a user is due when the answer had come."""
     said: list[int] = []
 
@@ -121,7 +104,7 @@ def test_an_answer_has_come_when_its_target_says(tmp_path: Path, kind: type[Targ
         sleep(0.02)
         return Answer(done_ns=said[-1])
 
-    run(tmp_path, lambda: kind(serve), phases=[{"duration": "200ms"}], concurrency=1)
+    run(tmp_path, kind(serve), phases=[{"duration": "200ms"}], concurrency=1)
     rows = pq.read_table(tmp_path / REQUESTS_NAME).to_pylist()
     assert [row["done_ns"] for row in rows] == said
     assert [row["intended_ns"] for row in rows[1:]] == said[:-1]
@@ -137,7 +120,7 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
 
     (tmp_path / "open").mkdir()
     (tmp_path / "closed").mkdir()
-    opened = run(tmp_path / "open", lambda: Target(stalls), phases=[{"duration": "1s", "rate": 100}])
+    opened = run(tmp_path / "open", stalls, phases=[{"duration": "1s", "rate": 100}])
     rows = pq.read_table(tmp_path / "open" / REQUESTS_NAME).to_pylist()
     stall_end = rows[20]["done_ns"]
     for row in rows[20:60]:  # by hand, from the end of the stall: exact on any machine
@@ -151,7 +134,7 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
         sleep(0.005)
         return stalls(request)
 
-    closed = run(tmp_path / "closed", lambda: Target(takes_5_ms), phases=[{"duration": "1s"}])
+    closed = run(tmp_path / "closed", takes_5_ms, phases=[{"duration": "1s"}])
     assert closed.phases[0].latency.max.value is not None
     assert closed.phases[0].latency.max.value >= 400
     rows = pq.read_table(tmp_path / "closed" / REQUESTS_NAME).to_pylist()
@@ -166,7 +149,7 @@ def test_what_never_comes_is_slower_than_all(tmp_path: Path) -> None:
             release.wait(20)
         return Answer()
 
-    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "400ms", "rate": 100}], grace="100ms")
+    found = run(tmp_path, hangs, phases=[{"duration": "400ms", "rate": 100}], grace="100ms")
     release.set()
     (phase,) = found.phases
     assert (phase.arrivals, phase.completed, phase.errors) == (40, 30, {"unanswered": 10})
@@ -180,9 +163,7 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
     def fails(request: LoadRequest) -> Answer:
         raise ConnectionRefusedError("planted")
 
-    found = run(
-        tmp_path, lambda: Target(fails), phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5, error_window=1
-    )
+    found = run(tmp_path, fails, phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5, error_window=1)
     assert found.status == "stopped-by-errors"
     assert {error.kind for error in found.errors} <= {"refused", "unanswered"}
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
@@ -193,7 +174,7 @@ def test_a_full_disk_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / WINDOWS_NAME).symlink_to("/dev/full")
     begun_ns = perf_counter_ns()
     with pytest.raises(ResultError, match="No space left on device"):
-        run(tmp_path, lambda: Target(well), phases=[{"duration": "60s", "rate": 20}])
+        run(tmp_path, well, phases=[{"duration": "60s", "rate": 20}])
     assert perf_counter_ns() - begun_ns < 30 * S
 
 
@@ -208,7 +189,7 @@ def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
     phases = [{"duration": "100ms", "rate": 200, "warmup": True}, {"duration": "200ms", "rate": 200}]
     for limit, is_over in ((0.04, True), (0.05, False)):
         (tmp_path / str(limit)).mkdir()
-        found = run(tmp_path / str(limit), lambda: Target(some), phases=phases, max_error_rate=limit)
+        found = run(tmp_path / str(limit), some, phases=phases, max_error_rate=limit)
         assert found.status == "ok"
         assert ("load-errors-over-limit" in {one.code for one in found.findings}) == is_over
 
@@ -218,7 +199,7 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
         sleep(0.06 if request.id == 2 else 0)
         return Answer()
 
-    found = run(tmp_path, lambda: Target(slow), phases=[{"duration": "500ms", "rate": 10}], request_timeout_s=0.05)
+    found = run(tmp_path, slow, phases=[{"duration": "500ms", "rate": 10}], request_timeout_s=0.05)
     (phase,) = found.phases
     assert phase.errors["timeout"] >= 1
     assert phase.latency.slower == phase.errors["timeout"]
@@ -228,42 +209,31 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
 
 def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
     phases = [{"duration": "2.2s", "rate": 50}]
+    run(tmp_path, well, phases=phases)
+    lines = (tmp_path / WINDOWS_NAME).read_text()
+    (tmp_path / WINDOWS_NAME).write_text(lines[: lines.index('"index": 2')])
+    with (tmp_path / STREAM_NAME).open("wb") as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+        stream.write_table(pq.read_table(tmp_path / REQUESTS_NAME, schema=SCHEMA).slice(0, 100))
     profile = checked_profile({"phases": phases})
-    workers = workers_for(lambda: Target(well), 1)
-    workers.open()
-    log = LoadLog(tmp_path)
-    LoadRun(profile, workers, log).run()
-    text = (tmp_path / WINDOWS_NAME).read_text()
-    cut = text[: text.index('"index": 2')]
-    (tmp_path / WINDOWS_NAME).write_text(cut)
     found = read_load(tmp_path.parent, WorkerSpec(kind="callable", target="t", profile=profile), [tmp_path.name])
     assert found.status == "killed"
     assert [window.arrivals for window in found.windows] == [50, 50]
     assert found.phases[0].duration_s == pytest.approx(2)
     assert found.phases[0].asked_rate == pytest.approx(50)
-    log.close("ok")
-    workers.close()
 
 
 def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_path: Path) -> None:
     """Stopped after 0.2 s, with answers that are awaited for 0.3 s more."""
-    profile = checked_profile({"phases": [{"duration": 5, "rate": 100}], "concurrency": 40})
 
-    class Slow(Target):
-        def call(self, request: LoadRequest) -> Answer:
-            sleep(0.3)
-            return Answer()
+    def slow(request: LoadRequest) -> Answer:
+        sleep(0.3)
+        return Answer()
 
-    workers = workers_for(lambda: Slow(well), profile.concurrency)
-    workers.open()
-    log = LoadLog(tmp_path)
-    made = LoadRun(profile, workers, log)
-    threading.Timer(0.2, made.interrupt).start()
-    made.run()
-    log.close(made.status)
-    workers.close()
-    spec = WorkerSpec(kind="callable", target="test", profile=profile)
-    (phase,) = read_load(tmp_path.parent, spec, [tmp_path.name]).phases
+    def opened(made: LoadRun) -> None:
+        threading.Timer(0.2, made.interrupt).start()
+
+    found = run(tmp_path, slow, opened, phases=[{"duration": 5, "rate": 100}], concurrency=40)
+    (phase,) = found.phases
     assert 0 < phase.duration_s < 5
     assert phase.asked_rate == pytest.approx(phase.arrivals / phase.duration_s)
     assert phase.arrivals - 100 * phase.duration_s == pytest.approx(0.5, abs=0.51)
@@ -319,7 +289,7 @@ def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
         release.wait()
         return Answer()
 
-    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
+    found = run(tmp_path, hangs, phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
     release.set()
     assert found.phases[0].errors == {"unanswered": 5}
     assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}

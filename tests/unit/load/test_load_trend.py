@@ -17,7 +17,7 @@ from perfharness.analysis.load.trend import (
     rate_drift,
 )
 from perfharness.model.columns import Float64
-from perfharness.model.load import LeakVerdict, LoadFigure
+from perfharness.model.load import LoadFigure
 
 SECONDS = 600
 TIME = np.arange(SECONDS, dtype=np.float64)
@@ -53,34 +53,33 @@ def leaking_pool(drawn: np.random.Generator) -> Float64:
     return pool(drawn) + TIME
 
 
-def verdicts(made: Made, runs: int = 20) -> list[LeakVerdict]:
+@pytest.mark.parametrize(
+    ("made", "least", "most"),
+    [
+        (leak(0.1), 20, 20),
+        (leak(1.0), 20, 20),
+        (leaking_pool, 15, 20),
+        *((one, 0, 1) for one in (step, warm_up, pool, wandering)),  # random walks may well rise for ten minutes
+    ],
+)
+def test_leaks_are_told_from_what_only_looks_like_one(made: Made, least: int, most: int) -> None:
     drawn = np.random.default_rng(1)
-    return [memory_trend("process", TIME, 1e6 * made(drawn)).verdict for _ in range(runs)]
+    found = [memory_trend("process", TIME, 1e6 * made(drawn)).verdict for _ in range(20)]
+    assert least <= found.count("leaks") <= most
 
 
 @pytest.mark.parametrize("mb_per_s", [0.1, 1.0])
-def test_a_leak_is_found_with_its_rate(mb_per_s: float) -> None:
+def test_the_rate_of_a_leak_is_in_its_interval(mb_per_s: float) -> None:
     drawn = np.random.default_rng(1)
     held = 0
     for _ in range(20):
         found = memory_trend("process", TIME, 1e6 * leak(mb_per_s)(drawn), answers_per_s=50.0)
-        assert found.verdict == "leaks"
         slope = found.slope_mb_per_s
-        assert slope.value == pytest.approx(mb_per_s, rel=0.05)
         assert slope.low is not None
         assert slope.high is not None
         held += slope.low <= mb_per_s <= slope.high
         assert found.per_request_bytes == pytest.approx(mb_per_s * 1e6 / 50, rel=0.05)
     assert held >= 18
-
-
-@pytest.mark.parametrize("made", [step, warm_up, pool, wandering])
-def test_what_only_looks_like_a_leak_is_none(made: Made) -> None:
-    assert verdicts(made).count("leaks") <= 1  # random walks may well rise for ten minutes
-
-
-def test_a_leak_below_a_pool_that_is_freed_is_found() -> None:
-    assert verdicts(leaking_pool).count("leaks") >= 15
 
 
 def test_memory_that_stays_does_not_leak() -> None:

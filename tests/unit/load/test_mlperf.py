@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,20 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource, Session
-from perfharness.errors import BackendError, ResultError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf import (
-    MlperfSettings,
-    Scenario,
-    check_settings,
-    padding_findings,
-    percentiles_of,
-    plan_mlperf,
-    read_detail,
-    read_summary,
-)
+from perfharness.cli.main import run
+from perfharness.errors import BackendError, ToolNotFoundError, UsageError
+from perfharness.load.mlperf import MlperfSettings, Scenario, padding_findings, plan_mlperf, read_result
 from perfharness.load.mlperf_worker import (
     FAILURES_IN_A_ROW,
     Executor,
@@ -34,53 +26,66 @@ from perfharness.load.mlperf_worker import (
     Work,
 )
 from perfharness.model.bench import TensorSpec
-from perfharness.model.mlperf import SutRecord
+from perfharness.model.mlperf import MlperfResult, SutRecord
 from perfharness.recorder import PerfRecorder
 from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript
 
+pytest.importorskip("mlperf_loadgen")
+
+MODEL = "tests.contract.tiny_models:create"
 INPUTS = (TensorSpec(name="x", shape=(None, 4), dtype="float32"),)
 
-SUMMARY = """\
-================================================
-MLPerf Results Summary
-================================================
-SUT name : PySUT
-Scenario : SingleStream
-Mode     : PerformanceOnly
-90.0th percentile latency (ns) : 6580
-Result is : INVALID
-  Min duration satisfied : NO
-  Min queries satisfied : Yes
-  Early stopping satisfied: NO
-Recommendations:
- * Decrease the expected latency so the loadgen pre-generates more queries.
-Early Stopping Result:
- * Only processed 20 queries.
- * Need to process at least 64 queries for early stopping.
 
-================================================
-Additional Stats
-================================================
-50.00 percentile latency (ns)   : 5698
-"""
+def log(*entries: tuple[str, Any], error: str | None = None) -> str:
+    lines = [{"key": key, "value": value, "metadata": {"is_error": key == error}} for key, value in entries]
+    return "something else\n".join(f":::MLLOG {json.dumps(line)}\n" for line in lines)
 
 
-@pytest.mark.parametrize(("queries", "is_known"), [(9_999, False), (10_000, True), (None, False)])
-def test_a_percentile_needs_ten_queries_beyond_it(queries: int | None, is_known: bool) -> None:
-    found = percentiles_of("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
-    (last,) = [one for one in found if one.percent == 99.9]
-    assert (last.latency_ms, last.reason is None) == (5.0 if is_known else None, is_known)
+def result_of(folder: Path, text: str, scenario: str) -> MlperfResult:
+    logs = folder / "mlperf"
+    logs.mkdir()
+    (logs / "mlperf_log_detail.txt").write_text(text)
+    plan = plan_mlperf(MODEL, {"backend": "onnxruntime", "scenario": scenario, "telemetry": False, "history": False})
+    return read_result(plan, folder, folder, [])
 
 
-def test_the_summary(tmp_path: Path) -> None:
-    (tmp_path / "summary").write_text(SUMMARY)
-    found = read_summary(tmp_path / "summary")
-    assert (found.validity, found.headline) == ("INVALID", ("90.0th percentile latency (ns)", 6580.0))
-    assert found.unsatisfied == ["Min duration", "Early stopping"]
-    assert found.recommendations == ["Decrease the expected latency so the loadgen pre-generates more queries."]
-    assert len(found.early_stopping) == 2
-    with pytest.raises(ResultError):
-        read_summary(tmp_path / "none")
+SINGLE = [("effective_target_latency_percentile", 0.9), ("result_90.00_percentile_latency_ns", 5_000_000)]
+MULTI = [("effective_target_latency_percentile", 0.99), ("result_99.00_percentile_per_query_latency_ns", 6_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "entries", "metric"),
+    [
+        ("SingleStream", [*SINGLE, ("early_stopping_latency_ss", 7_000_000)], ("90.0th percentile latency", 5.0, 7.0)),
+        ("SingleStream", [*SINGLE, ("early_stopping_latency_ss", 0)], ("90.0th percentile latency", 5.0, None)),
+        ("MultiStream", [*MULTI, ("early_stopping_latency_ms", 8_000_000)], ("99.0th percentile latency", 6.0, 8.0)),
+        ("Server", [("result_completed_samples_per_sec", 944.2)], ("Completed samples per second", 944.2, None)),
+        ("Offline", [("result_samples_per_second", 519.2)], ("Samples per second", 519.2, None)),
+        ("Offline", [], None),
+    ],
+)
+def test_the_metric_of_a_scenario(
+    tmp_path: Path, scenario: str, entries: list[tuple[str, Any]], metric: tuple[str, float, float | None] | None
+) -> None:
+    found = result_of(tmp_path, log(*entries), scenario).metric
+    assert (found and (found.name, found.value, found.early_stopping_ms)) == metric
+
+
+def test_the_log(tmp_path: Path) -> None:
+    entries = [
+        ("effective_seed", 3), ("result_validity", "INVALID"), ("result_min_duration_met", False),
+        ("result_min_queries_met", True), ("early_stopping_met", False), ("result_invalid_reason", "Decrease. "),
+        ("early_stopping_result", " * Only 20 queries.  * At least 64 are needed."), ("error_runtime", "early"),
+        ("result_query_count", 9_999), ("result_99.00_percentile_latency_ns", 5_000_000),
+        ("result_99.90_percentile_latency_ns", 5_000_000),
+    ]  # fmt: skip
+    found = result_of(tmp_path, log(*entries, error="error_runtime") + ':::MLLOG {"key": "cut', "SingleStream")
+    assert (found.validity, found.invalid_reasons) == ("INVALID", ["Min duration", "Early stopping"])
+    assert found.recommendations == ["Decrease."]
+    assert found.early_stopping == ["Only 20 queries.", "At least 64 are needed."]
+    assert (found.settings, found.loadgen_errors) == ({"seed": 3}, ["error_runtime: early"])
+    latencies = {one.percent: one.latency_ms for one in found.percentiles}
+    assert (latencies[99.0], latencies[99.9]) == (5.0, None)  # 10 queries must be beyond it
 
 
 def settings(**more: Any) -> MlperfSettings:
@@ -88,31 +93,28 @@ def settings(**more: Any) -> MlperfSettings:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("words", "named"),
     [
-        {"backend": ""},
-        {"backend": "nobody"},
-        {"batch_timeout_ms": 1.0},
-        {"samples_per_query": 4},
-        {"user_conf": Path("none.conf")},
-        {"dataset": "none.npz"},
-        {"shape": ("x",)},
-        {"backend_option": ("x",)},
-        {"target_qps": 5.0},
-        {"scenario": "Offline", "target_latency_ms": 5.0},
-        {"min_duration_s": 3.0, "max_duration_s": 2.0},
-        {"min_queries": 3, "max_queries": 2},
+        ("", "--backend"),
+        ("--backend nobody", "nobody"),
+        ("--backend torch --batch-timeout 1", "--batch-timeout"),
+        ("--backend torch --samples-per-query 4", "--samples-per-query"),
+        ("--backend torch --user-conf none.conf", "none.conf"),
+        ("--backend torch --dataset none.npz", "none.npz"),
+        ("--backend torch --shape x", "x"),
+        ("--backend torch --backend-option x", "NAME=VALUE"),
+        ("--backend torch --target-qps 5", "--target-qps"),
+        ("--backend torch --scenario Offline --target-latency 5", "--target-latency"),
+        ("--backend torch --min-duration 3 --max-duration 2", "--min-duration"),
+        ("--backend torch --min-queries 3 --max-queries 2", "--min-queries"),
+        *((f"--backend torch --{one} inf", "finite") for one in ("min-duration", "target-qps", "target-latency")),
     ],
 )
-def test_contradictions_are_found_before_anything_starts(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        check_settings(settings(**wrong))
-
-
-def test_a_test_of_no_end_is_refused() -> None:
-    for name in ("min_duration_s", "max_duration_s", "target_qps", "target_latency_ms", "batch_timeout_ms"):
-        with pytest.raises(ValidationError):
-            settings(**{name: float("inf")})
+def test_contradictions_are_found_before_anything_starts(
+    words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["mlperf", MODEL, *words.split()]) == 2
+    assert named in capsys.readouterr().err
 
 
 def test_sizes() -> None:
@@ -126,7 +128,7 @@ def test_sizes() -> None:
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
     with pytest.raises(ToolNotFoundError, match=r"\[mlperf\]"):
-        plan_mlperf("here.py:create", {"backend": "torch"})
+        plan_mlperf(MODEL, {"backend": "torch"})
 
 
 def test_data(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
     assert set(answers.rows.values()) == {None}
     assert len(answers.rows) == 2 * FAILURES_IN_A_ROW
     assert made.outcome.errors == {"exception:BackendError": 2 * FAILURES_IN_A_ROW}
-    assert "batch of 4" in made.outcome.first["exception:BackendError"]
+    assert "batch of 4" in made.outcome.first_errors["exception:BackendError"]
     assert set(requests.errors) == set(range(FAILURES_IN_A_ROW))
 
 
@@ -239,12 +241,3 @@ def test_an_odd_last_batch_is_no_padding_worth_a_word(samples: int, padding: int
     found = list(padding_findings(SutRecord(samples=samples, padding=padding)))
     assert [one.code for one in found] == ["mlperf-padding"] * is_said
     assert list(padding_findings(None)) == []
-
-
-def test_the_detail_log(tmp_path: Path) -> None:
-    line = ':::MLLOG {"key": "%s", "value": %s, "metadata": {"is_error": %s, "is_warning": false}}\n'
-    text = line % ("effective_seed", 3, "false") + "something else\n" + line % ("error_runtime", '"early"', "true")
-    (tmp_path / "detail").write_text(text + ':::MLLOG {"key": "cut')
-    found = read_detail(tmp_path / "detail")
-    assert found.starting("effective_") == {"seed": 3}
-    assert found.errors == ["error_runtime: early"]
