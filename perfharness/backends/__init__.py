@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 BACKENDS: dict[str, str] = {
-    "keras": "perfharness.backends.keras:KerasBackend",
+    "keras": "perfharness.backends.tensorflow:KerasBackend",
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
     "tensorrt": "perfharness.backends.tensorrt.backend:TensorRTBackend",

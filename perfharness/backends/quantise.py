@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,8 @@ def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) ->
         if missing := sorted({one.name for one in inputs} ^ set(samples)):
             raise BackendError(f"{calibration} and the model differ in the input {missing[0]!r}")
         sizes = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
-        size = max([1, *sizes])
-        reader = _Reader(_batches(samples, size))
+        batches = _batches(samples, max([1, *sizes]))
+        reader = SimpleNamespace(get_next=lambda: next(batches, None))
         prepared, result = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
         logger = logging.getLogger()
         before = logger.level
@@ -75,14 +76,3 @@ def _batches(samples: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
         raise BackendError(f"the model takes a batch of {size}, and there are {count} calibration samples")
     for begin in range(0, count - size + 1, size):
         yield {name: array[begin : begin + size] for name, array in samples.items()}
-
-
-class _Reader:
-    """What `onnxruntime.quantization.CalibrationDataReader` asks for."""
-
-    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
-        self._batches = batches
-
-    def get_next(self) -> dict[str, Any] | None:
-        """The next batch; None after the last one."""
-        return next(self._batches, None)

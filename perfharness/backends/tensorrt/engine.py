@@ -111,6 +111,7 @@ class Network:
         source: path of a file, or the file's bytes.
         gpu: on which engines run, for the cache.
         inputs, outputs: as the model describes them.
+        builds_for_shapes: each set of shapes needs its own engine: open dimensions, and no profile given.
     """
 
     def __init__(
@@ -127,15 +128,13 @@ class Network:
             raise BackendError(f"{name} cannot be read by {library}: {_parse_error(parser)}")
         self.inputs = tuple(_described(network.get_input(index)) for index in range(network.num_inputs))
         self.outputs = tuple(_described(network.get_output(index)) for index in range(network.num_outputs))
-
-    @property
-    def builds_for_shapes(self) -> bool:
-        """Whether each set of shapes needs its own engine: open dimensions, and no profile given."""
-        return any(None in spec.shape for spec in self.inputs) and not profiles_of(self._options)
+        is_open = any(None in spec.shape for spec in self.inputs)
+        self._profiles = profiles_of(options) if is_open else ()
+        self.builds_for_shapes = is_open and not self._profiles
 
     def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
         """The engine, for these shapes where it depends on them; from the cache, or built, which may take minutes."""
-        profiles = profiles_of(self._options)
+        profiles = self._profiles
         if self.builds_for_shapes and shapes is not None:
             profiles = ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
         name, path = f"the engine of {self.name}", self._cache_path(profiles)

@@ -149,7 +149,7 @@ def test_engines_for_exact_shapes_and_for_profiles(fake: Fake, tmp_path: Path) -
         for value in (*model.graph.input, *model.graph.output):
             value.type.tensor_type.shape.dim[0].dim_value = 3
 
-    with fake.load(onnx_file(tmp_path, fix)) as session:  # no open dimensions
+    with fake.load(onnx_file(tmp_path, fix), extra={"profile": ONE_PROFILE}) as session:  # no open dimensions
         assert session.build_ms is not None
         computes(session, 3)
         assert session.settings()["profiles"] == "none, all shapes are fixed"
