@@ -1,7 +1,7 @@
 """What a process's threads do, sampled from beside it: Python stacks, open stages, CPU time, waits.
 
 A measured process hands a sampler a read-only view of its memory and the layout of its interpreter; the sampler never
-takes the interpreter lock and never stops the process (docs/internals/host-probe.md). Standard library only.
+takes the interpreter lock and never stops the process (docs/internals/embedded-tracer.md). Standard library only.
 """
 
 from __future__ import annotations

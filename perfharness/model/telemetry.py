@@ -56,7 +56,7 @@ SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", "steal_percent
 
 @dataclass(frozen=True)
 class ClockEventReason:
-    """One bit of `clock_event_reasons` (docs/reference/metrics.md)."""
+    """One bit of `clock_event_reasons` (docs/reference/results.md)."""
 
     bit: int
     name: str

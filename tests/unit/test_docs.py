@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 import unicodedata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from perfharness.cli.main import run
 from perfharness.model import environment
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS
-from perfharness.render.schemas import KINDS, json_schema
+from perfharness.render.schemas import json_schema
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md")), CHECKOUT / "samples" / "README.md"]
@@ -81,24 +85,64 @@ def test_modules_that_pages_and_code_run_exist() -> None:
         assert find_spec(name) is not None, name
 
 
-def names_in_rows(page: str) -> set[str]:
-    """The names in backticks in the first column of a page's tables."""
-    rows = re.findall(r"^\| (`[^|]*) \|", (CHECKOUT / "docs" / "reference" / page).read_text("utf-8"), re.MULTILINE)
+def commands() -> set[str]:
+    """What follows `perfharness` in the blocks of code of all pages."""
+    found: set[str] = set()
+    for page in PAGES:
+        text = page.read_text("utf-8").replace("\\\n", " ")
+        blocks = FENCE.findall(text) + re.findall(r"(?:^    .*\n)+", FENCE.sub("", text), re.MULTILINE)
+        found |= set(re.findall(r"^(?:.*?[ (])?perfharness (?!import )([a-z].*)$", "\n".join(blocks), re.MULTILINE))
+    return found
+
+
+def test_commands_of_pages_have_verbs_and_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command is parsed, but asked for its help, so nothing runs."""
+    assert run(["report", "--help", "out", "--opened"]) == 2
+    failed = {}
+    for command in commands():
+        verb, *arguments = shlex.split(re.split(r" +# | >> ", command)[0])
+        if run([verb, "--help", *arguments]):
+            failed[command] = capsys.readouterr().err
+    assert not failed
+    assert len(commands()) > 50
+
+
+def test_python_of_pages_compiles_and_uses_names_that_exist() -> None:
+    used: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            for node in ast.walk(ast.parse(block, str(page))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("perfharness"):
+                    used |= {(node.module or "", alias.name) for alias in node.names}
+                if (
+                    isinstance(node, ast.Attribute)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == "perfharness"
+                ):
+                    used.add(("perfharness", node.attr))
+    assert not [name for name in used if not hasattr(import_module(name[0]), name[1])]
+    assert len(used) > 10
+
+
+def names_in_rows(page: str, heading: str = "") -> set[str]:
+    """The names in backticks in the first column of the tables below a heading of the second level."""
+    text = (CHECKOUT / "docs" / "reference" / page).read_text("utf-8").partition(f"{heading}\n")[2]
+    rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n## ")[0] if heading else text, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
 def test_the_reference_has_every_reason_and_every_environment_variable() -> None:
     reasons = {reason.name for reason in CLOCK_EVENT_REASONS}
-    assert reasons <= set(re.findall(r"`(\w+)`", (CHECKOUT / "docs/reference/metrics.md").read_text("utf-8")))
+    assert reasons <= set(re.findall(r"`(\w+)`", (CHECKOUT / "docs/reference/results.md").read_text("utf-8")))
     variables = {value for value in vars(environment).values() if str(value).startswith("PERFHARNESS_")}
     assert variables <= names_in_rows("environment.md")
 
 
 def test_fields_that_the_reference_names_are_in_the_schemas() -> None:
-    known: set[str] = set(KINDS)
+    known: set[str] = set()
     for kind in ("benchmark", "benchmark_mean"):
         schema = json_schema(kind)
         for model in (schema, *schema["$defs"].values()):
             known |= set(model.get("properties", {}))
-    assert names_in_rows("results.md") <= known
-    assert len(names_in_rows("results.md")) > 50
+    assert names_in_rows("results.md", "## Fields") <= known
+    assert len(names_in_rows("results.md", "## Fields")) > 50

@@ -1,4 +1,4 @@
-"""Energy in benchmark.json and benchmark_mean.json: joules, null with the reason (docs/guides/energy.md)."""
+"""Energy in benchmark.json and benchmark_mean.json: joules, null with the reason (docs/guides/telemetry.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a Chrome trace: one JSON file that Perfetto and chrome://tracing open (docs/guides/exports.md)."""
+"""A run as a Chrome trace: one JSON file that Perfetto and chrome://tracing open (docs/reference/results.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process's trace as events of the Trace Event Format: slices and arrows (docs/guides/exports.md)."""
+"""A process's trace as events of the Trace Event Format: slices and arrows (docs/reference/results.md)."""
 
 from __future__ import annotations
 

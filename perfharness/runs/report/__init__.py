@@ -1,1 +1,1 @@
-"""A report: all that is known of runs, gathered for a reader (docs/guides/report.md)."""
+"""A report: all that is known of runs, gathered for a reader (docs/reference/results.md)."""

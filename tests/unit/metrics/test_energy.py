@@ -198,7 +198,7 @@ class Score:
                 self.widths.append((one.energy_j_high - one.energy_j_low) / 2 / truth[one.stage])
 
     def row(self, name: str) -> str:
-        """Of the table in docs/guides/energy.md."""
+        """Of the table in docs/internals/statistics.md."""
 
         def hold(which: list[bool]) -> str:
             return f"{sum(which)}/{len(which)} ({np.mean(which):.1%})" if which else "-"

@@ -43,9 +43,9 @@ MS = 1_000_000
 GPU, OTHER = gpu_uuid(0), gpu_uuid(1)
 FOLDER = "proc_0_gpu_0"
 SUBJECT = process_subject(FOLDER)
-DOCUMENTED = re.findall(
-    r"^\| `(\w+)` \|", (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text(), re.MULTILINE
-)
+PAGE = (Path(__file__).parents[3] / "docs/reference/results.md").read_text()
+ROWS = re.findall(r"^\| (`[^|]*) \|", PAGE.partition("## Telemetry metrics")[2].partition("\n## ")[0], re.MULTILINE)
+DOCUMENTED = re.findall(r"`(\w+)`", " ".join(ROWS))
 
 PROGRAM = """
 import subprocess, sys, threading, time
