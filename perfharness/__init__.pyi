@@ -91,6 +91,7 @@ class LaunchSettings(TypedDict, total=False):
     sampling: bool
     barrier: bool
     barrier_timeout_s: float
+    nodes: bool
     telemetry: bool
     measure_idle_s: float
     cool_down_c: float | None

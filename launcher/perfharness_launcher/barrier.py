@@ -17,10 +17,12 @@ from perfharness.model.manifest import StartBarrierRecord
 READ_BYTES = 65_536
 
 LIMIT_MARGIN_S = 30
-"""How much longer than the timeout of the launch a process waits before it continues by itself."""
+"""How much longer than the launch may wait a process waits before it continues by itself."""
 
 MayGo = Callable[[Collection[str]], bool]
-"""Asked at every poll with the folders that are still awaited; with several machines, one of them decides."""
+"""Asked at every poll with the folders that are still awaited; with several machines, one of them decides, and waits
+for the others as long again as for the processes of one.
+"""
 
 
 class StartBarrier:
@@ -29,13 +31,14 @@ class StartBarrier:
     Args:
         processes: folder name of each process by its index.
         timeout_s: how long to wait for the others once the first has arrived.
-        may_go: decides when all may go.
+        may_go: decides when all may go; None: when no process is awaited.
 
     Attributes:
         arrivals: descriptor of the FIFO that arriving processes write to.
         arrived_unix_ns: when each process arrived, by its index.
         ended: processes that ended before they arrived.
         missing: processes that had not arrived at the timeout.
+        limit_s: after this time a process continues by itself.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class StartBarrier:
         folder: Path,
         processes: Mapping[int, str],
         timeout_s: float,
-        may_go: MayGo = lambda awaited: not awaited,
+        may_go: MayGo | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder, self.processes, self.timeout_s = folder, processes, timeout_s
@@ -51,7 +54,8 @@ class StartBarrier:
         self.ended: set[int] = set()
         self.missing: Collection[int] = ()
         self.opened_unix_ns: int | None = None
-        self._may_go, self._clock = may_go, clock
+        self.limit_s = timeout_s * (1 if may_go is None else 2) + LIMIT_MARGIN_S
+        self._may_go, self._clock = may_go or (lambda awaited: not awaited), clock
         self._first_arrival: float | None = None
         self._gate: int | None = None
         self._unread = b""
@@ -80,10 +84,9 @@ class StartBarrier:
         if self._first_arrival is None:
             self._first_arrival = self._clock()
         awaited = self.processes.keys() - self.arrived_unix_ns.keys() - self.ended
+        if self._clock() - self._first_arrival >= self.timeout_s:
+            self.missing, awaited = sorted(awaited), set()
         if self._may_go([self.processes[index] for index in awaited]):
-            self.open()
-        elif self._clock() - self._first_arrival >= self.timeout_s:
-            self.missing = sorted(awaited)
             self.open()
 
     def open(self) -> None:

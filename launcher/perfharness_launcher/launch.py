@@ -14,6 +14,7 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
+from perfharness_launcher.barrier import MayGo
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
 from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
@@ -65,7 +66,11 @@ class FinishedRun:
     def note_explained(self, findings: Sequence[Finding]) -> None:
         """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
         found = [*self.manifest.findings, *findings]
-        self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
+        self.replace_manifest(self.manifest.model_copy(update={"explained": not findings, "findings": found}))
+
+    def replace_manifest(self, manifest: RunManifest) -> None:
+        """Write another manifest of the run. Raises `OSError`."""
+        self.manifest = manifest
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
@@ -108,6 +113,7 @@ def launch(
     *,
     conditions: Sequence[Condition] = (),
     written_to: Path | None = None,
+    may_go: MayGo | None = None,
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
@@ -118,6 +124,7 @@ def launch(
         command: the command line of perfharness itself, for the manifest.
         conditions: of the processes, in the order in which they are entered.
         written_to: the output folder while the run that contains this one is not in place; None: that of the options.
+        may_go: decides when the processes may pass the start barrier; None: when all have arrived.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
@@ -126,7 +133,7 @@ def launch(
     output_dir = written_to or plan.options.output_dir.absolute()
     plan = with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, new_run_id(), observer.stage) as stage:
-        manifest = _measure(plan, command, stage, interrupts, observer, conditions)
+        manifest = _measure(plan, command, stage, interrupts, observer, conditions, may_go)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -166,11 +173,12 @@ def _measure(
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
+    may_go: MayGo | None,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
     run = Run(stage.path, stage.run_id, plan.gpus, lambda: bool(interrupts))
     limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
-    supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
+    supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits, may_go)
     planned = _manifest(plan, command, stage.run_id)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:

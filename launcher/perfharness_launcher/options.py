@@ -155,6 +155,10 @@ class LaunchOptions(Settings):
         float,
         Option(("--barrier-timeout",), TOGETHER, "Wait this long for the last process.", metavar="SECONDS"),
     ] = 300.0
+    nodes: Annotated[
+        bool,
+        Option(("--nodes",), TOGETHER, "Be one node of a run; srun, mpirun or a Kubernetes Job starts one on each."),
+    ] = False
     telemetry: Annotated[
         bool, Option(("--telemetry",), MACHINE, "Sample GPUs and host during the run.", negative="--no-telemetry")
     ] = True

@@ -23,7 +23,7 @@ from perfharness.errors import LaunchError
 from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher import hold
-from perfharness_launcher.barrier import LIMIT_MARGIN_S, StartBarrier
+from perfharness_launcher.barrier import StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
 
 STDOUT_LOG = "stdout.log"
@@ -221,11 +221,11 @@ class RunningProcess:
 
 def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
     """Environment variables of all processes of a run."""
-    limit_s = 0.0 if barrier is None else barrier.timeout_s
+    limit_s = 0.0 if barrier is None else barrier.limit_s
     return {
         variables.RUN_ID: run_id,
         variables.START_BARRIER: "" if barrier is None else str(barrier.folder),
-        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s) + LIMIT_MARGIN_S),
+        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s)),
     }
 
 
@@ -233,6 +233,7 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process, without settings of a launch around this one."""
     others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
+    outer |= {variables.NODES_TOKEN: ""} if variables.NODES_TOKEN in os.environ else {}  # a trace has the environment
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
     if is_traced or environment[variables.ANNOTATIONS] or environment[variables.EXPLAIN]:

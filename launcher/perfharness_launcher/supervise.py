@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from perfharness.errors import LaunchError
-from perfharness_launcher.barrier import StartBarrier
+from perfharness_launcher.barrier import MayGo, StartBarrier
 from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import NsysTracing
@@ -61,6 +61,9 @@ class Observer:
     def poll(self, phases: Sequence[Phase]) -> None:
         """Called at every poll, about 20 times a second."""
 
+    def message(self, text: str) -> None:
+        """A line on what other machines do; from any thread."""
+
     def stage(self, name: str) -> None:
         """All processes are done; what comes next, e.g. `exporting the traces`."""
 
@@ -76,6 +79,7 @@ class Supervisor:
         run: its conditions are left when the processes have ended.
         timeout_s: for each process, from its start; None: no limit.
         barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
+        may_go: decides when the processes may pass it; None: when all have arrived.
 
     Attributes:
         processes: those that were started.
@@ -89,6 +93,7 @@ class Supervisor:
     nsys: NsysTracing | None = None
     timeout_s: float | None = None
     barrier_timeout_s: float | None = None
+    may_go: MayGo | None = None
     processes: list[RunningProcess] = field(default_factory=list, init=False)
     barrier: StartBarrier | None = field(default=None, init=False)
     leftovers: list[str] = field(default_factory=list, init=False)
@@ -102,9 +107,9 @@ class Supervisor:
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return how each ended."""
         with _private_folder() as folder:
-            if self.barrier_timeout_s is not None and len(self.specs) > 1:
+            if self.barrier_timeout_s is not None and (len(self.specs) > 1 or self.may_go is not None):
                 names = {spec.index: spec.folder for spec in self.specs}
-                self.barrier = StartBarrier(folder / "barrier", names, self.barrier_timeout_s)
+                self.barrier = StartBarrier(folder / "barrier", names, self.barrier_timeout_s, self.may_go)
             variables = variables_of(self.run.run_id, self.barrier)
             try:
                 for spec in self.specs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from perfharness.backends.base import Backend, BackendOptions, Device, DeviceChoice
+from perfharness.backends.model_files import model_files
 from perfharness.backends.models import SAVED_MODEL, FactoryModel, ModelSource, call_factory, model_source
 from perfharness.backends.session import DeviceTimer, LayerTime, Session
 from perfharness.errors import UsageError
@@ -22,13 +23,15 @@ __all__ = [
     "ModelSource",
     "Session",
     "backend",
+    "backend_and_mode",
     "call_factory",
     "device_for",
+    "model_files",
     "model_source",
 ]
 
 BACKENDS: dict[str, str] = {
-    "keras": "perfharness.backends.keras:KerasBackend",
+    "keras": "perfharness.backends.tensorflow:KerasBackend",
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
     "tensorrt": "perfharness.backends.tensorrt.backend:TensorRTBackend",

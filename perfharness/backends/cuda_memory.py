@@ -107,14 +107,8 @@ class HostBuffer:
         self.host: npt.NDArray[Any] = np.zeros(shape, dtype)
         self.pointer = int(self.host.ctypes.data)
 
-    def copy_in(self, stream: CudaStream) -> None:
-        """Nothing: there is no other memory."""
-
-    def copy_out(self, stream: CudaStream) -> None:
-        """Nothing."""
-
     def close(self) -> None:
-        """Nothing."""
+        """Nothing: there is no other memory."""
 
 
 class PairedBuffer(HostBuffer):
@@ -167,7 +161,7 @@ class BufferSession(Session):
     def __init__(self, on_gpu: bool) -> None:
         super().__init__()
         self._stream = CudaStream() if on_gpu else None
-        self._buffers: dict[str, HostBuffer] = {}
+        self._buffers: dict[str, Any] = {}
 
     def _buffer(self, spec: TensorSpec, shape: Shape) -> HostBuffer:
         """Make the buffer of an input or output."""

@@ -30,7 +30,7 @@ def onnx_source(model: ModelSource, backend: str, options: BackendOptions, takes
         return found
     from perfharness.backends.quantise import quantised
 
-    return quantised(found, options.calibration)
+    return quantised(found, options.calibration, for_tensorrt="tensorrt" in (backend, options.mode))
 
 
 def _given(model: ModelSource, backend: str, precision: Precision, takes: str) -> Path | bytes:

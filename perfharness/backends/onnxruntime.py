@@ -67,7 +67,7 @@ class OnnxRuntimeBackend(Backend):
         mode = self.mode_of(options)
         if (mode == "cpu") != (options.device == "cpu"):
             return f"mode {mode} does not run on {options.device}"
-        available = self._library().get_available_providers()
+        available = imported("onnxruntime", self.install).get_available_providers()
         if PROVIDERS[mode] not in available:
             return (
                 f"this build of onnxruntime has no {PROVIDERS[mode]}, only {', '.join(available)}; install "
@@ -83,7 +83,7 @@ class OnnxRuntimeBackend(Backend):
         source_ms = (time.perf_counter_ns() - begin_ns) / 1e6
         others = OTHER_PRECISIONS[self.mode_of(options)]
         check_own_precision(model.name, "ONNX Runtime", model_precision(source), options.precision, others)
-        session = OnnxRuntimeSession(self._library(), source, options)
+        session = OnnxRuntimeSession(imported("onnxruntime", self.install), source, options)
         if options.precision == "int8" and options.calibration is not None:
             session.build_ms = source_ms
         return session
@@ -91,9 +91,6 @@ class OnnxRuntimeBackend(Backend):
     def mode_of(self, options: BackendOptions) -> str:
         """The mode, or the device's default."""
         return options.mode or self.modes_on(options.device)[0]
-
-    def _library(self) -> Any:
-        return imported("onnxruntime", self.install)
 
 
 class OnnxRuntimeSession(BufferSession):
@@ -166,9 +163,8 @@ class OnnxRuntimeSession(BufferSession):
         if self._left_to_library:
             settings["allocated in each round"] = ", ".join(self._left_to_library)
         if self._on_gpu:
-            settings |= {
-                name: value for name, value in self._provider_options().items() if name != "user_compute_stream"
-            }
+            settings |= self._provider_options()
+            del settings["user_compute_stream"]
         return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:

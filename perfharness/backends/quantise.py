@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,21 @@ def read_calibration(path: Path) -> dict[str, Any]:
     return found
 
 
-def quantised(source: Path | bytes, calibration: Path) -> bytes:
+TENSORRT_OPTIONS = {"ActivationSymmetric": True, "QuantizeBias": False}
+"""TensorRT takes zero points of 0 only, and no biases in int32."""
+
+
+def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) -> bytes:
     """The model in int8: activations and weights (per channel), by the smallest and largest values of the samples.
 
     Args:
         calibration: `.npz` with an array for each input, whose first dimension counts samples.
+        for_tensorrt: with what TensorRT takes.
 
     Raises `BackendError` where samples or model do not fit.
     """
     quantization = imported("onnxruntime.quantization", install_command("onnxruntime"))
+    shapes = imported("onnxruntime.quantization.shape_inference", install_command("onnxruntime"))
     onnx = imported("onnx", install_command("onnxruntime"))
     with translated("the model could not be quantised"), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
         model = onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(source)
@@ -47,14 +54,16 @@ def quantised(source: Path | bytes, calibration: Path) -> bytes:
         if missing := sorted({one.name for one in inputs} ^ set(samples)):
             raise BackendError(f"{calibration} and the model differ in the input {missing[0]!r}")
         sizes = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
-        size = max([1, *sizes])
-        reader = _Reader(_batches(samples, size))
-        result = Path(folder) / "int8.onnx"
+        batches = _batches(samples, max([1, *sizes]))
+        reader = SimpleNamespace(get_next=lambda: next(batches, None))
+        prepared, result = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
         logger = logging.getLogger()
         before = logger.level
         logger.setLevel(logging.ERROR)  # it advises on shape inference
         try:
-            quantization.quantize_static(model, result, reader, per_channel=True)
+            shapes.quant_pre_process(model, prepared, skip_symbolic_shape=True)  # folds batch norms, as runtimes do
+            extra = TENSORRT_OPTIONS if for_tensorrt else {}
+            quantization.quantize_static(prepared, result, reader, per_channel=True, extra_options=extra)
         finally:
             logger.setLevel(before)
         return result.read_bytes()
@@ -67,14 +76,3 @@ def _batches(samples: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
         raise BackendError(f"the model takes a batch of {size}, and there are {count} calibration samples")
     for begin in range(0, count - size + 1, size):
         yield {name: array[begin : begin + size] for name, array in samples.items()}
-
-
-class _Reader:
-    """What `onnxruntime.quantization.CalibrationDataReader` asks for."""
-
-    def __init__(self, batches: Iterator[dict[str, Any]]) -> None:
-        self._batches = batches
-
-    def get_next(self) -> dict[str, Any] | None:
-        """The next batch; None after the last one."""
-        return next(self._batches, None)

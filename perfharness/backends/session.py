@@ -115,9 +115,7 @@ class Session:
         """Fill the host's arrays; shapes and dtypes are those of `allocate` and `inputs`."""
         self._check_names(arrays)
         for spec in self.inputs:
-            array, shape = arrays.get(spec.name), self._shapes.get(spec.name)
-            if array is None:
-                raise BackendError(f"input {spec.name!r} is missing; the model takes {self._described()}")
+            array, shape = arrays[spec.name], self._shapes.get(spec.name)
             if shape is None:
                 raise BackendError(f"input {spec.name!r} has no buffer; allocate before inputs are written")
             if array.shape != shape or array.dtype.name != spec.dtype:
@@ -214,9 +212,7 @@ class Session:
         """The shapes of all inputs. Raises `BackendError` where the model does not take them."""
         self._check_names(shapes)
         for spec in self.inputs:
-            shape = shapes.get(spec.name)
-            if shape is None:
-                raise BackendError(f"input {spec.name!r} has no shape; the model takes {self._described()}")
+            shape = shapes[spec.name]
             if len(shape) != len(spec.shape) or not all(
                 size > 0 and wanted in (None, size) for size, wanted in zip(shape, spec.shape, strict=True)
             ):
@@ -224,8 +220,10 @@ class Session:
         return {spec.name: tuple(shapes[spec.name]) for spec in self.inputs}
 
     def _check_names(self, given: Mapping[str, object]) -> None:
-        if others := sorted(set(given) - {spec.name for spec in self.inputs}):
-            raise BackendError(f"the model has no input {others[0]!r}; it takes {self._described()}")
+        wanted = {spec.name for spec in self.inputs}
+        for problem, names in (("has no input", set(given) - wanted), ("needs the input", wanted - set(given))):
+            if names:
+                raise BackendError(f"the model {problem} {min(names)!r}; it takes {self._described()}")
 
     def _described(self) -> str:
         """Inputs in one line, e.g. `image float32 (?, 3, 224, 224)`."""

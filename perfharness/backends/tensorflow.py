@@ -1,10 +1,14 @@
-"""TensorFlow: SavedModels and functions, as a graph (`tf`) or compiled by XLA (`tfxla`)."""
+"""TensorFlow, and Keras 3 on it: as a graph (`tf`, `keras`), or compiled by XLA (`tfxla`, `kerasxla`)."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -17,6 +21,7 @@ from perfharness.backends.models import (
     FactoryModel,
     ModelSource,
     Shape,
+    call_factory,
     check_own_precision,
     described_model,
     named_outputs,
@@ -24,11 +29,11 @@ from perfharness.backends.models import (
 )
 from perfharness.backends.session import Array, Session, translated, translation
 from perfharness.distribution import install_command
-from perfharness.errors import BackendError
+from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 
-MODES = {"tf": False, "tfxla": True}
-"""Mode -> whether XLA compiles the graph."""
+PACKAGES = {"keras": ("keras",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
+"""Module -> the packages that install it."""
 
 SIGNATURE = "serving_default"
 
@@ -48,7 +53,7 @@ class TensorFlowBackend(Backend):
     """
 
     name = "tensorflow"
-    modes = tuple(MODES)
+    modes = ("tf", "tfxla")
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (SAVED_MODEL,)
     install = f"{install_command('tensorflow')}, for a GPU: pip install 'tensorflow[and-cuda]'"
@@ -60,11 +65,10 @@ class TensorFlowBackend(Backend):
 
     def unsupported(self, options: BackendOptions) -> str | None:
         """No GPU, or a number of threads other than TensorFlow's."""
-        return configured(options)
+        return _configured(options)
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Load the SavedModel or call the factory; the graph is made in `allocate`."""
-        xla = MODES[options.mode or self.modes[0]]
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
                 made = _signature(str(model.path), options.extra.get("signature", SIGNATURE))
@@ -74,7 +78,7 @@ class TensorFlowBackend(Backend):
                 raise BackendError(
                     f"the model of {model.factory} is a {type(made.model).__name__}, and cannot be called"
                 )
-        return TensorFlowSession(model.name, made, options, xla)
+        return TensorFlowSession(model.name, made, options)
 
 
 class TensorFlowSession(Session):
@@ -84,13 +88,13 @@ class TensorFlowSession(Session):
     read them in place.
 
     Args:
-        made: a function of tensors.
-        xla: whether XLA compiles it.
+        made: a function of tensors; XLA compiles it in the modes `tfxla` and `kerasxla`.
     """
 
-    def __init__(self, name: str, made: FactoryModel, options: BackendOptions, xla: bool) -> None:
-        self._tf, self._options, self._names, self._xla = library(), options, made.outputs, xla
-        self.no_layer_times = LAYERS_OF_XLA if xla else LAYERS_OF_GRAPH
+    def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:
+        self._tf, self._options, self._names = library(), options, made.outputs
+        self._xla = options.mode.endswith("xla")
+        self.no_layer_times = LAYERS_OF_XLA if self._xla else LAYERS_OF_GRAPH
         self._model: Any = made.model
         self._concrete: Any = None
         self._on_device: list[Any] = []
@@ -205,7 +209,7 @@ def library() -> Any:
     return imported("tensorflow", TensorFlowBackend.install)
 
 
-def configured(options: BackendOptions) -> str | None:
+def _configured(options: BackendOptions) -> str | None:
     """Set the options' number of threads, and let memory grow; why that is not possible, or None.
 
     TensorFlow accepts them only before the first tensor.
@@ -265,3 +269,108 @@ def _weights(concrete: Any) -> Counter[str]:
     for tensor in (*concrete.variables, *(operation.outputs[0] for operation in operations)):
         elements[tensor.dtype.name] += tensor.shape.num_elements() or 0
     return elements
+
+
+class KerasBackend(Backend):
+    """`.keras` files, and functions that return a `keras.Model` (in a `FactoryModel` where it has no `Input`s).
+
+    The model is called as one function that TensorFlow compiles, as `Model.predict` does it. In fp16 and bf16 every
+    layer gets that dtype policy.
+    """
+
+    name = "keras"
+    modes = ("keras", "kerasxla")
+    precisions = ("fp32", "tf32", "fp16", "bf16")
+    suffixes = (".keras",)
+    install = f"{install_command('keras')}, and tensorflow for it to compute with"
+
+    def versions(self) -> dict[str, str]:
+        """Of keras, and of TensorFlow where it is installed; importing them takes seconds."""
+        found: dict[str, str] = {}
+        for module, packages in PACKAGES.items():
+            for package in packages:
+                with suppress(PackageNotFoundError):
+                    found.setdefault(module, version(package))
+        if "keras" not in found:
+            raise BackendUnavailableError(f"keras is not installed: {self.install}")
+        return found
+
+    def unsupported(self, options: BackendOptions) -> str | None:
+        """No TensorFlow, no GPU, or another number of threads than TensorFlow's."""
+        for module in PACKAGES:
+            if module not in sys.modules and find_spec(module) is None:
+                return f"{module} is not installed: {self.install}"
+        if options.device == "cpu" and options.threads is None:
+            return None  # nothing that needs the framework: importing it takes seconds
+        return _configured(options)
+
+    def open(self, model: ModelSource, options: BackendOptions) -> Session:
+        """Load the file or call the factory; it is compiled in `allocate`."""
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # read once, when keras is imported
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        keras = imported("keras", self.install, "keras on tensorflow")
+        if (loaded := keras.backend.backend()) != "tensorflow":
+            raise BackendUnavailableError(
+                f"Keras was imported with its {loaded} backend in this process; run it in a process of its own"
+            )
+        if (problem := _configured(options)) is not None:
+            raise BackendUnavailableError(f"{self.name}: {problem}")
+        if model.path is not None:
+            with translated(f"{model.path} cannot be loaded"):
+                returned = keras.saving.load_model(str(model.path), compile=False)
+        else:
+            returned = call_factory(model, self.name, options.precision)
+        given = returned if isinstance(returned, FactoryModel) else FactoryModel(returned, ())
+        if not isinstance(given.model, keras.Model):
+            raise BackendError(f"{model.name} is a {type(given.model).__name__}; for keras it must be a keras.Model")
+        with translated(f"{model.name}'s layers cannot be made anew in {options.precision}"):
+            network = _in_precision(keras, given.model, options)
+
+        def called(*values: Any) -> Any:
+            return network(_packed(keras, network, values), training=False)
+
+        made = FactoryModel(
+            called, given.inputs or _inputs(network, model.name), given.outputs or _output_names(network)
+        )
+        return TensorFlowSession(model.name, made, options)
+
+
+def _in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
+    """The model with every layer in fp16 or bf16, the same weights rounded; as it is in other precisions."""
+    wanted = HALF_DTYPES.get(options.precision, "float32")
+    layers = [layer for layer in network._flatten_layers(include_self=False) if layer.weights]
+    if all(layer.dtype_policy.name == wanted for layer in layers):
+        return network
+
+    def changed(layer: Any) -> Any:
+        return type(layer).from_config({**layer.get_config(), "dtype": wanted})
+
+    copy = keras.models.clone_model(network, clone_function=changed)
+    copy.set_weights(network.get_weights())
+    return copy
+
+
+def _inputs(network: Any, name: str) -> tuple[TensorSpec, ...]:
+    """Inputs that the model declares. Raises `BackendError` where it does not."""
+    tensors = getattr(network, "inputs", None)
+    if not tensors:
+        raise BackendError(
+            f"{name} declares no inputs; make it from keras.Input, or return a FactoryModel that names them"
+        )
+    return tuple(TensorSpec(name=tensor.name, shape=tuple(tensor.shape), dtype=str(tensor.dtype)) for tensor in tensors)
+
+
+def _output_names(network: Any) -> tuple[str, ...]:
+    """Names of the layers that give the outputs; none where two are the same or the model names them itself."""
+    names = tuple(getattr(network, "output_names", None) or ())
+    if isinstance(getattr(network, "output", None), dict) or len(set(names)) != len(names):
+        return ()
+    return names
+
+
+def _packed(keras: Any, network: Any, values: Sequence[Any]) -> Any:
+    """The inputs in the structure in which the model declares them."""
+    declared = getattr(network, "input", None) if getattr(network, "inputs", None) else None
+    if declared is None:
+        return values[0] if len(values) == 1 else list(values)
+    return keras.tree.pack_sequence_as(declared, list(values))

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfharness.bench.engines.compare import compare_engines
-    from perfharness.bench.results import read_suite
     from perfharness.bench.run import BenchObserver, recommend_again, run_suite
     from perfharness.bench.startup import run_startup
     from perfharness.bench.suite import load_suite
+    from perfharness.runs.comparison.suites import read_suite
 
 _MODULES = {
-    "BenchObserver": "run",
-    "compare_engines": "engines.compare",
-    "load_suite": "suite",
-    "read_suite": "results",
-    "recommend_again": "run",
-    "run_startup": "startup",
-    "run_suite": "run",
+    "BenchObserver": "bench.run",
+    "compare_engines": "bench.engines.compare",
+    "load_suite": "bench.suite",
+    "read_suite": "runs.comparison.suites",
+    "recommend_again": "bench.run",
+    "run_startup": "bench.startup",
+    "run_suite": "bench.run",
 }
 __all__ = [
     "BenchObserver",
@@ -39,4 +39,4 @@ def __getattr__(name: str) -> Any:
     """Import on first use: the process of a case imports this package, and needs none of it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"perfharness.{_MODULES[name]}"), name)

@@ -69,10 +69,11 @@ STATUSES: Mapping[type[Exception], CaseStatus] = {
 }
 """Of a case that ended with an exception: the first that it is."""
 
-FIELDS = {
-    "telemetry": ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
-}
-"""Of the result, by pass, where they are not called like it."""
+SAMPLED = (
+    *("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
+    *("cpu_percent", "io_wait_percent"),
+)
+"""Fields of the telemetry pass."""
 
 Spec = TypeVar("Spec", bound=CaseSpec)
 
@@ -86,7 +87,7 @@ class CaseRecord:
         self.result = result_type(
             case=spec.case,
             status="failed",
-            reason="it has not come to its end",
+            reason="its process has not ended",
             started_unix_ns=time.time_ns(),
             process=CaseProcess(reported=False),
         )
@@ -165,15 +166,16 @@ def main(
         if not isinstance(error, PerfHarnessError):
             traceback.print_exc()
         message = str(error) or type(error).__name__
-        status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
-        if status is None:
-            message = f"{type(error).__name__} in the phase {_phase(record)}: {message}"
+        if (status := status_of(error)) is None:
+            phase = record.result.process.phase if record.result.process is not None else "start"
+            message = f"{type(error).__name__} in the phase {phase}: {message}"
         return record.end(status or "failed", message)
     return record.end("ok", None)
 
 
-def _phase(record: CaseRecord) -> str:
-    return "start" if record.result.process is None else record.result.process.phase
+def status_of(error: Exception) -> CaseStatus | None:
+    """How a case with that error ended; None where the error is unknown."""
+    return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
 
 
 def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
@@ -184,10 +186,14 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     session = stack.enter_context(loaded(spec, record, view))
     warmup = _prepare(spec, record, session)
     watchdog.stop()
+    measure_passes(spec, record, session, view, warmup)
+
+
+def measure_passes(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> None:
+    """Run the passes of the spec after the warm-up."""
     if "latency" in spec.passes:
         keep_latency(spec, record, session, view, warmup)
     _keep_memory(spec, record, session, view)
-    watchdog.check()
     passes = {"telemetry": _telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
     for name, measure in passes.items():
         if name in spec.passes or (name == "accuracy" and spec.accuracy is not None):
@@ -195,7 +201,7 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
             try:
                 measure(spec, record, session)
             except PerfHarnessError as error:  # the fields of this pass stay empty
-                record.add_reasons(**dict.fromkeys(FIELDS.get(name, (name,)), str(error)))
+                record.add_reasons(**dict.fromkeys(SAMPLED if name == "telemetry" else (name,), str(error)))
 
 
 def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
@@ -320,6 +326,7 @@ def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
         device_process_bytes=process,
         device_source=view.memory_source if process is not None and view is not None else None,
         device_peak_bytes=max(known) if known else None,
+        device_total_bytes=view.total_bytes() if view is not None else None,
         host_peak_bytes=host_peak_bytes(),
     )
     peak, limit = host_peak_bytes() if spec.case.device == "cpu" else max(known, default=0), spec.memory_limit_bytes
@@ -331,27 +338,23 @@ def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
 
 
 def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
-    from perfharness.bench.telemetry import measure_telemetry
+    keep_telemetry(spec, record, lambda: work_for(session, spec.telemetry.seconds))
+
+
+def keep_telemetry(spec: CaseSpec, record: CaseRecord, rounds: Callable[[], list[int]]) -> None:
+    """Run rounds, which return their ends (UTC ns), with the sampler running, and keep its figures."""
+    from perfharness.bench.telemetry import measure_telemetry  # its libraries take long to load
 
     def work() -> list[int]:
         with quiet_collector():
-            return work_for(session, spec.telemetry.seconds)
+            return rounds()
 
     found = measure_telemetry(record.folder, spec.telemetry, spec.case.batch_size, work)
-    memory = record.result.memory
-    drop = record.result.clock_drop_percent
-    record.keep(
-        telemetry_items_per_second=found.telemetry_items_per_second,
-        utilization_percent=found.utilization_percent,
-        cpu_percent=found.cpu_percent,
-        io_wait_percent=found.io_wait_percent,
-        power_mean_w=found.power_mean_w,
-        energy_per_item_j=found.energy_per_item_j,
-        clock_drop_percent=found.clock_drop_percent if drop is None else drop,
-    )
-    reasons = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
-    record.add_reasons(**reasons)
-    record.add_reasons(telemetry_items_per_second=unsteady_speed(record.result))
+    memory, drop = record.result.memory, record.result.clock_drop_percent
+    record.keep(**{name: getattr(found, name) for name in SAMPLED})
+    record.keep(clock_drop_percent=found.clock_drop_percent if drop is None else drop)
+    missing = {name: reason for name, reason in found.reasons.items() if getattr(record.result, name) is None}
+    record.add_reasons(**missing | {"telemetry_items_per_second": unsteady_speed(record.result)})
     process = max((size for size in (memory.device_process_bytes, found.device_peak_bytes) if size), default=None)
     known = [size for size in (process, memory.device_allocator_bytes) if size is not None]
     record.keep_part("memory", device_process_bytes=process, device_peak_bytes=max(known) if known else None)

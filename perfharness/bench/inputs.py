@@ -63,8 +63,8 @@ def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
         )
     if one.shape and one.shape[0] not in (None, batch):
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model, which is made for batches of {one.shape[0]}; "
-            f"a batch of {batch} takes another export, with that dimension open"
+            f"input {one.name!r} is {_text(one)} in the model, which takes batches of {one.shape[0]} only; "
+            f"for a batch of {batch} export it again with that dimension open"
         )
     return (*shape, *(size for size in rest if size is not None))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,29 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.suites.bench_figures import cell_of
-from perfharness.analysis.suites.latency import latency_stats, rate_estimate
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.backends.session import DeviceTimer, LayerTime, Session, translation
 from perfharness.backends.torch_layers import EventTimer, held_bytes, layer_times
 from perfharness.bench.accuracy.metrics import ClassAccumulator
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output
 from perfharness.bench.accuracy.run import record_of
-from perfharness.bench.latency import (
-    latency_notes,
-    measure_device_time,
-    measure_latency,
-    quiet_collector,
-    stats_of,
-    warm_up,
-    work_for,
-)
-from perfharness.bench.memory import host_peak_bytes
+from perfharness.bench.case import CaseRecord, measure_passes, status_of
+from perfharness.bench.latency import measure_latency, quiet_collector, stats_of, warm_up, work_for
 from perfharness.bench.plan import machine_of
 from perfharness.bench.search import MEMORY_ENDS, search_batches
-from perfharness.bench.spec import LatencySettings, TelemetrySettings
+from perfharness.bench.spec import CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.bench.suite import doubling_sizes
 from perfharness.bench.telemetry import TelemetryFigures, measure_telemetry
-from perfharness.errors import BackendError, OutOfMemoryError, PerfHarnessError, UsageError
+from perfharness.errors import BackendError, PerfHarnessError, UsageError
 from perfharness.model.bench import (
     AccuracyRecord,
     BenchCase,
@@ -51,7 +41,6 @@ from perfharness.model.bench import (
     CaseStatus,
     LatencyPercentile,
     LatencyStats,
-    MemoryUse,
     Precision,
 )
 from perfharness.model.bench_suite import BatchSearch, BenchSuiteResult, Constraints
@@ -64,9 +53,16 @@ Inputs = Any
 Batch = Any
 """Inputs, or a pair of inputs and labels."""
 
-SHARED = "models share this process: the peak is of all that ran before, too"
+SHARED = "models share this process: the peak includes what ran before"
 MODEL = "live"
-PRECISIONS: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "qint8": "int8"}
+PRECISIONS: dict[str, Precision] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "int8": "int8",
+    "qint8": "int8",
+    "float32": "fp32",
+}
+"""Precision of a model with tensors of that type; the first that it has."""
 
 Kind = Literal["torch", "onnxruntime", "function"]
 
@@ -105,8 +101,12 @@ class LiveSession(Session):
         self._cuda: Any = None
         if self._torch is not None:
             self.device = self._torch.device(device) if device is not None else self._own_device()
-            is_on_gpu = self.device is not None and self.device.type == "cuda"
-            self._cuda = self._torch.cuda if is_on_gpu else None
+            self._cuda = self._torch.cuda if self.device is not None and self.device.type == "cuda" else None
+
+    @property
+    def gpu(self) -> Any:
+        """PyTorch's properties of the GPU that the model is on; None where it is on none."""
+        return None if self._cuda is None else self._cuda.get_device_properties(self.device)
 
     def _own_device(self) -> Any:
         """Of the parameters, else of the inputs; of a function that may use the GPU without either, the current one."""
@@ -204,19 +204,28 @@ class LiveSession(Session):
 
     def gpu_uuids(self) -> tuple[str, ...]:
         """Of the GPU that the model is on, as NVML names it; none where it is on none."""
-        if self._cuda is None:
-            return ()
-        return (f"GPU-{self._cuda.get_device_properties(self.device).uuid}",)
+        return () if self.gpu is None else (f"GPU-{self.gpu.uuid}",)
 
-    def case(self, name: str, batch_size: int) -> BenchCase:
-        """The case of this model at a batch size."""
+    def spec(self, name: str, batch_size: int, latency: LatencySettings, telemetry_seconds: float = 0.0) -> CaseSpec:
+        """What is measured of this model at a batch size; without seconds of telemetry no sampler runs."""
         kinds = {str(one.dtype).removeprefix("torch.") for one in self._tensors_of_model()}
-        low = [PRECISIONS[kind] for kind in sorted(kinds) if kind in PRECISIONS]
-        precision = low[0] if low else "fp32"
-        return BenchCase(
-            case_id=f"{name}-b{batch_size}", model=MODEL, backend=self.kind, mode=name, precision=precision,
-            device="cpu" if self._cuda is None else "cuda", batch_size=batch_size,
-        )  # fmt: skip
+        case = BenchCase(
+            case_id=f"{name}-b{batch_size}",
+            model=MODEL,
+            backend=self.kind,
+            mode=name,
+            precision=next((precision for kind, precision in PRECISIONS.items() if kind in kinds), None),
+            device="cpu" if self.gpu is None else "cuda",
+            gpu=self.gpu and self.gpu.name.removeprefix("NVIDIA "),
+            batch_size=batch_size,
+        )
+        return CaseSpec(
+            case=case,
+            model=MODEL,
+            passes=("latency", "telemetry") if telemetry_seconds else ("latency",),
+            latency=latency,
+            telemetry=TelemetrySettings(seconds=telemetry_seconds or 1.0, gpu_uuids=self.gpu_uuids()),
+        )
 
     def close(self) -> None:
         """Put the modules back into the modes in which they were."""
@@ -235,7 +244,7 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
         value = (value.float() if "bfloat16" in str(value.dtype) else value).cpu().numpy()
     found = np.asarray(value)
     if found.dtype.kind not in "fiub":
-        raise UsageError(f"a {type(value).__name__} is no array of numbers; let the model return arrays or tensors")
+        raise UsageError(f"a {type(value).__name__} is not an array of numbers; return arrays or tensors")
     return found
 
 
@@ -282,60 +291,35 @@ def _measured(
     telemetry_seconds: float = 0.0,
 ) -> CaseResult:
     """Measure one model at one batch size; a failure is in its status."""
-    size = batch_size_of(inputs)
-    case = BenchCase(
-        case_id=f"{name}-b{size}", model=MODEL, backend=kind_of(model), mode=name, precision="fp32", device="cpu",
-        batch_size=size,
-    )  # fmt: skip
-    began_ns = time.time_ns()
-    try:
-        with LiveSession(model, inputs, device) as session:
-            case = session.case(name, size)
-            found = _passes(session, case, latency, telemetry_seconds)
-    except OutOfMemoryError as error:
-        return CaseResult(case=case, status="out-of-memory", reason=str(error))
-    except PerfHarnessError as error:
-        return CaseResult(case=case, status="failed", reason=str(error))
-    seconds = round((time.time_ns() - began_ns) / 1e9, 6)
-    return found.model_copy(update={"started_unix_ns": began_ns, "duration_s": seconds})
+    folder = tempfile.TemporaryDirectory(prefix="perfharness-")
+    with folder, LiveSession(model, inputs, device) as session:
+        spec = session.spec(name, batch_size_of(inputs), latency, telemetry_seconds)
+        record = CaseRecord(Path(folder.name), spec)
+        try:
+            _passes(spec, record, session)
+            record.end("ok", None)
+        except PerfHarnessError as error:
+            record.end(status_of(error) or "failed", str(error))
+    return record.result.model_copy(update={"process": None})
 
 
-def _passes(session: LiveSession, case: BenchCase, latency: LatencySettings, telemetry_seconds: float) -> CaseResult:
+def _passes(spec: CaseSpec, record: CaseRecord, session: LiveSession) -> None:
     session.forget_peak()
     session.run_round()
-    warmup = warm_up(session, latency)
-    timed = measure_latency(session, latency)
-    stats = stats_of(timed, warmup)
-    device_ms = measure_device_time(session, latency)
-    peak = session.device_memory_bytes()
-    reasons = {
-        "host_peak_bytes": SHARED,
-        "device_peak_bytes": SHARED if peak is not None else "the model is on no GPU",
-        "model_file_bytes": "the model lives in this process",
-    }
-    if notes := "; ".join(latency_notes(timed, stats)):
-        reasons["latency"] = notes
-    if not len(device_ms):
-        reasons["execute_latency"] = "the model is on no GPU"
-    found = CaseResult(
-        case=case,
-        status="ok",
-        latency=stats,
-        execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)),
-        items_per_second=rate_estimate(stats.mean, case.batch_size),
-        memory=MemoryUse(
-            device_peak_bytes=peak,
-            device_allocator_bytes=peak,
-            host_peak_bytes=host_peak_bytes(),
-            model_file_bytes=session.file_bytes(),
-            parameter_bytes=session.parameter_bytes(),
-        ),
+    measure_passes(spec, record, session, None, warm_up(session, spec.latency))
+    record.keep_part(
+        "memory",
+        device_peak_bytes=record.result.memory.device_allocator_bytes,  # the driver counts all models
+        device_total_bytes=session.gpu and session.gpu.total_memory,
+        model_file_bytes=session.file_bytes(),
+        parameter_bytes=session.parameter_bytes(),
     )
-    if telemetry_seconds:
-        figures = vars(_telemetry(session, case.batch_size, telemetry_seconds))
-        reasons |= figures.pop("reasons")
-        found = found.model_copy(update={name: figures[name] for name in figures if name in CaseResult.model_fields})
-    return found.model_copy(update={"reasons": reasons})
+    record.add_reasons(
+        host_peak_bytes=SHARED,
+        device_peak_bytes=session.gpu and SHARED,
+        model_file_bytes="the model lives in this process",
+        precision=None if spec.case.precision else f"the model ({session.kind}) does not show its precision",
+    )
 
 
 def _telemetry(session: LiveSession, batch_size: int, seconds: float) -> TelemetryFigures:
@@ -408,7 +392,8 @@ class ThroughputBenchmark:
         duration_sec: float = 0.5,
     ) -> BatchSearch:
         """The largest batch whose latency is within the target, as `bench --find-batch` finds it."""
-        cell = self._measure(model, 1, duration_sec).case.model_dump(exclude={"case_id", "batch_size"})
+        with LiveSession(model, resized(self.inputs, 1), self.device) as session:
+            cell = session.spec("model", 1, LatencySettings()).case.model_dump(exclude={"case_id", "batch_size"})
         return search_batches(
             lambda size: self._measure(model, size, duration_sec), cell, 1, largest, target_latency_ms, figure
         )
@@ -608,13 +593,17 @@ def _suite_of(cases: Sequence[CaseResult], duration_sec: float) -> BenchSuiteRes
     baseline = cell_of(cases[0].case)
     on_gpu = any(one.case.device == "cuda" for one in cases)
     facts = find_gpus()
+    remarks = ["The models share one process, and were measured one after the other."]
+    unread = next((why for one in cases if (why := one.reasons.get("energy_per_item_j"))), None)
+    if on_gpu and unread is not None and duration_sec < (enough := TelemetrySettings().seconds):
+        remarks.append(f"Energy was not measured: {unread}. Pass duration_sec={enough:g}.")
     return BenchSuiteResult(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         name="live models",
         baseline=baseline,
-        machine=machine_of(facts, facts.gpus[0].uuid if on_gpu and facts.gpus else None),
+        machine=machine_of(facts, [gpu.uuid for gpu in facts.gpus[:1] if on_gpu]),
         settings={"latency.min_seconds": duration_sec},
         cases=list(cases),
         recommendations=recommend(cases, Constraints(), baseline),
-        remarks=["The models share one process, and were measured one after the other."],
+        remarks=remarks,
     )

@@ -59,6 +59,11 @@ class GpuView:
         self.memory_source = "NVML, of the whole GPU, less what was in use before"
         return max(0, now - self._before)
 
+    def total_bytes(self) -> int | None:
+        """Memory of the GPU, or of the MIG instance."""
+        memory = self._asked("nvmlDeviceGetMemoryInfo")
+        return None if memory is None else int(memory.total)
+
     def sm_clock_mhz(self) -> float | None:
         """The current clock; of a MIG instance that of its GPU."""
         if self._device is None:
@@ -130,10 +135,6 @@ class MemoryWatchdog:
             self._done.set()
             self._thread.join()
             self._thread = None
-        self.check()
-
-    def check(self) -> None:
-        """Check once. Raises `MemoryLimitError`."""
         if (over := self._over_limit()) is not None:
             raise MemoryLimitError(limit_sentence(over, self._limit or 0))
 

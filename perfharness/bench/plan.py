@@ -31,7 +31,7 @@ from perfharness.model.manifest import GpuRecord
 from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.machine import cpu_model
 
-NOT_DIGESTED: Any = {"file_cache": True, "case": {"variant", "case_id"}, "accuracy": {"baseline"}}
+NOT_DIGESTED: Any = {"file_cache": True, "case": {"variant", "case_id", "gpu", "gpu_index"}, "accuracy": {"baseline"}}
 """Fields of a spec that differ between attempts, or repeat its settings."""
 
 LONGEST_ID = 120
@@ -69,7 +69,7 @@ class PlannedCase:
     def cell(self) -> Cell:
         """Key of cases that differ in the batch size only; a backend may have several entries."""
         case, settings = self.case, (self.spec.threads, *sorted(self.spec.extra.items()))
-        return (case.model, case.backend, case.mode, case.precision, case.device, settings)
+        return (case.model, case.backend, case.mode, case.precision, case.device, case.gpu, settings)
 
     @property
     def sha256(self) -> str:
@@ -88,35 +88,33 @@ class PlannedCase:
 
 
 class Plan(NamedTuple):
-    """The cases of a suite on this machine, in the order of the suite, and the GPU that is used."""
+    """The cases of a suite on this machine, in the order of the suite."""
 
     cases: list[PlannedCase]
     baseline: str
-    gpu: GpuRecord | None
     machine: MachineRecord
 
 
 def plan_suite(suite: Suite) -> Plan:
     """Plan a suite for this machine. Raises `UsageError`."""
     facts = find_gpus()
-    if suite.run.gpu is not None and not facts.gpus:
-        raise UsageError(f"--gpu {suite.run.gpu}: {facts.problem}")
-    gpu = None
+    if suite.gpus and not facts.gpus:
+        raise UsageError(f"--gpus {','.join(suite.gpus)}: {facts.problem}")
+    gpus: Sequence[GpuRecord] = ()
     if facts.gpus and (suite.device != "cpu" or any(one.device == "cuda" for one in suite.backend)):
-        names = (suite.run.gpu,) if suite.run.gpu is not None else ()
-        gpu = choose_gpus(facts.gpus, names=names, visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))[0]
-    machine = machine_of(facts, gpu.uuid if gpu is not None else None)
-    cases = plan_cases(suite, gpu)
-    return Plan(cases, suite.baseline or cell_of(cases[0].case), gpu, machine)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = choose_gpus(facts.gpus, names=suite.gpus, visible_devices=visible)
+    cases = plan_cases(suite, gpus)
+    return Plan(cases, suite.baseline or cell_of(cases[0].case), machine_of(facts, [gpu.uuid for gpu in gpus]))
 
 
-def machine_of(facts: GpuFacts, uuid: str | None) -> MachineRecord:
-    """Description of the machine; `uuid` is that of the GPU in use."""
+def machine_of(facts: GpuFacts, uuids: Sequence[str]) -> MachineRecord:
+    """Description of the machine, with the GPUs in use."""
     return MachineRecord(
         hostname=socket.gethostname(),
         machine_id=_machine_id(),
         cpu=cpu_model(),
-        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid == uuid],
+        gpus=[gpu.name or gpu.uuid for gpu in facts.gpus if gpu.uuid in uuids],
         driver=facts.driver,
         python=platform.python_version(),
         perfharness=VERSION,
@@ -132,26 +130,40 @@ def _machine_id() -> str | None:
     return None
 
 
-def plan_cases(suite: Suite, gpu: GpuRecord | None) -> list[PlannedCase]:
+def plan_cases(suite: Suite, gpus: Sequence[GpuRecord]) -> list[PlannedCase]:
     """All cases, in the order of the suite. Reads the models' files once, for their digests.
 
     Args:
-        gpu: the one to run on; None: there is none.
+        gpus: each case that runs on a GPU is run on each of them.
     """
     digest = cache(_files_digest)
     cases: list[PlannedCase] = []
-    for model in suite.model:
-        for one in suite.backend:
-            device = suite.possible_devices(one)[0 if gpu is None else -1]
-            cells = product(one.modes_on(device), one.precisions or suite.precisions)
-            for (mode, precision), size in product(cells, model.batch_sizes or suite.batch_sizes):
-                how = {"mode": mode, "precision": precision, "device": device, "variant": one.variant}
-                case = NO_CASE.model_copy(update={"backend": one.name, "batch_size": size, **how})
-                cases.append(_planned(suite, model, one, case, gpu, digest))
+    for model, one in product(suite.model, suite.backend):
+        device = suite.possible_devices(one)[-1 if gpus else 0]
+        places = _named_gpus(gpus if device == "cuda" else ())
+        cells = product(places, one.modes_on(device), one.precisions or suite.precisions)
+        for ((gpu, name), mode, precision), size in product(cells, model.batch_sizes or suite.batch_sizes):
+            how = {"mode": mode, "precision": precision, "device": device, "variant": one.variant}
+            where = {"gpu": name, "gpu_index": None if gpu is None else gpu.index}
+            case = NO_CASE.model_copy(update={"backend": one.name, "batch_size": size, **how, **where})
+            cases.append(_planned(suite, model, one, case, gpu, digest))
     plain = [_plain_id(one.case) for one in cases]
     count = Counter(name.lower() for name in plain)  # some file systems ignore case
     named = [_named(one, name, is_plain=count[name.lower()] == 1) for one, name in zip(cases, plain, strict=True)]
     return _with_accuracy(suite, named)
+
+
+def _named_gpus(gpus: Sequence[GpuRecord]) -> list[tuple[GpuRecord | None, str | None]]:
+    """GPUs with their names: `H200`; `H200 (GPU 0)` where several have the same. The CPU where there is none."""
+    if not gpus:
+        return [(None, None)]
+    names = [(gpu.name or gpu.uuid).removeprefix("NVIDIA ") for gpu in gpus]
+    for number in ("GPU {0.index}", "{0.uuid}"):  # instances of one GPU have its index
+        clash = {name for name in names if names.count(name) > 1}
+        names = [
+            f"{name} ({number.format(gpu)})" if name in clash else name for gpu, name in zip(gpus, names, strict=True)
+        ]
+    return list(zip(gpus, names, strict=True))
 
 
 def in_order(suite: Suite, cases: Sequence[PlannedCase]) -> list[PlannedCase]:
@@ -180,13 +192,12 @@ def _planned(
         source = next(filter(None, sources), ModelSource(model.title, factory=""))
         refusal = f"the suite names no model for {one.name}; add it to `sources`"
     elif case.precision not in known.precisions:
-        refusal = f"{one.name} does not compute in {case.precision}; it does in: {', '.join(known.precisions)}"
+        refusal = f"{one.name} has no precision {case.precision}; it has: {', '.join(known.precisions)}"
     else:
         try:
             known.check_model(source)
         except BackendError as error:
             refusal = str(error)
-    uuids = (gpu.uuid,) if case.device == "cuda" and gpu is not None else ()
     spec = CaseSpec(
         case=case.model_copy(update={"model": source.name}),
         model=str(source.path) if source.path is not None else str(source.factory),
@@ -199,7 +210,7 @@ def _planned(
         calibration=_in_folder(suite, model.calibration) if case.precision == "int8" else None,
         memory_limit_bytes=measure.memory_limit,
         latency=suite.latency,
-        telemetry=suite.telemetry.model_copy(update={"gpu_uuids": uuids}),
+        telemetry=suite.telemetry.model_copy(update={"gpu_uuids": () if gpu is None else (gpu.uuid,)}),
         **model.model_dump(include={"inputs", "dimensions", "tokens_per_item", "tokens_dimension"}),
         **measure.model_dump(include={"seed", "layer_rounds"}),
     )
@@ -214,23 +225,22 @@ def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
     smallest: dict[Cell, PlannedCase] = {}
     for one in sorted(cases, key=lambda one: one.case.batch_size):
         smallest.setdefault(one.cell, one)
-    of_model: dict[str, PlannedCase] = {}
+    bases: dict[tuple[str, str | None], PlannedCase] = {}
     for one in cases:
         if one.case_id == smallest[one.cell].case_id and is_named(one.case, baseline):
             given = AccuracyPass(settings=settings, against=cell_of(one.case), store=True)
-            of_model.setdefault(one.case.model, one.with_spec(accuracy=given))
-    made = []
-    for one in cases:
-        base = of_model.get(one.case.model)
+            bases.setdefault((one.case.model, one.case.gpu), one.with_spec(accuracy=given))
+
+    def with_samples(one: PlannedCase) -> PlannedCase:
+        model, device = one.case.model, one.case.device
+        elsewhere = (base for (name, _), base in bases.items() if name == model and base.case.device != device)
+        base = bases.get((model, one.case.gpu)) or next(elsewhere, None)
         if base is not None and base.case_id == one.case_id:
-            made.append(base)
-        elif one.case_id == smallest[one.cell].case_id:
-            against = cell_of(base.case) if base is not None else baseline
-            given = AccuracyPass(settings=settings, against=against)
-            made.append(replace(one.with_spec(accuracy=given), baseline=base))
-        else:
-            made.append(one)
-    return made
+            return base
+        given = AccuracyPass(settings=settings, against=baseline if base is None else cell_of(base.case))
+        return replace(one.with_spec(accuracy=given), baseline=base)
+
+    return [with_samples(one) if one.case_id == smallest[one.cell].case_id else one for one in cases]
 
 
 def _in_folder(suite: Suite, path: Path | None) -> Path | None:
@@ -252,5 +262,6 @@ def _named(one: PlannedCase, name: str, *, is_plain: bool) -> PlannedCase:
 def _plain_id(case: BenchCase) -> str:
     name = short_backend(case.backend)
     variant = f"-{case.variant}" if case.variant else ""
-    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{case.device}{variant}-b{case.batch_size}"
+    device = case.device if case.gpu_index is None else f"{case.device}{case.gpu_index}"
+    text = f"{case.model}-{name}-{case.mode}-{case.precision}-{device}{variant}-b{case.batch_size}"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).lstrip(".-") or "case"

@@ -24,7 +24,7 @@ from perfharness.bench.spec import ITERATIONS_NAME, RESULT_NAME
 from perfharness.errors import LaunchError, ResultError, UsageError
 from perfharness.files import locked, replacing, write_model
 from perfharness.model.bench import NO_CASE, CaseResult, Cell, Estimate, LatencyStats
-from perfharness.model.bench_suite import BENCH_TABLE_NAME, BENCH_VERSION, BenchSuiteResult
+from perfharness.model.bench_suite import BENCH_TABLE_NAME, BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 
@@ -40,7 +40,7 @@ ITERATIONS = pa.schema(
     }
 )
 TEXTS = ("case_id", "hostname", *Cell.model_fields, "status", "baseline", "startup_file_cache")
-COUNTS = ("batch_size", "attempts", "started_unix_ns")
+COUNTS = ("batch_size", "gpu_index", "attempts", "started_unix_ns")
 
 Arrays = dict[str, npt.NDArray[Any]]
 Row = dict[str, Any]
@@ -57,24 +57,24 @@ def measuring(out: Path) -> Iterator[Interrupts]:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(out))
         except BlockingIOError as error:
-            message = f"another perfharness is writing to {out}; wait for it, or name another with -o"
+            message = f"another perfharness is writing to {out}; wait until it ends, or name another folder with -o"
             raise LaunchError(message) from error
         except OSError as error:
-            message = f"{out} cannot be used for results: {error.strerror}; name another with -o"
+            message = f"{out} cannot be used for results: {error.strerror}; name another folder with -o"
             raise UsageError(message) from error
         yield stack.enter_context(noting_interrupts())
 
 
 def prepare(out: Path, *, resume: bool) -> None:
     """Create the folders, inside `measuring`. Raises `UsageError` where it has results that must not be resumed."""
-    if not resume and (is_suite(out) or any((out / CASES).glob("[!.]*"))):
-        raise UsageError(f"{out} holds results already; --resume goes on with them, -o names another folder")
+    if not resume and ((out / BENCH_NAME).exists() or any((out / CASES).glob("[!.]*"))):
+        raise UsageError(f"{out} holds results already; continue with --resume, or name another folder with -o")
     try:
         (out / CASES).mkdir(parents=True, exist_ok=True)
         for left in (out / CASES).glob(".*.running"):
             shutil.rmtree(left)
     except OSError as error:
-        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another with -o") from error
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another folder with -o") from error
 
 
 def write_suite(out: Path, suite: BenchSuiteResult) -> None:
@@ -82,28 +82,6 @@ def write_suite(out: Path, suite: BenchSuiteResult) -> None:
     write_model(out / BENCH_NAME, suite)
     with replacing(out / BENCH_TABLE_NAME) as temporary, temporary.open("wb") as file:
         pq.write_table(bench_table(suite), file, compression="zstd")  # Arrow takes no path that is no UTF-8
-
-
-def is_suite(path: Path) -> bool:
-    """Whether a folder, or a file, holds results of `bench`."""
-    return path.name == BENCH_NAME or (path / BENCH_NAME).exists()
-
-
-def read_suite(path: Path) -> BenchSuiteResult:
-    """Read the results of a folder, or of the file in it. Raises `ResultError`."""
-    file = path / BENCH_NAME if path.is_dir() else path
-    try:
-        found = BenchSuiteResult.model_validate_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote") from error
-    except OSError as error:
-        raise ResultError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise ResultError(f"{file} is no result of perfharness bench: {str(error).splitlines()[0]}") from error
-    if found.schema_version > BENCH_VERSION:
-        version = found.schema_version
-        raise ResultError(f"{file} has version {version}, this perfharness reads {BENCH_VERSION}; update it")
-    return found
 
 
 # ---- cases ----
@@ -181,10 +159,10 @@ def bench_table(suite: BenchSuiteResult) -> pa.Table:
 def _type_of(column: str) -> pa.DataType:
     if column.startswith("accuracy_"):  # metrics of any name
         return pa.float64()
-    if column in TEXTS or column.endswith("reason"):
-        return pa.string()
     if column in COUNTS or column.endswith(("_bytes", "_iterations")):
         return pa.int64()
+    if column in TEXTS or column.endswith("reason"):
+        return pa.string()
     return pa.bool_() if column == "outputs_equal" else pa.float64()
 
 

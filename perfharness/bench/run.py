@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timezone
@@ -41,7 +42,7 @@ from perfharness_launcher.conditions import cool_down
 from perfharness_launcher.interrupts import Interrupts
 
 LARGEST_BATCH = 1024
-INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
+INTERRUPTED = "not run: the suite was interrupted; continue with --resume"
 PASSING = ("timeout", "not-run", "unavailable")
 """Statuses that may be temporary: something may have been installed, freed or repaired since."""
 
@@ -134,7 +135,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
     """
     if baseline is not None and not any(is_named(case.case, baseline) for case in result.cases):
         cells = ", ".join(dict.fromkeys(cell_of(case.case) for case in result.cases))
-        raise UsageError(f"--baseline {baseline!r} is no cell of these results; there are: {cells}")
+        raise UsageError(f"--baseline {baseline!r} is not in these results; choose from: {cells}")
     given = {key: value for key, value in constraints.items() if value is not None}
     known = result.constraints.model_dump()
     if given.get("accuracy_metric") not in (None, known["accuracy_metric"]):
@@ -150,7 +151,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
 
 
 @dataclass
-class MeasuringRun:
+class MeasuringRun(ABC):
     """Runs cases one after the other, and keeps valid results of an earlier run.
 
     Args:
@@ -218,6 +219,19 @@ class MeasuringRun:
         if end.leftovers:
             self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
         return self._stored(planned, result, end)
+
+    @abstractmethod
+    def _write(self) -> BenchSuiteResult:
+        """Write what is known so far."""
+
+    def step(self, planned: PlannedCase) -> CaseResult | None:
+        """The result of a case, measured and written now unless it is known; None after an interrupt."""
+        known = self.kept(planned)
+        result = known or (None if self.interrupts else self.measure(planned))
+        if result is not None:
+            self._write()
+            self.observer.done(result, is_kept=known is not None)
+        return result
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """Outcome that is known without a process."""
@@ -312,14 +326,11 @@ class SuiteRun(MeasuringRun):
         kept = [result for planned in self.plan.cases if (result := self.kept(planned)) is not None]
         order = [one for one in in_order(self.suite, self.plan.cases) if one.case_id not in self.results]
         self.observer.begin(order, kept)
-        found = self._write()
+        self._write()
         for planned in order:
-            result = None if self.interrupts else self.measure(planned)
-            if result is None:
+            if self.step(planned) is None:
                 break
-            found = self._write()
-            self.observer.done(result)
-        return found
+        return self._write()
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
@@ -330,7 +341,7 @@ class SuiteRun(MeasuringRun):
             if other.status == "unavailable":
                 return "unavailable", other.reason or "as the other batch sizes"
             if other.status in MEMORY_ENDS and other.case.batch_size < planned.case.batch_size:
-                return other.status, f"not run, for a batch of {other.case.batch_size} is so already: {other.reason}"
+                return other.status, f"not run: a batch of {other.case.batch_size} ended so: {other.reason}"
         return super().known_end(planned)
 
     def _write(self) -> BenchSuiteResult:
@@ -364,14 +375,14 @@ class SuiteRun(MeasuringRun):
         if table is None or result.status == "not-run" or (base is not None and base.status == "not-run"):
             return None
         if case_id not in self._equality:
-            self._equality[case_id] = self._compared(result, base, table.tolerance(result.case.precision))
+            self._equality[case_id] = self._compared(result, base, table.tolerance(result.case.precision or "fp32"))
         return self._equality[case_id]
 
     def _compared(self, result: CaseResult, base: CaseResult | None, tolerance: Tolerance) -> EqualityRecord:
         name = self.plan.baseline if base is None else cell_of(base.case)
         try:
             if base is None:
-                raise ResultError(f"{name} is no cell of this model")
+                raise ResultError(f"{name} was not run with this model")
             expected, outputs = (read_npz(self.out / CASES / one.case.case_id / OUTPUTS_NAME) for one in (base, result))
         except ResultError as error:
             return EqualityRecord(
@@ -403,21 +414,10 @@ class SearchRun(MeasuringRun):
         self._range = min(sizes), max(sizes) if len(sizes) > 1 else max(LARGEST_BATCH, *sizes)
         self._cells = list({one.cell: one for one in reversed(self.plan.cases)}.values())[::-1]
         self.observer.begin(self._cells, [])
-        found = self._write()
+        self._write()
         for cell in self._cells:
-            self._search(cell, self._measured)
-            found = self._write()
-        return found
-
-    def _measured(self, planned: PlannedCase) -> CaseResult | None:
-        if (known := self.kept(planned)) is not None:
-            self.observer.done(known, is_kept=True)
-            return known
-        result = None if self.interrupts else self.measure(planned)
-        if result is not None:
-            self._write()
-            self.observer.done(result)
-        return result
+            self._search(cell, self.step)
+        return self._write()
 
     def _search(self, cell: PlannedCase, measure: Callable[[PlannedCase], CaseResult | None]) -> BatchSearch:
         limits = self.suite.constraints

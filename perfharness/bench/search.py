@@ -65,19 +65,17 @@ def search_batches(
     common = {**cell, "batch_sizes": list(found), "batch_size": best, "target_ms": target_ms}
     common["figure"] = figure if target_ms is not None else None
     if interrupted:
-        reason = f"interrupted before a batch of {interrupted} was measured; --resume goes on"
+        reason = f"interrupted before a batch of {interrupted} was measured; --resume continues"
         return BatchSearch(**common, ended_by="interrupted", ended_at_batch=interrupted, reason=reason)
     if above is None:
-        return BatchSearch(
-            **common, ended_by="largest-batch", reason=f"a batch of {best} is the largest that was asked for"
-        )
+        return BatchSearch(**common, ended_by="largest-batch", reason=f"{best} is the largest batch of the range")
     case = found[above]
     if case.status == "ok":
         value = latency_of(case, figure)
-        shown = "was not measured, with too few iterations" if value is None else f"of {value.value:.4g} ms"
-        reason = f"a batch of {above} has a {figure} {shown}, over {target_ms:g} ms"
+        shown = "needs more iterations" if value is None else f"is {value.value:.4g} ms"
+        reason = f"the {figure} of a batch of {above} {shown}; the target is {target_ms:g} ms"
         return BatchSearch(**common, ended_by="latency", ended_at_batch=above, reason=reason)
-    reason = f"a batch of {above} is {case.status}: {case.reason or 'no reason given'}"
+    reason = f"a batch of {above} ended with {case.status}: {case.reason or 'no reason given'}"
     return BatchSearch(**common, ended_by=case.status, ended_at_batch=above, reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Suites of several machines side by side: the same case of all in one row, each against its own suite's baseline."""
+"""Machines, or GPUs of one suite, side by side: the same case of all in one row, each against its own baseline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
-from perfharness.bench.results import is_suite, read_suite
+from perfharness.analysis.suites.bench_names import device_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
+from perfharness.runs.comparison.suites import read_suite, suite_file
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
 MACHINE = ("perfharness", "python", "driver")
@@ -17,51 +18,71 @@ MACHINE = ("perfharness", "python", "driver")
 
 def suite_report(path: Path) -> SuiteReport | None:
     """A suite for a report; None where the path holds none. Raises `ResultError` where it cannot be read."""
-    if not is_suite(path):
+    if suite_file(path) is None:
         return None
     real = Path(os.path.realpath(path))  # `resolve` raises where links go round in a circle
     return SuiteReport(name=real.name if path.is_dir() else real.parent.name, suite=read_suite(path))
 
 
 def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
-    """The same cases of all suites in one row; none of fewer than two suites."""
+    """The same cases of all suites, and of each GPU, in one row; none where there is one suite on one device."""
     whole = [(str(path), found.suite) for path, found in suites.items() if not found.suite.searches]
-    return [MergedReport(merged=merge_suites(whole))] if len(whole) > 1 else []
+    merged = merge_suites(whole)
+    return [MergedReport(merged=merged)] if len(merged.runs) > 1 else []
 
 
 def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedResult:
     """One row per case of any run: cells in order of first occurrence, batch sizes ascending.
 
     Args:
-        suites: path and content of each.
+        suites: path and content of each; one on several GPUs is a run for each of them.
     """
-    named = dict(zip(_names(suites), (suite for _, suite in suites), strict=True))
+    parts = [(path, part) for path, suite in suites for part in _by_gpu(suite)]
+    named = dict(zip(_names([part for _, part in parts]), (part for _, part in parts), strict=True))
     runs = [
         MergedRun(name=name, path=path, **suite.model_dump(include={"created", "machine", "baseline", "complete"}))
-        for (name, suite), (path, _) in zip(named.items(), suites, strict=True)
+        for (name, suite), (path, _) in zip(named.items(), parts, strict=True)
     ]
     tables = {name: {_key(case): case for case in suite.cases} for name, suite in named.items()}
-    sizes: dict[tuple[str, ...], set[int]] = {}
+    sizes: dict[tuple[str | None, ...], set[int]] = {}
     for cell, size in (key for table in tables.values() for key in table):
         sizes.setdefault(cell, set()).add(size)
     rows = []
     for cell, size in ((cell, size) for cell, found in sizes.items() for size in sorted(found)):
         results = [_merged(name, suite, tables[name].get((cell, size))) for name, suite in named.items()]
         fields = next(table[cell, size].case for table in tables.values() if (cell, size) in table)
-        rows.append(MergedRow(**fields.model_dump(exclude={"case_id"}), cells=results))
+        rows.append(MergedRow(**fields.model_dump(exclude={"case_id", "gpu", "gpu_index"}), cells=results))
     return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(named)))
 
 
-def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
-    """The machines' names; with a number where several runs have the same."""
-    hosts = [suite.machine.hostname for _, suite in suites]
+def _by_gpu(suite: BenchSuiteResult) -> list[BenchSuiteResult]:
+    """The suite; of several GPUs, the cases of each."""
+    gpus = dict.fromkeys(case.case.gpu for case in suite.cases)
+    if len(set(gpus) - {None}) < 2:
+        return [suite]
+    parts = []
+    for gpu in gpus:
+        machine = suite.machine.model_copy(update={"gpus": [gpu] if gpu else []})
+        cases = [case for case in suite.cases if case.case.gpu == gpu]
+        parts.append(suite.model_copy(update={"machine": machine, "cases": cases}))
+    return parts
+
+
+def _names(suites: Sequence[BenchSuiteResult]) -> list[str]:
+    """The machines' names, of one machine its GPUs'; both, and a number, where several runs have the same."""
+    hosts = [suite.machine.hostname for suite in suites]
+    devices = [device_text(suite.machine) for suite in suites]
+    names = hosts
+    if len(set(hosts)) < len(suites) and len(set(devices)) > 1:
+        both = [f"{host}, {device}" for host, device in zip(hosts, devices, strict=True)]
+        names = devices if len(set(hosts)) == 1 else both
     return [
-        host if hosts.count(host) == 1 else f"{host} #{hosts[: place + 1].count(host)}"
-        for place, host in enumerate(hosts)
+        name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
+        for place, name in enumerate(names)
     ]
 
 
-def _key(result: CaseResult) -> tuple[tuple[str, ...], int]:
+def _key(result: CaseResult) -> tuple[tuple[str | None, ...], int]:
     case = result.case
     return (case.model, case.backend, case.mode, case.precision, case.device, case.variant), case.batch_size
 

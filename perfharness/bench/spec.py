@@ -117,7 +117,7 @@ class CaseSpec(Settings):
         """How the backend runs the model."""
         return BackendOptions(
             device=self.case.device,
-            precision=self.case.precision,
+            precision=self.case.precision or "fp32",
             mode=self.case.mode,
             threads=self.threads,
             extra=self.extra,

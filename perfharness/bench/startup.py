@@ -52,7 +52,7 @@ def run_startup(
     if len(planned) != 1:
         raise UsageError(
             f"--start-up measures one case, and these are {len(planned)}: name one model, one backend with its mode, "
-            "one precision and one batch size"
+            "one precision, one batch size and one GPU"
         )
     if planned[0].refusal is not None:
         raise UsageError(planned[0].refusal)

@@ -49,7 +49,7 @@ SMALLEST_SIZE = 1_000_000
 def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
     """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
     if smallest < 1 or largest < smallest:
-        raise UsageError(f"there are no batch sizes from {smallest} to {largest}")
+        raise UsageError(f"no batch size is between {smallest} and {largest}")
     sizes = [smallest]
     while sizes[-1] * 2 < largest:
         sizes.append(sizes[-1] * 2)
@@ -88,6 +88,7 @@ Size = Annotated[ByteSize, AfterValidator(_with_unit), BeforeValidator(_whole_si
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]
 Modes = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Gpus = Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], BeforeValidator(_one_or_many)]
 ALL_MODES = ("all",)
 
 
@@ -177,7 +178,6 @@ class RunTable(Settings):
 
     Args:
         seed: of the order.
-        gpu: UUID or index.
     """
 
     timeout_s: float = Field(default=1800.0, gt=0)
@@ -185,7 +185,6 @@ class RunTable(Settings):
     seed: int = 1
     cool_down_c: float | None = Field(default=None, gt=0)
     cool_down_limit_s: float = Field(default=DEFAULT_COOL_DOWN_LIMIT_S, ge=0)
-    gpu: str | None = None
 
 
 class EqualityTable(Tolerance):
@@ -224,6 +223,7 @@ class Suite(Settings):
     """A suite, validated by type; `load_suite` finds conflicts.
 
     Args:
+        gpus: UUIDs or indices of the GPUs, on each of which every case runs; empty: the first.
         folder: relative paths of models and inputs are relative to it.
     """
 
@@ -233,6 +233,7 @@ class Suite(Settings):
     precisions: Precisions = ("fp32",)
     batch_sizes: BatchSizes = (1,)
     device: DeviceChoice = "auto"
+    gpus: Gpus = ()
     baseline: str | None = None
     measure: MeasureTable = MeasureTable()
     latency: LatencySettings = LatencySettings()
@@ -295,8 +296,8 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     Args:
         path: a TOML file; None: the options name models and backends.
         options: `models` and `backends` (lists of names), `shapes` of inputs by name, `calibration` samples,
-            `equality` (whether outputs are compared), any other key of a suite, those of a table as `table.key`; None:
-            not given.
+            `equality` (whether outputs are compared), `layers` (whether they are timed), any other key of a suite,
+            those of a table as `table.key`; None: not given.
 
     Raises `UsageError` with one line for each thing that is wrong.
     """
@@ -304,7 +305,9 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     if path is None and not (given.get("models") or given.get("backends")):
         raise UsageError("name a suite (perfharness bench suite.toml), or --model and --backend")
     content: dict[str, Any] = {"folder": Path.cwd()} if path is None else _read(path)
-    shapes, calibration, equality = (given.pop(name, None) for name in ("shapes", "calibration", "equality"))
+    shapes, calibration, equality, layers = (
+        given.pop(name, None) for name in ("shapes", "calibration", "equality", "layers")
+    )
     for key, value in given.items():
         table, dot, name = key.rpartition(".")
         if key in ("models", "backends"):
@@ -321,6 +324,10 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
     if equality is not None:
         kept = content.pop("equality", {})
         content |= {"equality": kept} if equality else {}
+    if layers:
+        measure = content.get("measure", {})
+        passes = measure.get("passes", MeasureTable().passes)
+        content["measure"] = {**measure, "passes": [*dict.fromkeys((*passes, "layers"))]}
     origin = str(path) if path is not None else "the command line"
     try:
         suite = Suite.model_validate(content)
@@ -389,8 +396,6 @@ def _problems(suite: Suite) -> Iterator[str]:
             yield f"`{key}` {'has a value twice' if values else 'is empty'}"
     if "latency" not in suite.measure.passes:
         yield "`passes` lacks `latency`, from which all speeds come"
-    if suite.telemetry.gpu_uuids:
-        yield "there is no key `telemetry.gpu_uuids`; [run] gpu names the GPU"
     known: dict[str, Backend] = {}
     for one in suite.backend:
         try:
@@ -402,12 +407,12 @@ def _problems(suite: Suite) -> Iterator[str]:
         for mode in sorted(modes - set(own.modes)):
             yield f"{one.name} has no mode {mode!r}; it has: {', '.join(own.modes)}"
         for precision in sorted(set(one.precisions) - set(own.precisions)):
-            yield f"{one.name} does not compute in {precision}; it does in: {', '.join(own.precisions)}"
+            yield f"{one.name} has no precision {precision}; it has: {', '.join(own.precisions)}"
     cells = suite.possible_cells()
-    yield from (f"{cell_of(cell)} is asked for twice" for cell, count in Counter(cells).items() if count > 1)
+    yield from (f"{cell_of(cell)} is listed twice" for cell, count in Counter(cells).items() if count > 1)
     if suite.baseline is not None and not any(is_named(cell, suite.baseline) for cell in cells):
         there = ", ".join(sorted(set(map(cell_of, cells))))
-        yield f"baseline {suite.baseline!r} is no cell of the suite; there are: {there}"
+        yield f"baseline {suite.baseline!r} is not in the suite; choose from: {there}"
     if suite.equality is not None and known and len(cells) < 2:
         yield "[equality] compares backends, modes or precisions, and there is only one of them"
     yield from _model_problems(suite, known)
@@ -422,7 +427,7 @@ def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[s
     names: Counter[str] = Counter()
     for model in suite.model:
         for other in sorted(set(model.sources) - {one.name for one in suite.backend}):
-            yield f"sources of {model.title} names {other}, which is no backend of the suite"
+            yield f"sources of {model.title} names {other}, which is not a backend of the suite"
         texts = [text for text in (model.source, *model.sources.values()) if text is not None]
         try:
             sources = [model_source(suite.text_of(text), model.name) for text in texts]

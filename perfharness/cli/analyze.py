@@ -20,7 +20,7 @@ from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.settings import Option
 from perfharness.render.blocks import Block, Paragraph, Section
 from perfharness.render.views.diagnosis import diagnoses_of, matching_stages, stage_view
-from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
+from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces, join_parts
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, benchmark_tree
 
@@ -45,7 +45,12 @@ class AnalyzeSettings(BaseModel):
         ),
     ] = None
     output_dir: Annotated[
-        Path | None, Option(("-o", "--output-dir"), OUTPUT, "Folder for the results of bare traces. [default: none]")
+        Path | None,
+        Option(
+            ("-o", "--output-dir"),
+            OUTPUT,
+            "Folder for the results of bare traces, or of the joined runs of nodes (launch --nodes). [default: none]",
+        ),
     ] = None
     stage: Annotated[
         str | None,
@@ -76,7 +81,8 @@ def analyze(
 ) -> None:
     """Print the results of earlier runs again; explain a stage or the slowest batches.
 
-    Recomputes benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. --verbose adds the
+    Recomputes benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. With -o, joins the
+    runs of several nodes that were copied by hand. --verbose adds the
     diagnosis: functions, threads and GPU counters of each stage. --stage and --slowest print only that, and write
     nothing. Needs no GPU, CUDA, nsys or torch.
 
@@ -92,18 +98,18 @@ def analyze(
             raise typer.Exit(show_slowest(located[0], read_as, asked.slowest, output))
         raise typer.Exit(show_stage(located[0], read_as, str(asked.stage), output))
     traces = [one for one in located if one.trace is not None]
+    joined = None
     if len(traces) < len(located) and asked.output_dir is not None:
-        raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
+        joined, located, traces = join_parts(located, asked.output_dir, read_as), [], []
     documents: dict[str, Tree] = {}
     shown: list[Block] = []
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []
-    for one in located:
-        if one.trace is None:
-            found = analyze_runs(one, read_as)
-            shown += show_runs(found, output, documents)
-            analyzed.append(found)
-            not_written += found.not_written
+    runs_of = [analyze_runs(one, read_as) for one in located if one.trace is None]
+    for found in runs_of if joined is None else [joined]:
+        shown += show_runs(found, output, documents)
+        analyzed.append(found)
+        not_written += found.not_written
     if traces:
         read = analyze_traces(
             traces, read_as, asked.output_dir, with_data=output.is_json, with_diagnosis=output.verbose

@@ -32,7 +32,7 @@ REFUSED = {
     "start_up": (
         *("find_batch", "dry_run", "equality", "seed", "shuffle", *RECOMMENDING, "max_latency_ms"),
         *("latency_percentile", "resume", "retry_failed", "charts", "warmup", "iterations", "duration"),
-        *("memory_limit", "passes", "cool_down", "cool_down_limit"),
+        *("memory_limit", "passes", "layers", "cool_down", "cool_down_limit"),
     ),
 }
 """Options that these measurements do not use: they choose their own cases, and recommend nothing."""
@@ -70,7 +70,7 @@ def bench(
     given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
     measurement = next((name for name in ("start_up", "find_batch") if name in given), "")
     for name in (name for name in REFUSED.get(measurement, ()) if name in given):
-        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; leave it out")
+        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; drop it")
     from perfharness.bench import load_suite
 
     made = load_suite(suite, suite_options(options))
@@ -116,7 +116,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     )
     say(messages, f"Results: {run.output_dir.absolute()}{step}")
     if not result.complete:
-        say(messages, f"interrupted; --resume goes on with what is left: {resume_command()}")
+        say(messages, f"interrupted; continue with: {resume_command()}")
     return suite_exit_code(result)
 
 

@@ -108,7 +108,8 @@ def export(
         and wanted in WRITERS
         and (source / BENCH_NAME).is_file()
     ):
-        from perfharness.bench.results import bench_table, read_suite  # its libraries take long to load
+        from perfharness.bench import read_suite
+        from perfharness.bench.results import bench_table  # its libraries take long to load
 
         for path in write_tables({"cases": bench_table(read_suite(source))}, wanted, file):
             Output().line(str(path))

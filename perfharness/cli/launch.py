@@ -234,12 +234,12 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
     summary = result.summary
-    if output.is_json:
+    if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
     else:
         output.show(output.result(summary.mean, summary.results))
     output.findings(result.findings)
-    output.message(results_line(result.folder))
+    output.message(f"Results: {result.handed_to}" if result.handed_to else results_line(result.folder))
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)

@@ -32,9 +32,11 @@ class Cell(Record):
     model: str
     backend: str
     mode: str
-    precision: Precision
+    precision: Precision | None  # None: of a model that does not show it
     device: Literal["cpu", "cuda"]
     variant: str = ""  # settings of the backend that the suite names, as `threads=2`
+    gpu: str | None = None  # its name, with its index where the suite uses several of that name; None on the CPU
+    gpu_index: int | None = None  # as NVML counts
 
 
 class BenchCase(Cell):
@@ -92,6 +94,7 @@ class MemoryUse(Record):
     parameter_bytes: int | None = None  # of the parameters in the precision of the case, where the framework reports it
     model_device_bytes: int | None = None  # growth while the model was loaded; may include the CUDA context
     model_host_bytes: int | None = None
+    device_total_bytes: int | None = None  # of the GPU, or of the MIG instance
     limit_bytes: int | None = None
     limit_held_by: str | None = None
 

@@ -26,6 +26,11 @@ START_BARRIER_LIMIT = "PERFHARNESS_START_BARRIER_LIMIT"  # seconds after which a
 HISTORY = "PERFHARNESS_HISTORY"
 """Path (SQLite), `postgresql://` URL, or `off`. `off` in measured processes: traces contain their environment."""
 
+NODES = "PERFHARNESS_NODES"  # number of nodes of a launch with --nodes, where the engine does not give it
+NODE_RANK = "PERFHARNESS_NODE_RANK"  # of this node, from 0
+COORDINATOR = "PERFHARNESS_COORDINATOR"  # `HOST:PORT` at which node 0 listens
+NODES_TOKEN = "PERFHARNESS_NODES_TOKEN"  # secret that all nodes share; empty in measured processes
+
 HISTORY_OFF = "off"
 ONLY_RANGES = "ranges"
 LOGGING_TRACERS = ("embedded", ONLY_RANGES)  # whose ranges go into the log of the embedded tracer

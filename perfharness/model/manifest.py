@@ -176,6 +176,7 @@ class ProcessRecord(_Model):
     runnable_threads: float | None = None  # threads running or ready at once: 90th percentile of the readings
     cpus_allowed: Int64 | None = None
     placement: PlacementRecord | None = None
+    node: Int64 = 0  # the rank of its machine
     measured: list[MeasuredProcess] = Field(default_factory=list)
     """Measured processes of its tree: itself, ranks by number, others by start. Empty until it has ended."""
 
@@ -242,6 +243,27 @@ class StartBarrierRecord(_Model):
     arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)  # by folder; None: it never did
 
 
+class NodeRecord(_Model):
+    """One machine of a launch on several. Its UTC + `clock_offset_ns` is node 0's, by at most `clock_error_ns`."""
+
+    rank: Int64
+    count: Int64  # nodes of the launch
+    launch: str  # the same for all nodes of a launch
+    clock_offset_ns: Int64 = 0
+    clock_error_ns: Int64 = 0  # of the round trips, and `clock_drift_ns`
+    clock_drift_ns: Int64 = 0  # how far the offset moved from before the run until after it
+    opened_unix_ns: UnixNs | None = None  # when its processes passed the start barrier, on node 0's clock
+    environment: EnvironmentRecord = Field(default_factory=EnvironmentRecord)
+    container_start_unix_ns: Int64 | None = None
+    companions: FiniteJson = Field(default_factory=dict)  # these three as in the manifest of one machine
+
+    @property
+    def name(self) -> str:
+        """Its number and host, in messages."""
+        host = self.environment.hostname
+        return f"node {self.rank}" if host is None else f"node {self.rank} ({host})"
+
+
 class SettingsRecord(_Model):
     """The settings of a launch that came from a file, without those also given in the command or call."""
 
@@ -281,6 +303,18 @@ class RunManifest(_Model):
     start_barrier: StartBarrierRecord | None = None  # None: one process only, or switched off
     companions: FiniteJson = Field(default_factory=dict)  # records of conditions by name: `clocks`, `telemetry`, …
     findings: list[Finding] = Field(default_factory=list)  # the launcher's; the analysis adds its own to the mean
+    node: NodeRecord | None = None  # this is the part of one node, not joined with the others yet
+    nodes: list[NodeRecord] = Field(default_factory=list)  # those whose parts are joined here; empty: one machine
+
+    def node_of(self, process: ProcessRecord) -> NodeRecord | None:
+        """The node that a process ran on; None: there is one machine."""
+        return next((one for one in self.nodes if one.rank == process.node), None)
+
+    @property
+    def missing_nodes(self) -> list[int]:
+        """Ranks of the nodes whose parts are not joined here."""
+        count = self.nodes[0].count if self.nodes else 0
+        return sorted(set(range(count)) - {one.rank for one in self.nodes})
 
     @property
     def measured_processes(self) -> list[ProcessRecord]:

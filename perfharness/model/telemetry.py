@@ -38,6 +38,11 @@ def member_subject(folder: str, pid: int) -> str:
     return f"{process_subject(folder)}#{pid}"
 
 
+def of_node(rank: int, subject: str) -> str:
+    """Subject of the host, or of a core, of one node of several."""
+    return subject if rank == 0 else f"node_{rank}:{subject}"
+
+
 GPM_SHARES = (
     "gpm_sm_active_percent", "gpm_sm_occupancy_percent", "gpm_tensor_percent", "gpm_tensor_hmma_percent",
     "gpm_tensor_imma_percent", "gpm_tensor_dmma_percent", "gpm_tensor_dfma_percent", "gpm_fp64_percent",
@@ -128,6 +133,7 @@ class SubjectRecord(Record):
     pid: int | None = None
     gpu_uuid: str | None = None  # of a process: its GPU, or the first of several
     gpu_uuids: list[str] = Field(default_factory=list)  # of a process with several GPUs
+    node: int = 0  # its machine, of a run on several
 
     @property
     def given_gpus(self) -> list[str]:

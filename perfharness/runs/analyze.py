@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from perfharness.analysis.stages.tree import combine
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding
+from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.runs.files.cut_off import complete_run
 from perfharness.runs.files.inputs import Located, locate
@@ -26,6 +28,7 @@ from perfharness.runs.files.run_folder import (
     read_manifest,
 )
 from perfharness.runs.stage_lines import names_findings
+from perfharness_launcher.staging import new_run_id, staging
 
 if TYPE_CHECKING:
     from perfharness.runs.series.model import Series
@@ -138,6 +141,40 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
     from perfharness.runs.series.summary import update_series  # statistics that one run does not need
 
     return AnalyzedRuns(located, summaries, update_series(located.path, summaries))
+
+
+def join_parts(located: Sequence[Located], output_dir: Path, read_as: ReadAs = AS_LAUNCHED) -> AnalyzedRuns:
+    """Join the runs of nodes of one launch into another folder; those named stay as they are.
+
+    Raises:
+        UsageError: one is not the run of a node, or they do not belong together.
+        ResultError: one cannot be read.
+    """
+    from perfharness.cluster.join import Part, join  # few runs are of several nodes
+
+    parts = [Part(one.path, _part_manifest(one)) for one in located]
+    nodes = [node for part in parts for node in part.nodes]
+    if len({node.launch for node in nodes}) > 1:
+        raise UsageError("-o: these runs are of different launches; name the runs of the nodes of one.")
+    if len({node.rank for node in nodes}) < len(nodes):
+        raise UsageError("-o: two of these runs have the same node; name each node once.")
+    parts.sort(key=lambda part: (part.nodes[0].rank, -len(part.nodes)))
+    with staging(output_dir.absolute(), new_run_id()) as stage:
+        manifest = join(parts, stage.path, shutil.copytree, lambda rank: "its run was not named")
+        stage.write_manifest(manifest)
+        summary = analyze_run(stage.path, manifest, read_as)
+        place = stage.finish()
+    return AnalyzedRuns(locate(place), [replace(summary, folder=place)])
+
+
+def _part_manifest(located: Located) -> RunManifest:
+    manifest = read_manifest(located.path) if located.runs == (located.path,) else None
+    if manifest is None or (manifest.node is None and not manifest.missing_nodes):
+        raise UsageError(
+            f"-o: {located.path} is not the run of one node of `perfharness launch --nodes`, nor one that lacks nodes; "
+            "other run folders are analysed in place, without -o."
+        )
+    return manifest
 
 
 def analyze_traces(

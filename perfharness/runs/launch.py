@@ -25,6 +25,7 @@ from perfharness_launcher.plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
+    from perfharness.cluster.part import NodePart
     from perfharness.runs.files.run_folder import RunSummary
     from perfharness.runs.run import Run
 
@@ -50,6 +51,7 @@ class LaunchResult:
     Attributes:
         folder: the output folder, or a folder in it, next to an earlier run that has numbers (`is_aside`).
         history_findings: why the run is not in the history.
+        handed_to: of a node that is not node 0, where node 0 has the results; there are none here then.
         was_interrupted: whether Ctrl-C or a signal came in while it was measured.
     """
 
@@ -58,6 +60,7 @@ class LaunchResult:
     summary: RunSummary
     is_aside: bool = False
     history_findings: Sequence[Finding] = ()
+    handed_to: str | None = None
     was_interrupted: bool = False
 
     def __repr__(self) -> str:
@@ -142,16 +145,25 @@ def run_plan(
 
     Raises `LaunchError` where no process could be started, or results could not be written.
     """
-    all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
-    with measure(plan, command, observer, conditions=all_conditions) as run:
-        if plan.options.explain:
-            run.note_explained(_explain(plan, run, command, observer))
-        observer.stage("reading the traces")
-        from perfharness.runs.files.run_folder import analyze_run
-
-        summary = analyze_run(run.folder, run.manifest)
-        complete(run)
-        place = run.put_in_place()
+    summary = None
+    with _taking_part(plan, observer) as part:
+        all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
+        if part is not None:
+            plan = replace(plan, options=plan.options.model_copy(update={"output_dir": part.output_dir}))
+            all_conditions.append(part.member.condition)
+        may_go = None if part is None else part.member.may_go
+        with measure(plan, command, observer, conditions=all_conditions, may_go=may_go) as run:
+            if plan.options.explain:
+                run.note_explained(_explain(plan, run, command, observer))
+            if part is not None:
+                part.complete(run)
+            if part is None or part.meeting is not None:
+                summary = _analyze(run, observer)
+                complete(run)
+            place = run.put_in_place()
+        if part is not None and summary is None:
+            return _handed_over(part, run, place, observer)
+    assert summary is not None, "only the other nodes hand their results over"
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, was_interrupted=run.was_interrupted)
     if not plan.options.history or os.environ.get(HISTORY) == HISTORY_OFF:
@@ -159,6 +171,37 @@ def run_plan(
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
     return replace(result, history_findings=record(lambda: launch_entry(place)))
+
+
+def _taking_part(plan: LaunchPlan, observer: Observer) -> AbstractContextManager[NodePart | None]:
+    if not plan.options.nodes:
+        return nullcontext()
+    from perfharness.cluster.part import taking_part  # most launches have one machine
+
+    return taking_part(plan.options, os.environ, observer.message)
+
+
+def _analyze(run: FinishedRun, observer: Observer) -> RunSummary:
+    observer.stage("reading the traces")
+    from perfharness.runs.files.run_folder import analyze_run
+
+    return analyze_run(run.folder, run.manifest)
+
+
+def _handed_over(part: NodePart, run: FinishedRun, place: Path, observer: Observer) -> LaunchResult:
+    """Give the results of this node to node 0; if that is gone, analyse and keep them."""
+    from perfharness.runs.files.run_folder import RunSummary, analyze_run
+
+    where = part.member.hand_over(place, run.manifest.run_id)
+    if where is not None:
+        summary = RunSummary(place, {}, {}, run.manifest.findings)
+        return LaunchResult(run.manifest, place, summary, was_interrupted=run.was_interrupted, handed_to=where)
+    observer.stage("reading the traces")
+    message = f"Node 0 is gone ({part.member.lost}); the results of this node alone are in {place}."
+    hint = f"Join it with other nodes: perfharness analyze NODE_0 {place} -o OUT"
+    found = Finding("node-0-lost", Severity.ERROR, message, hint)
+    manifest = run.manifest.model_copy(update={"findings": [*run.manifest.findings, found]})
+    return LaunchResult(manifest, place, analyze_run(place, manifest), was_interrupted=run.was_interrupted)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,14 +38,14 @@ class RankComparison:
     """What was asked for; None: find out."""
 
     _seen: dict[str, tuple[RankWork, RankClock | None]] = field(default_factory=dict)
-    """By folder: the work of a rank, and its clock against CLOCK_MONOTONIC."""
+    """By folder: the work of a rank, and its clock against CLOCK_MONOTONIC, over nodes against node 0's UTC."""
 
     def visit(self, process: ProcessRecord, analysis: Analysis) -> None:
         """Keep what is needed of one process, if it is a rank with batches."""
         work = None if process.rank is None else rank_work(analysis)
         if work is None:
             return
-        offset = monotonic_offset(analysis.trace)
+        offset = _utc(analysis) if self.manifest.nodes else monotonic_offset(analysis.trace)
         error_ns = GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0
         clock = None if offset is None else RankClock(offset[0], offset[1] + error_ns)
         self._seen[process.folder] = work, clock
@@ -58,14 +58,24 @@ class RankComparison:
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
         ranks = [process for process in self.manifest.measured_processes if process.folder in self._seen]
-        by_launched: dict[int, list[ProcessRecord]] = {}
-        for process in ranks:
-            by_launched.setdefault(process.index, []).append(process)
+        by_launched = self._by_launched(ranks)
         if len(ranks) > 1 and all(len(each) == 1 for each in by_launched.values()):
             if len({process.rank for process in ranks}) == len(ranks):
                 yield ranks
             return
         yield from (each for each in by_launched.values() if len(each) > 1)
+
+    def _by_launched(self, ranks: Sequence[ProcessRecord]) -> dict[int, list[ProcessRecord]]:
+        """The ranks of each launched process; over nodes, of those in the same place on each, if one program."""
+        by_launched: dict[int, list[ProcessRecord]] = {}
+        over_nodes: dict[int, list[ProcessRecord]] = {}
+        first = {process.node: process.index for process in reversed(self.manifest.processes)}
+        for process in ranks:
+            by_launched.setdefault(process.index, []).append(process)
+            over_nodes.setdefault(process.index - first[process.node], []).append(process)
+        if all(len({process.rank for process in each}) == len(each) for each in over_nodes.values()):
+            return over_nodes if self.manifest.nodes else by_launched
+        return by_launched
 
     def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
         sizes = {process.measured_self.world_size for process in processes}
@@ -90,7 +100,9 @@ def sharing_of(ranks: RunRanks) -> Sharing:
     return Sharing([group.processes for group in ranks.groups if group.parallel == "model"], unknown)
 
 
-def with_ranks(results: Mapping[str, ProcessResult], ranks: RunRanks) -> tuple[dict[str, ProcessResult], list[Finding]]:
+def with_ranks(
+    results: Mapping[str, ProcessResult], ranks: RunRanks, manifest: RunManifest
+) -> tuple[dict[str, ProcessResult], list[Finding]]:
     """The results with what their processes wait for other ranks; and what there is to say of the groups."""
     changed = dict(results)
     for group in ranks.groups:
@@ -99,4 +111,13 @@ def with_ranks(results: Mapping[str, ProcessResult], ranks: RunRanks) -> tuple[d
             if result is not None and result.diagnosis is not None:
                 judged = with_rank_delays(result.diagnosis, group.delays, process)
                 changed[process] = replace(result, diagnosis=judged)
-    return changed, [finding for group in ranks.groups for finding in rank_findings(group)]
+    nodes = {
+        one.folder: node.name for one in manifest.measured_processes if (node := manifest.node_of(one)) is not None
+    }
+    return changed, [finding for group in ranks.groups for finding in rank_findings(group, nodes)]
+
+
+def _utc(analysis: Analysis) -> tuple[int, int] | None:
+    """UTC less the trace's own clock, and its error; None if it is not known."""
+    clock = analysis.trace.meta.clock
+    return None if clock is None else (clock.unix_origin_ns, clock.error_ns)

@@ -17,7 +17,7 @@ from perfharness.analysis.metrics.clocks import (
     throttling_of,
 )
 from perfharness.analysis.metrics.findings import metric_findings
-from perfharness.analysis.metrics.summary import summarise_metrics
+from perfharness.analysis.metrics.summary import summarise_metrics, summarise_other_hosts
 from perfharness.errors import ResultError
 from perfharness.model.conditions import CLOCKS, ClocksRecord, condition
 from perfharness.model.findings import Finding, Severity
@@ -100,18 +100,20 @@ class RunTelemetry:
                 "process_metrics": None if own is None else asdict(own),
                 "energy": None if joules is None else {"unit": "joules", **asdict(joules)},
             }
-        mean = {"gpu_metrics": asdict(metrics), "energy": {"unit": "joules", **asdict(energy)}}
+        hosts = {name: asdict(one) for name, one in summarise_other_hosts(self.log, processes).items()}
+        gpu_metrics = {**asdict(metrics), **({"hosts": hosts} if hosts else {})}
+        mean = {"gpu_metrics": gpu_metrics, "energy": {"unit": "joules", **asdict(energy)}}
         return MachineSide(mean, trees, [*metric_findings(metrics, nsys_bytes), *findings])
 
     def _requested(self) -> dict[str, RequestedClocks]:
-        clocks = condition(self._manifest.companions, CLOCKS, ClocksRecord)
-        if clocks is None:
-            return {}
+        machines = [self._manifest.companions, *(node.companions for node in self._manifest.nodes[1:])]
         return {
             step.gpu_uuid: RequestedClocks(
                 clocks.requested_mhz(step.gpu_uuid, "graphics_clock_lock_mhz"),
                 clocks.requested_mhz(step.gpu_uuid, "memory_clock_lock_mhz"),
             )
+            for companions in machines
+            if (clocks := condition(companions, CLOCKS, ClocksRecord)) is not None
             for step in clocks.steps
         }
 

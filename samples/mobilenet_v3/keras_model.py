@@ -12,7 +12,6 @@ from typing import Any
 import keras
 from keras import layers
 
-from samples.mobilenet_v3 import channels_last
 from samples.mobilenet_v3.reference import Weights
 from samples.mobilenet_v3.structure import (
     BLOCKS,
@@ -27,6 +26,7 @@ from samples.mobilenet_v3.structure import (
     STEM,
     Block,
 )
+from samples.mobilenet_v3.weights import channels_last
 from samples.mobilenet_v3.weights import weights as all_weights
 
 ACTIVATIONS = {"relu": "relu", "hardswish": "hard_swish"}
@@ -67,13 +67,8 @@ def load(model: keras.Model, weights: Weights) -> None:
         values = []
         for part in parts[: len(layer.weights)]:
             left.remove(f"{name}.{part}")
-            values.append(weights[f"{name}.{part}"])
-        if isinstance(layer, layers.DepthwiseConv2D):
-            values[0] = channels_last.depthwise_kernel(weights, name)
-        elif isinstance(layer, layers.Conv2D):
-            values[0] = channels_last.kernel(weights, name)
-        elif isinstance(layer, layers.Dense):
-            values[0] = channels_last.matrix(weights, name)
+            array = weights[f"{name}.{part}"]
+            values.append(channels_last(array) if part == "weight" else array)
         layer.set_weights(values)
     if left:
         raise ValueError(f"no layer has the weights {sorted(left)[0]}")

@@ -1,12 +1,8 @@
-"""MobileNetV3-Large in NumPy: slow, and short enough to be checked by eye; frameworks' outputs are held against it.
-
-The same code finds the statistics of the batch norms (`calibrate`), so that random weights give activations and logits
-of a healthy size.
-"""
+"""MobileNetV3-Large in NumPy: slow, and short enough to be checked by eye; frameworks' outputs are held against it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,53 +14,17 @@ Array = npt.NDArray[Any]
 Weights = dict[str, Array]
 
 
-def forward(weights: Weights, images: Array, layers: dict[str, Array] | None = None) -> Array:
-    """Logits (batch, classes) of images (batch, 3, height, width); the blocks' outputs go into `layers`."""
-    return _walk(weights, images, _normalised, layers if layers is not None else {})
+def forward(weights: Weights, images: Array) -> Array:
+    """Logits (batch, classes) of images (batch, 3, height, width)."""
 
-
-def calibrate(weights: Weights, images: Array) -> Weights:
-    """Means and variances of the batch norms, and scales and biases of the linear layers, that fit these images.
-
-    Found in the order of execution, each layer on what the layers before give with their new statistics. The linear
-    layers' outputs have mean 0 over the images, and together a standard deviation of 1 and 3, as a trained network's
-    logits have: they differ between images rather than repeat one vector. They are stored in `weights` and
-    returned by name; `hidden.scale` and `classifier.scale` are factors of these weights.
-    """
-    found: Weights = {}
-
-    def measured(into: Weights, name: str, x: Array) -> Array:
-        found[f"{name}.norm.mean"] = x.mean(axis=(0, 2, 3))
-        found[f"{name}.norm.variance"] = x.var(axis=(0, 2, 3))
-        into |= {each: found[each] for each in (f"{name}.norm.mean", f"{name}.norm.variance")}
-        return _normalised(into, name, x)
-
-    layers: dict[str, Array] = {}
-    _walk(weights, images, measured, layers)
-    x = layers["pooled"]
-    for name, deviation in (("hidden", 1.0), ("classifier", 3.0)):
-        y = x @ weights[f"{name}.weight"].T
-        found[f"{name}.scale"] = np.float32(deviation / (y - y.mean(axis=0)).std()).reshape(1)
-        found[f"{name}.bias"] = -y.mean(axis=0) * found[f"{name}.scale"]
-        weights[f"{name}.weight"] = weights[f"{name}.weight"] * found[f"{name}.scale"]
-        weights[f"{name}.bias"] = found[f"{name}.bias"]
-        x = hard_swish(y * found[f"{name}.scale"] + found[f"{name}.bias"])
-    return found
-
-
-Normalise = Callable[[Weights, str, Array], Array]
-
-
-def _walk(weights: Weights, images: Array, normalise: Normalise, layers: dict[str, Array]) -> Array:
     def convolved(name: str, x: Array, stride: int = 1) -> Array:
-        return normalise(weights, name, convolution(x, weights[f"{name}.weight"], stride))
+        return _normalised(weights, name, convolution(x, weights[f"{name}.weight"], stride))
 
     x = hard_swish(convolved("stem", images, 2))
-    layers["stem"] = x
     for block in BLOCKS:
         name, activate = block.name, {"relu": relu, "hardswish": hard_swish}[block.activation]
         y = x if block.expand is None else activate(convolved(f"{name}.expand", x))
-        y = normalise(weights, f"{name}.depthwise", depthwise(y, weights[f"{name}.depthwise.weight"], block.stride))
+        y = _normalised(weights, f"{name}.depthwise", depthwise(y, weights[f"{name}.depthwise.weight"], block.stride))
         y = activate(y)
         if block.squeeze is not None:
             mean = y.mean(axis=(2, 3), keepdims=True)
@@ -73,9 +33,7 @@ def _walk(weights: Weights, images: Array, normalise: Normalise, layers: dict[st
             y = y * hard_sigmoid(large)
         y = convolved(f"{name}.project", y)
         x = x + y if block.residual else y
-        layers[name] = x
     x = hard_swish(convolved("head", x)).mean(axis=(2, 3))
-    layers["pooled"] = x
     x = hard_swish(x @ weights["hidden.weight"].T + weights["hidden.bias"])
     logits: Array = x @ weights["classifier.weight"].T + weights["classifier.bias"]
     return logits

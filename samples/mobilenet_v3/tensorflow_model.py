@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from perfharness.backends import FactoryModel
 from perfharness.model.bench import TensorSpec
-from samples.mobilenet_v3 import channels_last
-from samples.mobilenet_v3.reference import Array, Weights
+from samples.mobilenet_v3.reference import Weights
 from samples.mobilenet_v3.structure import BLOCKS, EPSILON, IMAGE_SIZE, INPUT, NORM, OUTPUT, Block
+from samples.mobilenet_v3.weights import channels_last
 from samples.mobilenet_v3.weights import weights as all_weights
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -34,18 +34,10 @@ class MobileNetV3Large(tf.Module):
         super().__init__()
         self.dtype = dtype
         self.p: dict[str, tf.Variable] = {}
-        depthwise = {f"{block.name}.depthwise" for block in BLOCKS}
         for name, array in weights.items():
-            owner, _, part = name.rpartition(".")
-            if part == "weight" and array.ndim == 4:
-                layout = channels_last.depthwise_kernel if owner in depthwise else channels_last.kernel
-                self._keep(name, layout(weights, owner))
-            elif part == "weight":
-                self._keep(name, channels_last.matrix(weights, owner))
-            elif part == "bias":
-                self._keep(name, array)
-            elif part in NORM:
-                self._keep(name, array, "float32")
+            part = name.rpartition(".")[2]
+            value = tf.cast(channels_last(array) if part == "weight" else array, "float32" if part in NORM else dtype)
+            self.p[name] = tf.Variable(value, trainable=False, name=name.replace(".", "_"))
 
     @tf.function(input_signature=[tf.TensorSpec(SHAPE, "float32", INPUT)])
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
@@ -88,10 +80,6 @@ class MobileNetV3Large(tf.Module):
         """In float32 inside: a scale and a shift rounded to bfloat16 lose what they leave of the difference."""
         norm = [self.p[f"{name}.norm.{part}"] for part in NORM]
         return tf.compat.v1.nn.fused_batch_norm(x, *norm, epsilon=EPSILON, is_training=False)[0]
-
-    def _keep(self, name: str, array: Array, dtype: str | None = None) -> None:
-        value = tf.cast(array, dtype or self.dtype)
-        self.p[name] = tf.Variable(value, trainable=False, name=name.replace(".", "_"))
 
 
 def padded(x: tf.Tensor, kernel: int, stride: int) -> tuple[tf.Tensor, str]:

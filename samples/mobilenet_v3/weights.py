@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from samples.mobilenet_v3.reference import Array, Weights, calibrate
+from samples.mobilenet_v3.reference import Array, Weights
 from samples.mobilenet_v3.structure import IMAGE_SIZE, shapes, torchvision_names
 
 FILE_VARIABLE = "PERFHARNESS_MOBILENET_V3_WEIGHTS"
@@ -34,18 +34,9 @@ def weights() -> Weights:
 def seeded() -> Weights:
     """Random, with batch norms and linear layers that fit: the same numbers on every machine.
 
-    What `reference.calibrate` found for `calibration_images` is in statistics.npz, in fp16, which saves the time.
+    In statistics.npz, in fp16, are means and variances of 16 example images, and what scales the linear layers' outputs
+    to mean 0 over those images and a standard deviation of 1 and 3, as a trained network's logits have.
     """
-    made = untouched()
-    with np.load(STATISTICS) as file:
-        found = {name: file[name].astype(np.float32) for name in file.files}
-    for name in ("hidden", "classifier"):
-        made[f"{name}.weight"] *= found.pop(f"{name}.scale")
-    return made | found
-
-
-def untouched() -> Weights:
-    """Random weights of the usual size, batch norms that do nothing."""
     random = np.random.default_rng(0)
     made: Weights = {}
     for name, shape in shapes().items():
@@ -53,12 +44,36 @@ def untouched() -> Weights:
             made[name] = random.uniform(0.7, 1.3, shape).astype(np.float32)
         elif name.endswith(("beta", "bias")):
             made[name] = random.normal(0.0, 0.2, shape).astype(np.float32)
-        elif name.endswith(("mean", "variance")):
-            made[name] = np.full(shape, name.endswith("variance"), np.float32)
-        else:
-            inputs = np.prod(shape[1:])
-            made[name] = random.normal(0.0, np.sqrt(2 / inputs), shape).astype(np.float32)
-    return made
+        elif not name.endswith(("mean", "variance")):
+            made[name] = random.normal(0.0, np.sqrt(2 / np.prod(shape[1:])), shape).astype(np.float32)
+    with np.load(STATISTICS) as file:
+        found = {name: file[name].astype(np.float32) for name in file.files}
+    for name in ("hidden", "classifier"):
+        made[f"{name}.weight"] *= found.pop(f"{name}.scale")
+    made |= found
+    return {name: made[name] for name in shapes()}
+
+
+def pruned(given: Weights, share: float = 0.1) -> Weights:
+    """The smallest numbers of all convolutions and linear layers together set to 0: global magnitude pruning.
+
+    Trained networks bear three to five times as much as the seeded weights.
+    """
+    names = [name for name in given if name.endswith(".weight")]
+    limit = np.quantile(np.concatenate([np.abs(given[name]).ravel() for name in names]), share)
+    return given | {name: np.where(np.abs(given[name]) < limit, np.float32(0), given[name]) for name in names}
+
+
+def channels_last(array: Array) -> Array:
+    """Weights as frameworks with channels last want them: (height, width, in, out), depthwise (height, width, out, 1).
+
+    So that all frameworks get the same images (batch, 3, height, width), a model with channels last transposes them:
+    its own time, as it is in a service. "same" padding at stride 2 would differ from PyTorch's: (0, 1) where that has
+    (1, 1) for a kernel of 3 and an even size. Padding is therefore written out there.
+    """
+    order = (1, 0) if array.ndim == 2 else (2, 3, 0, 1) if array.shape[1] == 1 else (2, 3, 1, 0)
+    turned: Array = array.transpose(order)
+    return turned
 
 
 def example_images(count: int, seed: int = 1, size: int = IMAGE_SIZE) -> Array:
@@ -72,16 +87,6 @@ def example_images(count: int, seed: int = 1, size: int = IMAGE_SIZE) -> Array:
         image[:] = coarse[:, places[:, None], places[None, :]] + random.normal(0, 0.3, (3, 1, 1))
         image += random.normal(0, random.uniform(0.1, 0.3), image.shape)
     return made
-
-
-def calibration_images() -> Array:
-    return example_images(16, seed=0)
-
-
-def write_statistics() -> None:
-    """Make statistics.npz anew: `python -c "from samples.mobilenet_v3.weights import *; write_statistics()"`."""
-    found = calibrate(untouched(), calibration_images())
-    np.savez_compressed(STATISTICS, **{name: array.astype(np.float16) for name, array in found.items()})  # type: ignore[arg-type]
 
 
 def read(path: Path) -> Weights:

@@ -18,12 +18,16 @@ from perfharness.backends import BackendOptions, Session, backend, model_source
 from perfharness.backends.cuda_memory import CudaStream, PairedBuffer, gpu_problem
 from perfharness.backends.tensorrt.session import CudaGraph
 from perfharness.errors import BackendError, BackendUnavailableError
+from samples.mobilenet_v3.reference import forward
+from samples.mobilenet_v3.structure import INPUT, OUTPUT
+from samples.mobilenet_v3.weights import example_images, seeded
 from tests.contract import tiny_models
 from tests.contract.test_backends import TINY, TOLERANCE, assert_equal, inputs, one_round, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 NAMES = ("tensorrt", "tensorrt-rtx")
+MOBILENET = "samples.mobilenet_v3.factory:create"
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +125,22 @@ def test_an_engine_is_built_once_and_loaded_after(name: str, tmp_path: Path) -> 
         loaded(name, str(path))
     print(name, caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_int8_is_near_fp32_and_not_equal(name: str, tmp_path: Path) -> None:
+    """Calibrated on samples, as `perfharness bench --precision int8 --calibration` has it."""
+    samples: dict[str, Any] = {"samples.npz": inputs(64), "images.npz": {INPUT: example_images(16, seed=2)}}
+    for file, content in samples.items():
+        np.savez(tmp_path / file, **content)
+    images, arrays = {INPUT: example_images(4)}, inputs(8, seed=3)
+    for model, file, given, expected, least in (
+        (TINY, "samples.npz", arrays, tiny_models.reference(**arrays), 0.98),
+        (MOBILENET, "images.npz", images, {OUTPUT: forward(seeded(), images[INPUT])}, 0.8),
+    ):
+        with loaded(name, model, precision="int8", calibration=tmp_path / file) as session:
+            found = run(session, given)
+        for output, values in expected.items():
+            cosine = (found[output] * values).sum() / np.linalg.norm(found[output]) / np.linalg.norm(values)
+            print(name, model, output, cosine)
+            assert least < cosine < 0.999999

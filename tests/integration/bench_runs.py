@@ -20,8 +20,8 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "perfharness", *map(str, arguments)]
 
 
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return perfharness("bench", *arguments)
+def bench(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return perfharness("bench", *arguments, **environ)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -36,11 +36,12 @@ def write_suite(
     batch_sizes: str = "[1, 4]",
     backends: str = f'[[backend]]\nname = "{FAKE_BACKEND}"\n',
     passes: str = '["latency"]',
+    model: str = '[[model]]\nsource = "net.py:create"\n',
 ) -> Path:
     write_model(folder / "net.py", script)
     path = folder / "suite.toml"
     path.write_text(
-        f'models = ["net.py:create"]\nbatch_sizes = {batch_sizes}\ndevice = "cpu"\n{backends}\n'
+        f'batch_sizes = {batch_sizes}\ndevice = "cpu"\n{backends}\n{model}\n'
         f"[latency]\nwarmup = 2\niterations = 120\n[measure]\npasses = {passes}\n{more}\n"
     )
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import pytest
 
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME
+from samples.mobilenet_v3 import data
 
 ROOT = Path(__file__).parent.parent.parent
 CELLS = {
@@ -47,3 +49,26 @@ def test_all_frameworks_give_the_same_and_are_measured(tmp_path: Path) -> None:
         if one.case.backend != "torch":
             assert one.equality.max_absolute is not None
             assert one.equality.max_absolute > 0  # equal, and no copy of the reference
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool({"torch", "onnx", "onnxruntime"} & set(missing)), reason=f"not installed: {missing}")
+def test_int8_and_pruning_with_their_accuracy(tmp_path: Path) -> None:
+    """Of 16 images; the labels are the answers of the whole network in fp32."""
+    data.write(tmp_path / "data", 16)
+    for name in ("suite_int8.toml", "images.npz"):
+        shutil.copy(ROOT / "samples" / "mobilenet_v3" / name, tmp_path)
+    command = [sys.executable, "-m", "perfharness", "bench", str(tmp_path / "suite_int8.toml"), "-o", f"{tmp_path}/out"]
+    few = ["--warmup", "2", "--iterations", "10", "--passes", "latency"]
+    done = subprocess.run([*command, *few], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = BenchSuiteResult.model_validate_json((tmp_path / "out" / BENCH_NAME).read_text())
+    top1 = {}
+    for one in result.cases:
+        assert one.status == "ok", (one.case.case_id, one.reason)
+        assert one.accuracy is not None
+        top1[one.case.model, one.case.backend, one.case.precision] = one.accuracy.metrics["top1"] or 0
+    print(top1)
+    assert len(top1) == 8
+    for (model, _, precision), share in top1.items():
+        assert share == 1 if (model, precision) == ("MobileNetV3-Large", "fp32") else 0 < share <= 1

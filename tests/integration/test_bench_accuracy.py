@@ -24,7 +24,7 @@ def suite_with(folder: Path, accuracy: str) -> Path:
     return write_suite(folder, script, f"[accuracy]\n{accuracy}", "[1, 2]", precisions)
 
 
-def cases_of(out: Path) -> dict[tuple[str, int], AccuracyRecord]:
+def cases_of(out: Path) -> dict[tuple[str | None, int], AccuracyRecord]:
     return {(one.case.precision, one.case.batch_size): known(one.accuracy) for one in suite_in(out).cases}
 
 

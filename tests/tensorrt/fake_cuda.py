@@ -61,7 +61,6 @@ class FakeCuda:
     def __init__(self, room_bytes: int = 1 << 30, capability: tuple[int, int] | None = (8, 9)) -> None:
         self.room_bytes, self.capability = room_bytes, capability
         self.now_ms = 0.0
-        self.calls: list[str] = []
         self.streams: dict[int, Stream] = {}
         self.events = 0
         self.graphs = 0
@@ -78,7 +77,6 @@ class FakeCuda:
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = signature.bind(*arguments, **named)
-            self.calls.append(name)
             return does(self, **given.arguments)
 
         return call

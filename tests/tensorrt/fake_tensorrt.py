@@ -1,16 +1,18 @@
-"""A TensorRT that computes ONNX models on the host, in a fake CUDA's streams, and refuses what the real one refuses.
+"""A TensorRT that computes ONNX models on the host, in a fake CUDA's streams.
 
-Names, arguments and properties are those of the real bindings (`guard`, `tables/`). Its behaviour is that of
-NVIDIA's documentation: nothing runs before all shapes and addresses are set, an engine of another version is
-refused, failing calls return None or False and log the reason.
+Its behaviour is that of NVIDIA's documentation: nothing runs before all shapes and addresses are set, an engine of
+another version is refused, failing calls return None or False and log the reason.
 """
 
 from __future__ import annotations
 
 import ctypes
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,16 @@ import onnx
 import onnx.reference
 
 from tests.tensorrt.fake_cuda import FakeCuda
-from tests.tensorrt.guard import Module
-from tests.tensorrt.signatures import read_table
+from tests.tensorrt.fakes import OLD, RTX
 
 KINDS = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "int64": "INT64", "bool": "BOOL"}
 ACTIVATION_BYTES = 1000
+Severity = IntEnum("Severity", "INTERNAL_ERROR ERROR WARNING INFO VERBOSE", start=0)
+DataType = Enum("DataType", "FLOAT HALF INT8 INT32 INT64 BOOL BF16")
+TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
+TensorLocation = Enum("TensorLocation", "DEVICE HOST")
+ComputeCapability = Enum("ComputeCapability", "NONE CURRENT SM75 SM80 SM86 SM89 SM120")
+CudaGraphStrategy = Enum("CudaGraphStrategy", "DISABLED WHOLE_GRAPH_CAPTURE")
 
 
 @dataclass
@@ -31,359 +38,300 @@ class World:
 
     Args:
         fails: name of a call -> the message that it logs instead of doing anything.
-        started: classes that were made from a logger.
-        builds: networks that were built.
+        builds: networks that were built; `flags` are those of the last.
     """
 
+    version: str
     cuda: FakeCuda
     fails: dict[str, str] = field(default_factory=dict)
-    started: list[str] = field(default_factory=list)
+    flags: set[str] = field(default_factory=set)
     builds: int = 0
     contexts: int = 0
     profiled_runs: int = 0
     plain_runs: int = 0
+    logger: Any = None
 
-    def refused(self, call: str, logger: Any) -> bool:
-        if call not in self.fails:
-            return False
-        logger.log(logger.Severity.ERROR, self.fails[call])
-        return True
+    def log(self, message: str) -> None:
+        self.logger.log(Severity.ERROR, message)
+
+    def refused(self, call: str) -> bool:
+        if call in self.fails:
+            self.log(self.fails[call])
+        return call in self.fails
 
 
 def fake_tensorrt(version: str, cuda: FakeCuda) -> tuple[Any, World]:
     """Replaces the module `tensorrt` or `tensorrt_rtx`."""
-    module, world = Module(read_table(version)), World(cuda)
-    severity = module.enum("ILogger.Severity")
-    module.ILogger = type("ILogger", (), {"Severity": severity, "__init__": lambda self: None})  # type: ignore[attr-defined]
-    module.IProfiler = type("IProfiler", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
-    for cls in (
-        *(Builder, IBuilderConfig, ICudaEngine, IExecutionContext, IHostMemory),
-        *(INetworkDefinition, IOptimizationProfile, IRuntimeConfig, ITensor),
-        *(OnnxParser, ParserError, Runtime),
-    ):
-        module.offer(cls, _world=world)
+    world = World(version, cuda)
+
+    def started(cls: Callable[..., Any]) -> Callable[[Any], Any]:
+        def start(logger: Any) -> Any:
+            world.logger = logger
+            if world.refused(getattr(cls, "__name__", "")):
+                raise TypeError("pybind11::init(): factory function returned nullptr")
+            return cls(world)
+
+        return start
+
+    module = SimpleNamespace(
+        __version__=version,
+        ILogger=type("ILogger", (), {"Severity": Severity, "__init__": lambda self: None}),
+        IProfiler=type("IProfiler", (), {"__init__": lambda self: None}),
+        BuilderFlag=Enum("BuilderFlag", "TF32 FP16"),
+        MemoryPoolType=Enum("MemoryPoolType", "WORKSPACE"),
+        NetworkDefinitionCreationFlag=IntEnum("Flag", {"STRONGLY_TYPED": 1}),
+        TensorIOMode=TensorIOMode,
+        TensorLocation=TensorLocation,
+        Builder=started(Builder),
+        Runtime=started(Runtime),
+        OnnxParser=lambda network, logger: OnnxParser(world, network),
+    )
+    if version == RTX:
+        vars(module).update(ComputeCapability=ComputeCapability, CudaGraphStrategy=CudaGraphStrategy)
     return module, world
 
 
-class _Object:
-    _module: Any
-    _world: World
-
-    def _made(self, name: str, *arguments: Any) -> Any:
-        return getattr(self._module, name)(*arguments)
-
-    def _log(self, message: str) -> None:
-        self._logger.log(self._logger.Severity.ERROR, message)
-
-    _logger: Any = None
-
-
 @dataclass
-class IHostMemory(_Object):
-    _data: bytes
+class Network:
+    flags: int
+    model: Any = None
 
-    def __bytes__(self) -> bytes:  # the real one is a buffer
-        return self._data
+    @property
+    def num_inputs(self) -> int:
+        return len(self.model.graph.input)
 
-
-@dataclass
-class ITensor(_Object):
-    _name: str
-    _shape: tuple[int, ...]
-    _kind: str
-    name = property(lambda self: self._name)
-    shape = property(lambda self: self._shape)
-    dtype = property(lambda self: self._module.DataType[self._kind])
-
-
-@dataclass
-class ParserError(_Object):
-    _description: str
-
-    def desc(self) -> str:
-        return self._description
-
-    def node_name(self) -> str:
-        return "a_node"
-
-    def node_operator(self) -> str:
-        return "Frobnicate"
-
-
-@dataclass
-class INetworkDefinition(_Object):
-    _flags: int
-    _model: Any = None
-    num_inputs = property(lambda self: len(self._model.graph.input))
-    num_outputs = property(lambda self: len(self._model.graph.output))
+    @property
+    def num_outputs(self) -> int:
+        return len(self.model.graph.output)
 
     def get_input(self, index: int) -> Any:
-        return self._made("ITensor", *_described(self._model.graph.input[index]))
+        return described(self.model.graph.input[index])
 
     def get_output(self, index: int) -> Any:
-        return self._made("ITensor", *_described(self._model.graph.output[index]))
+        return described(self.model.graph.output[index])
 
 
 @dataclass
-class OnnxParser(_Object):
-    _network: Any
-    _logger: Any
-    _errors: list[str] = field(default_factory=list)
-    num_errors = property(lambda self: len(self._errors))
+class OnnxParser:
+    world: World
+    network: Network
+    num_errors: int = 0
 
-    def parse(self, model: bytes, path: str | None = None) -> bool:
-        del path
-        if "parse" in self._world.fails:
-            self._errors.append(self._world.fails["parse"])
-            return False
-        self._network._model = onnx.load_from_string(model)
-        return True
+    def parse(self, model: bytes) -> bool:
+        self.num_errors = int("parse" in self.world.fails)
+        if not self.num_errors:
+            self.network.model = onnx.load_from_string(model)
+        return not self.num_errors
 
     def parse_from_file(self, model: str) -> bool:
         return self.parse(Path(model).read_bytes())
 
     def get_error(self, index: int) -> Any:
-        return self._made("ParserError", self._errors[index])
+        del index
+        message = self.world.fails["parse"]
+        return SimpleNamespace(
+            desc=lambda: message, node_name=lambda: "a_node", node_operator=lambda: "Frobnicate"
+        )  # fmt: skip
 
 
 @dataclass
-class IOptimizationProfile(_Object):
-    _shapes: dict[str, Any] = field(default_factory=dict)
+class OptimizationProfile:
+    shapes: dict[str, Any] = field(default_factory=dict)
 
-    def set_shape(self, input: str, min: Any, opt: Any, max: Any) -> None:  # noqa: A002
-        if not len(min) == len(opt) == len(max):
+    def set_shape(self, name: str, least: Any, usual: Any, greatest: Any) -> None:
+        if not len(least) == len(usual) == len(greatest):
             raise ValueError("inconsistent dimensions")
-        self._shapes[input] = (tuple(min), tuple(opt), tuple(max))
+        self.shapes[name] = (tuple(least), tuple(usual), tuple(greatest))
 
 
-class IBuilderConfig(_Object):
+class BuilderConfig:
     def __init__(self) -> None:
-        self._profiles: list[Any] = []
-        self._flags = {"TF32"}  # on by default
-        self._limit = 1 << 33
+        self.profiles: list[Any] = []
+        self.flags = {"TF32"}  # on by default
+        self.limit = 1 << 33
         self.builder_optimization_level = 3
 
-    def add_optimization_profile(self, profile: Any) -> int:
-        self._profiles.append(profile._shapes)
-        return len(self._profiles) - 1
+    def add_optimization_profile(self, profile: OptimizationProfile) -> int:
+        self.profiles.append(profile.shapes)
+        return len(self.profiles) - 1
 
     def clear_flag(self, flag: Any) -> None:
-        self._flags.discard(flag.name)
+        self.flags.discard(flag.name)
 
     def set_flag(self, flag: Any) -> None:
-        self._flags.add(flag.name)
+        self.flags.add(flag.name)
 
     def set_memory_pool_limit(self, pool: Any, pool_size: int) -> None:
-        assert pool.name == "WORKSPACE"
-        self._limit = pool_size
+        self.limit = pool_size
 
     def get_memory_pool_limit(self, pool: Any) -> int:
-        return self._limit
+        return self.limit
 
 
-class Builder(_Object):
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
-        if self._world.refused("Builder", logger):
-            raise TypeError("pybind11::init(): factory function returned nullptr")
+@dataclass
+class Builder:
+    world: World
+    create_network = staticmethod(Network)
+    create_builder_config = staticmethod(BuilderConfig)
+    create_optimization_profile = staticmethod(OptimizationProfile)
 
-    def create_network(self, flags: int = 0) -> Any:
-        return self._made("INetworkDefinition", flags)
-
-    def create_builder_config(self) -> Any:
-        return self._made("IBuilderConfig")
-
-    def create_optimization_profile(self) -> Any:
-        return self._made("IOptimizationProfile")
-
-    def build_serialized_network(self, network: Any, config: Any) -> Any:
-        if self._world.refused("build_serialized_network", self._logger):
+    def build_serialized_network(self, network: Network, config: BuilderConfig) -> bytes | None:
+        if self.world.refused("build_serialized_network"):
             return None
-        inputs = [_described(each) for each in network._model.graph.input]
-        if any(-1 in shape for _, shape, _ in inputs) and not config._profiles:
-            self._log("Network has dynamic or shape inputs, but no optimization profile has been defined.")
+        inputs = [described(each) for each in network.model.graph.input]
+        if any(-1 in tensor.shape for tensor in inputs) and not config.profiles:
+            self.world.log("Network has dynamic or shape inputs, but no optimization profile has been defined.")
             return None
-        self._world.builds += 1
-        description = {
-            "version": self._module.__version__,
-            "profiles": config._profiles,
-            "flags": sorted(config._flags),
-            "strong": bool(network._flags),
-            "model": network._model.SerializeToString(),
-        }
-        return self._made("IHostMemory", b"FAKE" + pickle.dumps(description))
+        assert network.flags == 2, "not strongly typed"
+        self.world.builds += 1
+        self.world.flags = config.flags
+        content = self.world.version, config.profiles, network.model.SerializeToString()
+        return b"FAKE" + pickle.dumps(content)
 
 
-class Runtime(_Object):
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
-        self._world.started.append("Runtime")
+@dataclass
+class Runtime:
+    world: World
 
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Any:
-        if self._world.refused("deserialize_cuda_engine", self._logger):
+        if self.world.refused("deserialize_cuda_engine"):
             return None
         if not serialized_engine.startswith(b"FAKE"):
-            self._log("IRuntime::deserializeCudaEngine: Error Code 1: Serialization (magicTag does not match)")
+            self.world.log("IRuntime::deserializeCudaEngine: Error Code 1: Serialization (magicTag does not match)")
             return None
-        description = pickle.loads(serialized_engine[4:])
-        if description["version"] != self._module.__version__:
-            self._log(
+        version, profiles, model = pickle.loads(serialized_engine[4:])
+        if version != self.world.version:
+            self.world.log(
                 "The engine plan file is not compatible with this version of TensorRT, expecting library version "
-                f"{self._module.__version__} got {description['version']}, please rebuild."
+                f"{self.world.version} got {version}, please rebuild."
             )
             return None
-        return self._made("ICudaEngine", description, self._logger)
+        return Engine(self.world, profiles, onnx.load_from_string(model))
 
 
-class ICudaEngine(_Object):
-    def __init__(self, description: dict[str, Any], logger: Any) -> None:
-        self._description, self._logger = description, logger
-        self._model = onnx.load_from_string(description["model"])
-        graph = self._model.graph
-        self._inputs = {each.name: _described(each) for each in graph.input}
-        self._outputs = {each.name: _described(each) for each in graph.output}
-
-    num_io_tensors = property(lambda self: len(self._inputs) + len(self._outputs))
-    num_optimization_profiles = property(lambda self: max(1, len(self._description["profiles"])))
-    device_memory_size = property(lambda self: ACTIVATION_BYTES)
-    device_memory_size_v2 = property(lambda self: ACTIVATION_BYTES)
+class Engine:
+    def __init__(self, world: World, profiles: list[Any], model: Any) -> None:
+        self.world, self.profiles, self.model = world, profiles, model
+        self.inputs: dict[str, Any] = {each.name: described(each) for each in model.graph.input}
+        self.outputs: dict[str, Any] = {each.name: described(each) for each in model.graph.output}
+        self.tensors: dict[str, Any] = self.inputs | self.outputs
+        self.num_io_tensors = len(self.tensors)
+        self.num_optimization_profiles = max(1, len(profiles))
+        setattr(self, "device_memory_size" if world.version == OLD else "device_memory_size_v2", ACTIVATION_BYTES)
 
     def get_tensor_name(self, index: int) -> str:
-        return str([*self._inputs, *self._outputs][index])
+        return list(self.tensors)[index]
 
     def get_tensor_mode(self, name: str) -> Any:
-        return self._module.TensorIOMode["INPUT" if name in self._inputs else "OUTPUT"]
+        return TensorIOMode.INPUT if name in self.inputs else TensorIOMode.OUTPUT
 
     def get_tensor_location(self, name: str) -> Any:
-        return self._module.TensorLocation["HOST" if "host" in name else "DEVICE"]
+        return TensorLocation.HOST if "host" in name else TensorLocation.DEVICE
 
     def get_tensor_shape(self, name: str) -> Any:
-        return (self._inputs | self._outputs)[name][1]
+        return self.tensors[name].shape
 
     def get_tensor_dtype(self, name: str) -> Any:
-        return self._module.DataType[(self._inputs | self._outputs)[name][2]]
+        return self.tensors[name].dtype
 
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Any]:
-        return list(self._description["profiles"][profile_index][name])
+        return list(self.profiles[profile_index][name])
 
     def create_runtime_config(self) -> Any:
-        return self._made("IRuntimeConfig")
+        assert self.world.version == RTX
+        return SimpleNamespace(cuda_graph_strategy=None)
 
-    def create_execution_context(self, strategy: Any = None) -> Any:
-        if self._world.refused("create_execution_context", self._logger):
+    def create_execution_context(self, config: Any = None) -> Any:
+        if self.world.refused("create_execution_context"):
             return None
-        if self._world.cuda.used_bytes() + ACTIVATION_BYTES > self._world.cuda.room_bytes:
-            self._log("Requested amount of GPU memory (1000 bytes) could not be allocated. There may not be enough")
+        if self.world.cuda.used_bytes() + ACTIVATION_BYTES > self.world.cuda.room_bytes:
+            self.world.log("Requested amount of GPU memory (1000 bytes) could not be allocated.")
             return None
-        self._world.contexts += 1
-        return self._made("IExecutionContext", self, strategy)
+        self.world.contexts += 1
+        return ExecutionContext(self)
+
+    def computed(self, given: dict[str, Any]) -> dict[str, Any]:
+        evaluator = onnx.reference.ReferenceEvaluator(self.model)
+        return dict(zip(self.outputs, evaluator.run(None, given), strict=True))
 
 
-class IRuntimeConfig(_Object):
-    cuda_graph_strategy: Any = None
+class ExecutionContext:
+    profiler: Any = None
 
-
-class IExecutionContext(_Object):
-    def __init__(self, engine: Any, config: Any) -> None:
-        self._engine, self._logger, self._config = engine, engine._logger, config
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._addresses: dict[str, int] = {}
-        self._profile: int | None = None
-        self._settled_for: Any = None  # shapes for which an execution outside of a capture is done
-        object.__setattr__(self, "profiler", None)
-
-    profiler: Any
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.world = engine, engine.world
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.addresses: dict[str, int] = {}
+        self.profile: int | None = None
+        self.executed_with: Any = None  # shapes for which an execution outside of a capture is done
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
-        self._world.cuda.stream(stream_handle)
-        if profile_index >= self._engine.num_optimization_profiles:
-            self._log("profile index out of range")
-            return False
-        self._profile = profile_index
-        return True
+        self.world.cuda.stream(stream_handle)
+        self.profile = profile_index
+        return profile_index < self.engine.num_optimization_profiles
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        if self._profile is None:
-            self._log("no optimization profile is chosen")
-            return False
-        fixed = self._engine._inputs[name][1]
-        dynamic = -1 in fixed
-        least, _, greatest = (
-            self._engine.get_tensor_profile_shape(name, self._profile) if dynamic else (fixed, fixed, fixed)
-        )
-        if not all(low <= size <= high for low, size, high in zip(least, shape, greatest, strict=True)):
-            self._log(f"Static dimension mismatch or out of profile: {name} {shape}")
-            return False
-        self._shapes[name] = tuple(shape)
-        return True
+        assert self.profile is not None, "no optimization profile is chosen"
+        fixed = self.engine.inputs[name].shape
+        is_open = -1 in fixed
+        least, _, most = self.engine.get_tensor_profile_shape(name, self.profile) if is_open else [fixed] * 3
+        self.shapes[name] = tuple(shape)
+        return all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
 
     def infer_shapes(self) -> list[str]:
-        return [name for name in self._engine._inputs if name not in self._shapes]
+        return [name for name in self.engine.inputs if name not in self.shapes]
 
     def get_tensor_shape(self, name: str) -> Any:
         if "deciding" in name:
             return (-1,)
-        empty = {
-            each: np.zeros(self._shapes[each], _numpy(description[2]))
-            for each, description in self._engine._inputs.items()
-        }
-        return self._computed(empty)[name].shape
+        return self.engine.computed({each: self.empty(each) for each in self.engine.inputs})[name].shape
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
-        self._addresses[name] = int(memory)
+        self.addresses[name] = int(memory)
         return True
 
     def execute_async_v3(self, stream_handle: int) -> bool:
-        stream, cuda = self._world.cuda.stream(stream_handle), self._world.cuda
-        if self._world.refused("execute_async_v3", self._logger):
+        stream, world = self.world.cuda.stream(stream_handle), self.world
+        if world.refused("execute_async_v3"):
             return False
-        names = [*self._engine._inputs, *self._engine._outputs]
-        if self.infer_shapes() or any(name not in self._addresses for name in names):
-            self._log("IExecutionContext::enqueueV3: Error Code 3: address or shape not set")
-            return False
+        assert not self.infer_shapes()
+        assert self.addresses.keys() == self.engine.tensors.keys()
         if stream.captured is not None:
-            if self._world.refused("capture", self._logger):
+            if world.refused("capture"):
                 return False
-            assert self._settled_for == self._shapes, "captured before it was executed once with these shapes"
-        self._settled_for = dict(self._shapes)
-        shapes, addresses = dict(self._shapes), dict(self._addresses)
-        profiler = object.__getattribute__(self, "profiler")
+            assert self.executed_with == self.shapes, "captured before it was executed once with these shapes"
+        self.executed_with = dict(self.shapes)
+        addresses, profiler = dict(self.addresses), self.profiler
+        inputs = {name: self.empty(name) for name in self.engine.inputs}
+
+        def copied(address: int, array: Any, *, to_device: bool) -> None:
+            world.cuda.bytes_at("device", address, array.nbytes)
+            to, origin = (address, array.ctypes.data) if to_device else (array.ctypes.data, address)
+            ctypes.memmove(to, origin, array.nbytes)
 
         def work() -> None:
-            given = {}
-            for name, (_, _, kind) in self._engine._inputs.items():
-                array = np.zeros(shapes[name], _numpy(kind))
-                cuda.bytes_at("device", addresses[name], array.nbytes)
-                ctypes.memmove(array.ctypes.data, addresses[name], array.nbytes)
-                given[name] = array
-            for name, array in self._computed(given).items():
-                found = np.ascontiguousarray(array)
-                cuda.bytes_at("device", addresses[name], found.nbytes)
-                ctypes.memmove(addresses[name], found.ctypes.data, found.nbytes)
-            cuda.now_ms += 1.5
-            if profiler is None:
-                self._world.plain_runs += 1
-            else:
-                self._world.profiled_runs += 1
+            for name, array in inputs.items():
+                copied(addresses[name], array, to_device=False)
+            for name, array in self.engine.computed(inputs).items():
+                copied(addresses[name], np.ascontiguousarray(array), to_device=True)
+            world.cuda.now_ms += 1.5
+            world.plain_runs += profiler is None
+            world.profiled_runs += profiler is not None
 
         stream.put(work)
         if profiler is not None:  # enqueue_emits_profile is on by default: it waits, and reports
             stream.run()
-            for index, node in enumerate(self._engine._model.graph.node):
+            for index, node in enumerate(self.engine.model.graph.node):
                 profiler.report_layer_time(node.name, 0.5 * (index + 1))
         return True
 
-    def _computed(self, given: dict[str, Any]) -> dict[str, Any]:
-        evaluator = onnx.reference.ReferenceEvaluator(self._engine._model)
-        return dict(zip(self._engine._outputs, evaluator.run(None, given), strict=True))
+    def empty(self, name: str) -> Any:
+        kinds = {kind: dtype for dtype, kind in KINDS.items()}
+        return np.zeros(self.shapes[name], kinds[self.engine.inputs[name].dtype.name])
 
 
-def _described(value: Any) -> tuple[str, tuple[int, ...], str]:
+def described(value: Any) -> Any:
     kind = value.type.tensor_type
     shape = tuple(size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-    return value.name, shape, KINDS.get(dtype.name, "BF16")
-
-
-def _numpy(kind: str) -> str:
-    return {description: name for name, description in KINDS.items()}[kind]
+    return SimpleNamespace(name=value.name, shape=shape, dtype=DataType[KINDS.get(dtype.name, "BF16")])

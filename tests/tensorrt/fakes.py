@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from perfharness.backends import BackendOptions, backend, model_source
-from tests.tensorrt.signatures import LEAN, RTX, TENSORRT
 
-FAKES = (*TENSORRT, RTX) if find_spec("onnx") and find_spec("cuda") else ()
-"""Versions that are stood in for, where what the fakes compute with is installed."""
-
-NAMES = {RTX: ("tensorrt-rtx", "tensorrt_rtx"), LEAN: ("tensorrt-lean", "tensorrt_lean_bindings")}
-"""Of the backend and of its module, where they are not `tensorrt`."""
+OLD, NEW, RTX = "10.0.1", "11.4.0.106", "1.7.1.116"
+FAKES = (OLD, NEW, RTX) if find_spec("onnx") and find_spec("cuda") else ()
+"""Versions that are stood in for, of TensorRT and TensorRT-RTX, where what the fakes compute with is installed."""
 
 
 @dataclass
@@ -28,7 +25,7 @@ class Fake:
     world: Any
 
     def load(self, model: str = "tests.contract.tiny_models:create", **options: Any) -> Any:
-        """A `TensorRTSession`, whose inside is looked at too."""
+        """A session."""
         return backend(self.name).load(model_source(model), BackendOptions(device="cuda", **options))
 
 
@@ -39,7 +36,7 @@ def install(monkeypatch: pytest.MonkeyPatch, version: str, **cuda_options: Any) 
 
     cuda = FakeCuda(**cuda_options)
     module, world = fake_tensorrt(version, cuda)
-    name, imported = NAMES.get(version, ("tensorrt", "tensorrt"))
+    name = "tensorrt-rtx" if version == RTX else "tensorrt"
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", cuda)
-    monkeypatch.setitem(sys.modules, imported, module)
+    monkeypatch.setitem(sys.modules, name.replace("-", "_"), module)
     return Fake(name, cuda, world)

@@ -38,6 +38,7 @@ def made_up(
     precision: Precision = "fp32",
     model: str = "net",
     device: str = "cuda",
+    gpu: str | None = None,
     rate: float | None = 100.0,
     spread: float = 0.02,
     latency_ms: float | None = None,
@@ -54,7 +55,7 @@ def made_up(
     """A case; the latency is the batch over the rate unless it is given."""
     case = BenchCase(
         case_id=f"{model}-{backend}-{mode}-{precision}-b{batch_size}", model=model, backend=backend, mode=mode,
-        precision=precision, device=device, batch_size=batch_size,  # type: ignore[arg-type]
+        precision=precision, device=device, batch_size=batch_size, gpu=gpu,  # type: ignore[arg-type]
     )  # fmt: skip
     if status != "ok":
         return CaseResult(case=case, status=status, reason=reason, **more)

@@ -88,6 +88,15 @@ def summarise_metrics(
     return RunMetrics(gpus, own, host, log.meta.period_ns / 1e6, host.reason)
 
 
+def summarise_other_hosts(log: SampleLog, processes: Sequence[MeasuredProcess]) -> dict[str, HostMetrics]:
+    """Figures of the machines of the other nodes, by the subject of their readings."""
+    return {
+        one.subject: HostMetrics(**_Observed(log, one.subject, processes).results(HOST_FIGURES, HOST_TOTALS))
+        for one in log.subjects("host")
+        if one.subject != HOST
+    }
+
+
 class _Observed:
     """One subject of a log over the measured window of some processes, or where there is none, while they ran."""
 

@@ -60,7 +60,7 @@ Basis = Literal["host", "gpu"]
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare two or more ranks of one machine that work together. `asked`: whether they share their items
+    """Compare two or more ranks that work together. `asked`: whether they share their items
     (`--parallel`); None: find out.
     """
     inputs = sorted(ranks, key=lambda one: one.rank)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from perfharness.analysis.ranks.results import RankDelay, RankGroup
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
 
 
-def rank_findings(group: RankGroup) -> Iterator[Finding]:
-    """Of one group of ranks."""
+def rank_findings(group: RankGroup, nodes: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Of one group of ranks. `nodes`: the machine of each process, of a run on several."""
     yield from _parallel(group)
     yield from _missing(group)
     if group.reason is not None and group.source is not None:
@@ -19,17 +19,21 @@ def rank_findings(group: RankGroup) -> Iterator[Finding]:
             Severity.WARNING,
             f"Which rank the others wait for is not known: {group.reason}.",
         )
-    yield from map(delay_finding, group.delays)
+    for delay in group.delays:
+        error = "" if group.skew is None or not nodes else f" (clock error {group.skew.clock_error_ms:.3f} ms)"
+        yield delay_finding(delay, (nodes or {}).get(delay.process, ""), error)
 
 
-def delay_finding(delay: RankDelay) -> Finding:
+def delay_finding(delay: RankDelay, node: str, error: str) -> Finding:
     """A rank that holds up the others."""
+    rank = f"{delay.rank} on {node}" if node else str(delay.rank)
     return Finding(
         "waiting-on-rank",
         Severity.NOTE,
         f"The other ranks wait {delay.waiting_ms:.3f} ms per batch ({100 * delay.batch_share:.0f} % of it) for rank "
-        f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {_origin(delay)}. It comes "
-        f"{delay.lag_ms:.3f} ms later than they do, in {100 * delay.late_share:.0f} % of {delay.batches} batches.",
+        f"{rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {_origin(delay)}. It comes "
+        f"{delay.lag_ms:.3f} ms later than they do{error}, in {100 * delay.late_share:.0f} % of {delay.batches} "
+        "batches.",
         "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
     )
 
@@ -71,5 +75,5 @@ def _missing(group: RankGroup) -> Iterator[Finding]:
             Severity.WARNING,
             f"{len(group.processes)} of {group.world_size} ranks left batches; whom the others waited for is not known "
             "of those that are missing.",
-            "Ranks on other hosts are not measured; of this one, see stderr.log.",
+            "Measure ranks on other machines with --nodes; of this one, see stderr.log.",
         )

@@ -45,8 +45,14 @@ def cell_of(case: BenchCase) -> str:
 
 def is_named(case: BenchCase, name: str) -> bool:
     """Whether `backend`, `backend/mode`, `backend/precision` or `backend/mode/precision` means this case."""
-    parts = [case.backend, case.mode, case.precision]
-    return name in {case.backend, f"{parts[0]}/{parts[1]}", f"{parts[0]}/{parts[2]}", "/".join(parts), cell_of(case)}
+    settings = (case.mode, case.precision, f"{case.mode}/{case.precision}")
+    return name in {case.backend, *(f"{case.backend}/{one}" for one in settings), cell_of(case)}
+
+
+def size_text(size: int) -> str:
+    """`12 GiB`, `7.5 GB`: in the unit in which it is a round number."""
+    gib = size / 2**30
+    return f"{gib:g} GiB" if gib == round(gib, 1) else f"{size / 1e9:.4g} GB"
 
 
 def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:
@@ -63,7 +69,7 @@ def memory_of(result: CaseResult) -> int | None:
 
 
 def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str | None) -> CaseResult | None:
-    """The baseline of a case: same model and batch size; on the case's own device where there are several."""
+    """The baseline of a case: same model and batch size, on the same GPU, else on the other kind of device."""
     if baseline is None:
         return None
     found = [
@@ -72,8 +78,9 @@ def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str
         if is_named(other.case, baseline)
         and (other.case.model, other.case.batch_size) == (result.case.model, result.case.batch_size)
     ]
-    own = [other for other in found if other.case.device == result.case.device]
-    return next(iter(own or found), None)
+    own = [one for one in found if (one.case.device, one.case.gpu) == (result.case.device, result.case.gpu)]
+    others = [one for one in found if one.case.device != result.case.device]
+    return next(iter(own or others), None)
 
 
 def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from perfharness.model.bench import BenchCase, CaseResult, Cell
+from perfharness.model.bench import BenchCase, CaseResult, Cell, MachineRecord
+from perfharness.model.bench_suite import MergedRow
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+def device_text(machine: MachineRecord) -> str:
+    """`2 x NVIDIA H200`; the CPU where no GPU was used."""
+    count = Counter(machine.gpus)
+    return ", ".join(f"{count[name]} x {name}" if count[name] > 1 else name for name in count) or machine.cpu or "?"
 
 
 def short_backend(name: str) -> str:
@@ -25,10 +33,11 @@ class CaseNames:
 
     with_model: bool = False
     with_device: bool = False
+    with_gpu: bool = False
     long_backends: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
+    def of(cls, cases: Iterable[Cell], *, with_model: bool | None = None) -> CaseNames:
         """Of all cases that are shown together; with the model where they have several, or where that is asked for."""
         known = list(cases)
         backends = {case.backend for case in known}
@@ -36,10 +45,11 @@ class CaseNames:
         return cls(
             with_model=len({case.model for case in known}) > 1 if with_model is None else with_model,
             with_device=len({case.device for case in known}) > 1,
+            with_gpu=len({case.gpu for case in known if case.gpu}) > 1,
             long_backends=frozenset(name for name in backends if short.count(short_backend(name)) > 1),
         )
 
-    def backend(self, case: BenchCase) -> str:
+    def backend(self, case: Cell) -> str:
         """`torch/compile threads=2`: with the settings that the suite names, and the device where it uses both."""
         name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
         parts = (
@@ -49,16 +59,17 @@ class CaseNames:
         )
         return " ".join(part for part in parts if part)
 
-    def cell(self, case: BenchCase) -> str:
-        """`torch/compile fp16`; the model in front where the suite has several."""
-        model = f"{case.model} " if self.with_model else ""
-        return f"{model}{self.backend(case)} {case.precision}"
+    def cell(self, case: Cell) -> str:
+        """`torch/compile fp16 on H200`: with the model and the GPU where the suite has several."""
+        model = case.model if self.with_model else None
+        gpu = f"on {case.gpu}" if self.with_gpu and case.gpu else None
+        return " ".join(filter(None, (model, self.backend(case), case.precision, gpu)))
 
     def case(self, case: BenchCase) -> str:
         """`torch/compile fp16, batch 64`."""
         return f"{self.cell(case)}, batch {case.batch_size}"
 
-    def cells(self, cases: Iterable[BenchCase]) -> list[str]:
+    def cells(self, cases: Iterable[BenchCase | MergedRow]) -> list[str]:
         """`torch/compile fp16, batch 1, 16`: one for each cell, in the order in which they come."""
         grouped = in_groups((self.cell(case), case.batch_size) for case in cases)
         return [f"{cell}, batch {', '.join(map(str, sorted(set(sizes))))}" for cell, sizes in grouped]
@@ -82,8 +93,3 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
-
-
-def case_of(cell: Cell) -> BenchCase:
-    """A case of the cell, for its name."""
-    return BenchCase(case_id="", batch_size=1, **{name: getattr(cell, name) for name in Cell.model_fields})

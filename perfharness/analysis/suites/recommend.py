@@ -13,6 +13,7 @@ from perfharness.analysis.suites.bench_figures import (
     latency_of,
     memory_of,
     overlap,
+    size_text,
 )
 from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints, Exclusion, MissedConstraint, Recommendation
@@ -141,10 +142,13 @@ def _speed(result: CaseResult) -> Estimate:
 
 
 def _margins(best: CaseResult, constraints: Constraints) -> Iterator[str]:
-    """How much of the memory limit it takes, and a latency limit that its value meets, but not its whole interval."""
-    memory, most = memory_of(best), constraints.memory_limit_bytes
-    if memory is not None and most is not None:
-        yield f"its memory is {100 * memory / most:.0f} % of the limit of {most / GB:g} GB"
+    """How much of the memory it takes, and a latency limit that its value meets, but not its whole interval."""
+    memory, whole = memory_of(best), best.memory.device_total_bytes
+    limit = constraints.memory_limit_bytes or best.memory.limit_bytes
+    if memory is not None and limit is not None:
+        yield f"its memory is {100 * memory / limit:.0f} % of the {size_text(limit)} limit"
+    elif memory is not None and whole is not None:
+        yield f"its memory is {100 * memory / whole:.0f} % of the GPU's {size_text(whole)}"
     latency = latency_of(best, constraints.latency_percentile)
     if constraints.max_latency_ms is None or latency is None:
         return

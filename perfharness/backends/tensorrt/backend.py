@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from perfharness.backends.base import NUMBER, Backend, BackendOptions, imported
@@ -10,7 +11,7 @@ from perfharness.backends.cuda_memory import checked, gpu_problem, runtime
 from perfharness.backends.models import ModelSource
 from perfharness.backends.onnx_files import onnx_source
 from perfharness.backends.session import Session
-from perfharness.backends.tensorrt.engine import EngineCache, EngineSource, is_engine_file, profiles_of
+from perfharness.backends.tensorrt.engine import Engine, Network, engine_of_file, profiles_of
 from perfharness.backends.tensorrt.library import TensorRTLibrary
 from perfharness.backends.tensorrt.session import TensorRTSession
 from perfharness.distribution import install_command
@@ -36,30 +37,37 @@ class TensorRTBackend(Backend):
 
     def versions(self) -> dict[str, str]:
         """Of TensorRT, its ONNX parser being part of it."""
-        return {self.module: self._library().version}
+        return {self.module: self.library().version}
 
     def unsupported(self, options: BackendOptions) -> str | None:
         """No GPU, or one that the library does not support."""
         profiles_of(options)
-        library = self._library()
+        library = self.library()
         if options.device != "cuda":
             return f"{self.title} runs on a GPU only; choose the device cuda"
         return gpu_problem() or library.gpu_problem(*_compute_capability())
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """A session; an engine that needs no shapes is built here, others in `allocate`."""
-        library = self._library()
-        cache = EngineCache(options.cache_dir, library, _gpu_name())
-        takes = "the path of an .onnx or .engine file, an ONNX file's bytes, or an onnx.ModelProto"
-        given = onnx_source(model, TensorRTBackend.name, options, takes)
-        if not self.builds and not is_engine_file(given):
-            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
-        return TensorRTSession(library, EngineSource(library, given, model.name, options, cache), options)
+        library = self.library()
+        return TensorRTSession(library, self.source(library, model, options), options)
 
-    def _library(self) -> TensorRTLibrary:
+    def library(self) -> TensorRTLibrary:
+        """The imported library. Raises `BackendUnavailableError`."""
         if self.builds:
             imported("onnx", self.install)  # which precision a model has is read from the file
         return TensorRTLibrary(imported(self.module, self.install, self.title), self.title)
+
+    def source(self, library: TensorRTLibrary, model: ModelSource, options: BackendOptions) -> Network | Engine:
+        """The network that engines are built from, or the engine of a file; RTX needs no GPU for it."""
+        takes = "the path of an .onnx or .engine file, an ONNX file's bytes, or an onnx.ModelProto"
+        given = onnx_source(model, TensorRTBackend.name, options, takes)
+        if isinstance(given, Path) and given.suffix.lower() in (".engine", ".plan"):
+            return engine_of_file(given, model.name)
+        if not self.builds:
+            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
+        gpu = "any" if library.is_rtx or options.cache_dir is None else _gpu_name()  # engines of RTX are portable
+        return Network(library, given, model.name, options, gpu)
 
 
 class TensorRTLeanBackend(TensorRTBackend):

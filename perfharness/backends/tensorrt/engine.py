@@ -1,4 +1,7 @@
-"""Serialized engines: read from a file, or built from ONNX and kept in a folder from one process to the next."""
+"""Serialized engines: read from a file, or built from ONNX and kept in a folder from one process to the next.
+
+A kept engine is found again for the same model (the bytes of its files), library, GPU, options and profiles.
+"""
 
 from __future__ import annotations
 
@@ -102,15 +105,19 @@ class Engine:
 
 
 class Network:
-    """A parsed ONNX model, ready to be built for several profiles; no GPU is needed to parse.
+    """A parsed ONNX model, from which engines are built; no GPU is needed to parse.
 
     Args:
         source: path of a file, or the file's bytes.
+        gpu: on which engines run, for the cache.
         inputs, outputs: as the model describes them.
+        builds_for_shapes: each set of shapes needs its own engine: open dimensions, and no profile given.
     """
 
-    def __init__(self, library: TensorRTLibrary, source: Path | bytes, name: str, options: BackendOptions) -> None:
-        self._library, self._options, self.name = library, options, name
+    def __init__(
+        self, library: TensorRTLibrary, source: Path | bytes, name: str, options: BackendOptions, gpu: str
+    ) -> None:
+        self._library, self._options, self._source, self._gpu, self.name = library, options, source, gpu, name
         check_own_precision(name, str(library), model_precision(source), options.precision)
         self._builder = library.start("Builder")
         # accepted but without effect since TensorRT 11
@@ -121,35 +128,36 @@ class Network:
             raise BackendError(f"{name} cannot be read by {library}: {_parse_error(parser)}")
         self.inputs = tuple(_described(network.get_input(index)) for index in range(network.num_inputs))
         self.outputs = tuple(_described(network.get_output(index)) for index in range(network.num_outputs))
+        is_open = any(None in spec.shape for spec in self.inputs)
+        self._profiles = profiles_of(options) if is_open else ()
+        self.builds_for_shapes = is_open and not self._profiles
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether an input leaves a dimension open, so that an engine needs a profile."""
-        return any(None in spec.shape for spec in self.inputs)
-
-    def profiles(self, shapes: Mapping[str, Shape] | None) -> tuple[Profile, ...]:
-        """Profiles of the options, else one with exactly these shapes; none for a model without open dimensions."""
-        if not self.is_dynamic:
-            return ()
-        exact = () if shapes is None else ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
-        return profiles_of(self._options) or exact
-
-    def build(self, profiles: tuple[Profile, ...]) -> Engine:
-        """The engine. This may take minutes."""
-        library = self._library
+    def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
+        """The engine, for these shapes where it depends on them; from the cache, or built, which may take minutes."""
+        profiles = self._profiles
+        if self.builds_for_shapes and shapes is not None:
+            profiles = ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
+        name, path = f"the engine of {self.name}", self._cache_path(profiles)
+        if path is not None and path.exists():
+            return Engine(path.read_bytes(), {"built": "earlier"}, None, name)
         config = self._builder.create_builder_config()
         settings = self._configure(config)
         for profile in profiles:
             self._add(config, profile)
-        library.messages.clear()
         start_ns = time.perf_counter_ns()
-        plan = self._builder.build_serialized_network(self.network, config)
+        plan = self._library.call(
+            f"{self._library} built no engine of {self.name}",
+            "change the model or the options",
+            self._builder.build_serialized_network,
+            self.network,
+            config,
+        )
         build_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        if plan is None:
-            what = f"{library} built no engine of {self.name}"
-            raise library.messages.failure(what, "change the model or the options")
         settings["profiles"] = "; ".join(map(describe_profile, profiles)) or "none, all shapes are fixed"
-        return Engine(bytes(plan), settings, build_ms, f"the engine of {self.name}")
+        built = Engine(bytes(plan), settings, build_ms, name)
+        if path is not None:
+            _keep(path, built.blob)
+        return built
 
     def _configure(self, config: Any) -> dict[str, str]:
         module, extra = self._library.module, self._options.extra
@@ -173,8 +181,45 @@ class Network:
                 made.set_shape(name, shapes.min, shapes.opt, shapes.max)
         except ValueError as error:
             raise BackendError(f"{what}: {error}") from error
-        if config.add_optimization_profile(made) < 0:
-            raise self._library.messages.failure(what, "give shapes that it takes")
+        advice = "give shapes that it takes"
+        self._library.call(what, advice, lambda: config.add_optimization_profile(made) >= 0)
+
+    def _cache_path(self, profiles: tuple[Profile, ...]) -> Path | None:
+        """File of an engine, which may not exist, named by all that the engine depends on; None: no cache."""
+        if self._options.cache_dir is None:
+            return None
+        described = {
+            "model_sha256": _model_sha256(self._source),
+            "library": str(self._library),
+            "gpu": self._gpu,
+            "precision": self._options.precision,
+            **{name: self._options.extra.get(name) for name in ("workspace_bytes", "optimization_level")},
+            "profiles": [{name: asdict(shapes) for name, shapes in sorted(each.items())} for each in profiles],
+        }
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        return self._options.cache_dir / "tensorrt" / f"{key}.engine"
+
+
+def _model_sha256(source: Path | bytes) -> str:
+    """Digest of a model, with the files of its weights."""
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    return sha256_of(source, *onnx_weight_files(source))
+
+
+def _keep(path: Path, blob: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(blob)
+    except (OSError, ResultError) as error:
+        raise BackendError(f"{error}; name another cache folder") from error
+
+
+def engine_of_file(path: Path, name: str) -> Engine:
+    """An engine that was built elsewhere."""
+    settings = {"precision": "the engine file's own, whatever was asked for"}
+    return Engine(path.read_bytes(), settings, None, f"the engine {name}")
 
 
 def tensor_spec(name: str, shape: Any, dtype: Any) -> TensorSpec:
@@ -198,91 +243,3 @@ def _parse_error(parser: Any) -> str:
     error = parser.get_error(0)
     text = " ".join(str(error.desc()).split())[:300]
     return f"{text} (node {error.node_name()!r}, operator {error.node_operator()!r})" if error.node_name() else text
-
-
-class EngineCache:
-    """Engines under `folder/tensorrt`; None: no cache.
-
-    An engine is found again for the same model (the bytes of its files), library and version, GPU, options and
-    profiles; engines of RTX are portable, and shared by all GPUs.
-    """
-
-    def __init__(self, folder: Path | None, library: TensorRTLibrary, gpu: str) -> None:
-        self._folder = None if folder is None else folder / "tensorrt"
-        self._library, self._gpu = str(library), "any" if library.is_rtx else gpu
-
-    def path(self, model_sha256: str, options: BackendOptions, profiles: tuple[Profile, ...]) -> Path | None:
-        """File of an engine, which may not exist."""
-        if self._folder is None:
-            return None
-        described = {
-            "model_sha256": model_sha256,
-            "library": self._library,
-            "gpu": self._gpu,
-            "precision": options.precision,
-            **{name: options.extra.get(name) for name in ("workspace_bytes", "optimization_level")},
-            "profiles": [{name: asdict(shapes) for name, shapes in sorted(each.items())} for each in profiles],
-        }
-        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-        return self._folder / f"{key}.engine"
-
-    def keep(self, path: Path, blob: bytes) -> None:
-        """Write an engine. Raises `BackendError` where that is not possible."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                temporary.write_bytes(blob)
-        except (OSError, ResultError) as error:
-            raise BackendError(f"{error}; name another cache folder") from error
-
-
-class EngineSource:
-    """An engine file, or an ONNX model that engines are built from.
-
-    Args:
-        given: the engine file's path, or the ONNX model (path or bytes).
-        network: of the ONNX model; None for an engine file.
-    """
-
-    def __init__(
-        self, library: TensorRTLibrary, given: Path | bytes, name: str, options: BackendOptions, cache: EngineCache
-    ) -> None:
-        self._cache, self._options, self._name, self._given = cache, options, name, given
-        self.network = None if is_engine_file(given) else Network(library, given, name, options)
-        self._model_sha256 = model_sha256(given)
-
-    @property
-    def builds_for_shapes(self) -> bool:
-        """Whether each set of shapes needs its own engine: open dimensions, and no profile given."""
-        return self.network is not None and self.network.is_dynamic and not profiles_of(self._options)
-
-    def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
-        """The engine; built for these shapes where it depends on them, unless the cache has it."""
-        network = self.network
-        if network is None:
-            assert isinstance(self._given, Path)
-            settings = {"precision": "the engine file's own, whatever was asked for"}
-            return Engine(self._given.read_bytes(), settings, None, f"the engine {self._name}")
-        profiles = network.profiles(shapes)
-        path = self._cache.path(self._model_sha256, self._options, profiles)
-        if path is not None and path.exists():
-            return Engine(path.read_bytes(), {"built": "earlier"}, None, f"the engine of {self._name}")
-        engine = network.build(profiles)
-        if path is not None:
-            self._cache.keep(path, engine.blob)
-        return engine
-
-
-def is_engine_file(given: Path | bytes) -> bool:
-    """Whether the suffix is that of an engine."""
-    return isinstance(given, Path) and given.suffix.lower() in (".engine", ".plan")
-
-
-def model_sha256(source: Path | bytes) -> str:
-    """Digest of a model's file and, of ONNX, its weight files. Raises `BackendError` where one is missing."""
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).hexdigest()
-    try:
-        return sha256_of(source, *(() if is_engine_file(source) else onnx_weight_files(source)))
-    except OSError as error:
-        raise BackendError(f"{source} cannot be read: {error}") from error

@@ -11,15 +11,8 @@ from perfharness.backends.base import BackendOptions
 from perfharness.backends.cuda_memory import BufferSession, CudaStream, checked, runtime
 from perfharness.backends.models import Shape
 from perfharness.backends.session import LayerTime
-from perfharness.backends.tensorrt.engine import (
-    Engine,
-    EngineSource,
-    Profile,
-    ShapeRange,
-    describe_profile,
-    tensor_spec,
-)
-from perfharness.backends.tensorrt.library import LayerRecorder, TensorRTLibrary
+from perfharness.backends.tensorrt.engine import Engine, Network, Profile, ShapeRange, describe_profile, tensor_spec
+from perfharness.backends.tensorrt.library import TensorRTLibrary, layer_profiler
 from perfharness.errors import BackendError, OutOfMemoryError
 
 
@@ -34,21 +27,23 @@ class LoadedEngine:
     def __init__(self, library: TensorRTLibrary, serialized: Engine) -> None:
         self.serialized = serialized
         self._runtime = library.start("Runtime")  # must outlive the engine
-        self.engine = engine = library.load(self._runtime, serialized.blob, serialized.name)
+        self.engine = engine = library.call(
+            f"{serialized.name} cannot be loaded by {library}",
+            f"build it again with {library} on this machine, from its ONNX file",
+            self._runtime.deserialize_cuda_engine,
+            serialized.blob,
+        )
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        specs = {
-            name: tensor_spec(name, engine.get_tensor_shape(name), engine.get_tensor_dtype(name)) for name in names
-        }
+        specs = [tensor_spec(name, engine.get_tensor_shape(name), engine.get_tensor_dtype(name)) for name in names]
         modes, locations = library.module.TensorIOMode, library.module.TensorLocation
-        inputs = [name for name in names if engine.get_tensor_mode(name) == modes.INPUT]
-        for name in inputs:
-            if engine.get_tensor_location(name) == locations.HOST:
+        self.inputs = tuple(spec for spec in specs if engine.get_tensor_mode(spec.name) == modes.INPUT)
+        self.outputs = tuple(spec for spec in specs if spec not in self.inputs)
+        for spec in self.inputs:
+            if engine.get_tensor_location(spec.name) == locations.HOST:
                 raise BackendError(
-                    f"input {name!r} is a shape tensor, whose values decide the shapes of others; give a model where "
-                    "shapes follow from shapes"
+                    f"input {spec.name!r} is a shape tensor, whose values decide the shapes of others; give a model "
+                    "where shapes follow from shapes"
                 )
-        self.inputs = tuple(specs[name] for name in inputs)
-        self.outputs = tuple(specs[name] for name in names if name not in inputs)
         self.profiles = tuple(self._profile(index) for index in range(engine.num_optimization_profiles))
 
     def profile_for(self, shapes: Mapping[str, Shape]) -> int | None:
@@ -66,7 +61,7 @@ class LoadedEngine:
         self._runtime = None
 
     def _profile(self, index: int) -> Profile:
-        """Ranges of a profile; an input without open dimensions has only one shape, and is skipped."""
+        """Ranges of a profile; an input without open dimensions has only one shape."""
         ranges = {}
         for spec in self.inputs:
             fixed = tuple(size for size in spec.shape if size is not None)
@@ -122,7 +117,7 @@ class TensorRTSession(BufferSession):
 
     _stream: CudaStream
 
-    def __init__(self, library: TensorRTLibrary, source: EngineSource, options: BackendOptions) -> None:
+    def __init__(self, library: TensorRTLibrary, source: Network | Engine, options: BackendOptions) -> None:
         super().__init__(on_gpu=True)
         self._library, self._source = library, source
         self._has_graph = options.mode == "cudagraph"
@@ -131,11 +126,12 @@ class TensorRTSession(BufferSession):
         self._graph: CudaGraph | None = None
         self._profile_index = 0
         self._settings: dict[str, str] = {}
+        specs: Network | LoadedEngine
         try:
-            if not source.builds_for_shapes:
-                self._load(source.engine())
-            specs = self._loaded or source.network
-            assert specs is not None  # a source is an engine or a network
+            if isinstance(source, Engine):
+                specs = self._load(source)
+            else:
+                specs = source if source.builds_for_shapes else self._load(source.engine())
             self.inputs, self.outputs = specs.inputs, specs.outputs
         except BaseException:
             self.close()
@@ -174,23 +170,23 @@ class TensorRTSession(BufferSession):
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """By TensorRT's profiler, in a context of its own, so that the measured one never has a profiler."""
         assert self._loaded is not None
-        recorder = LayerRecorder(self._library.module)
+        profiler, times = layer_profiler(self._library.module)
         try:
             context = self._library.create_context(self._loaded.engine, cuda_graph=False)
         except OutOfMemoryError as error:
             return f"there is no room for a second context with a profiler: {error}"
         self._shaped(context, self._shapes)
         self._address(context)
-        context.profiler = recorder.given
+        context.profiler = profiler
         self.copy_in()
         for index in range(rounds + 1):
             if index == 1:
-                recorder.milliseconds.clear()  # the first was a warm-up
+                times.clear()  # the first was a warm-up
             self._enqueue(context)
             self.synchronize()
-        if not recorder.milliseconds:
+        if not times:
             return f"{self._library.name} reported no layer to its profiler"
-        return [LayerTime(name, total / rounds) for name, total in recorder.milliseconds.items()]
+        return [LayerTime(name, total / rounds) for name, total in times.items()]
 
     def _free(self) -> None:
         if self._graph is not None:
@@ -204,10 +200,12 @@ class TensorRTSession(BufferSession):
 
     def _engine_for(self, shapes: Mapping[str, Shape]) -> LoadedEngine:
         """The engine in use, or one built for these shapes where engines depend on them."""
-        loaded = self._loaded
-        if loaded is None or (loaded.profile_for(shapes) is None and self._source.builds_for_shapes):
+        source, loaded = self._source, self._loaded
+        is_fitting = loaded is not None and loaded.profile_for(shapes) is not None
+        if isinstance(source, Network) and source.builds_for_shapes and not is_fitting:
             self._unload()
-            loaded = self._load(self._source.engine(shapes))
+            loaded = self._load(source.engine(shapes))
+        assert loaded is not None  # others were loaded at once
         return loaded
 
     def _load(self, serialized: Engine) -> LoadedEngine:
@@ -231,14 +229,13 @@ class TensorRTSession(BufferSession):
 
     def _shaped(self, context: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Set profile and shapes of a context; returns the shapes of the outputs."""
-        messages = self._library.messages
-        messages.clear()
-        if not context.set_optimization_profile_async(self._profile_index, self._stream.pointer):
-            raise messages.failure(f"profile {self._profile_index} could not be chosen", "build the engine again")
+        call, index = self._library.call, self._profile_index
+        choose = context.set_optimization_profile_async
+        call(f"profile {index} could not be chosen", "build the engine again", choose, index, self._stream.pointer)
         self.synchronize()
         for name, shape in shapes.items():
-            if not context.set_input_shape(name, shape):
-                raise messages.failure(f"input {name!r} cannot be {shape}", "give a shape that the engine takes")
+            advice = "give a shape that the engine takes"
+            call(f"input {name!r} cannot be {shape}", advice, context.set_input_shape, name, shape)
         if missing := context.infer_shapes():
             raise BackendError(f"the shapes do not tell those of {', '.join(missing)}; give a model where they do")
         out = {spec.name: tuple(int(size) for size in context.get_tensor_shape(spec.name)) for spec in self.outputs}
@@ -251,12 +248,12 @@ class TensorRTSession(BufferSession):
 
     def _address(self, context: Any) -> None:
         for name, buffer in self._buffers.items():
-            if not context.set_tensor_address(name, buffer.pointer):
-                raise self._library.messages.failure(f"{name!r} did not take its buffer", "build the engine again")
+            what, advice = f"{name!r} did not take its buffer", "build the engine again"
+            self._library.call(what, advice, context.set_tensor_address, name, buffer.pointer)
 
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._stream.pointer):
-            raise self._library.messages.failure("the model could not be run", "allocate again, or other shapes")
+            raise self._library.failure("the model could not be run", "allocate again, or other shapes")
 
 
 def _distance(profile: Profile, shapes: Mapping[str, Shape]) -> float:

@@ -12,13 +12,13 @@ from perfharness.bench.accuracy.data import (
 )
 from perfharness.bench.accuracy.depth import (
     DEPTH_METRICS,
+    DepthMeans,
     DepthSettings,
-    ImageMeans,
     depth_errors,
     map_difference,
     normalised,
 )
-from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, RegressionAccumulator, label_ranks, wilson
+from perfharness.bench.accuracy.metrics import ClassAccumulator, Figures, RegressionAccumulator, wilson
 from perfharness.bench.accuracy.outputs import (
     BLOCK,
     DifferenceAccumulator,
@@ -34,10 +34,10 @@ __all__ = [
     "AccuracySettings",
     "ClassAccumulator",
     "Comparison",
+    "DepthMeans",
     "DepthSettings",
     "DifferenceAccumulator",
     "Figures",
-    "ImageMeans",
     "PreprocessSettings",
     "Preprocessor",
     "RegressionAccumulator",
@@ -47,7 +47,6 @@ __all__ = [
     "compare_outputs",
     "depth_errors",
     "find_samples",
-    "label_ranks",
     "map_difference",
     "measure_accuracy",
     "normalised",

@@ -6,7 +6,7 @@ A file that cannot be read raises `SampleError` when it is read, so only that sa
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,8 @@ def find_samples(
 
     Args:
         truth: a folder of maps with the same names, or one file for one input.
-        labels: `folders` are meant by naming the input folder itself: the first folder below it is the class, classes
-            in order of their names; else a CSV of `name,label`, labels being numbers or names.
+        labels: the input folder itself: the first folder below it is the class, classes in order of their names; else
+            a CSV of `name,label`, labels being numbers or names.
         limit: at most so many, the first by name.
         class_names: a text file with a name per line, in the order of the model's classes.
         values: a CSV of `name,number`, the truth of a regression.
@@ -93,21 +93,43 @@ def find_samples(
     Raises `UsageError` where nothing can be compared at all.
     """
     found, remarks = _by_name(inputs)
-    names = () if class_names is None else _names_in(class_names)
     samples = [Sample(name, path) for name, path in found.items()]
+    names = () if class_names is None else _names_in(class_names)
+
+    def join(field: str, partners: Mapping[str, Any], where: Path, what: str) -> None:
+        """Keep the samples that have a partner, in that field."""
+        without = [one.name for one in samples if one.name not in partners]
+        kept = [replace(one, **{field: partners[one.name]}) for one in samples if one.name in partners]
+        if not kept:
+            raise UsageError(f"no sample of {inputs} ({without[0]}, …) has a {what} of its name in {where}")
+        remarks.extend(_remark(without, inputs, f"no {what} in {where}"))
+        samples[:] = kept
+
     if truth is not None:
-        samples, more = _with_truth(samples, truth, inputs)
-        remarks += more
+        if inputs.is_file() != truth.is_file():
+            raise UsageError(f"{inputs} and its ground truth {truth} must both be files, or both folders")
+        maps, more = ({samples[0].name: truth}, []) if inputs.is_file() else _by_name(truth)
+        remarks += [*more, *_remark(sorted(set(maps) - set(found)), truth, f"no input of that name in {inputs}")]
+        join("truth", maps, truth, "ground truth")
     if labels is not None:
-        samples, names, more = _with_labels(samples, labels, inputs, class_names, names)
-        remarks += more
+        if labels == inputs:
+            texts = {one.name: one.name.split("/", 1)[0] for one in samples if "/" in one.name}
+        else:
+            texts = _from_csv(labels, samples)
+        if are_names := not all(text.isdigit() for text in texts.values()):
+            names = names or tuple(sorted(set(texts.values())))
+            if unknown := sorted(set(texts.values()) - set(names)):
+                raise UsageError(f"the label {unknown[0]!r} is not one of the classes in {class_names}")
+        numbers = {name: names.index(text) if are_names else int(text) for name, text in texts.items()}
+        join("label", numbers, labels, "label")
     if values is not None:
-        samples, more = _with_values(samples, values, inputs)
-        remarks += more
+        try:
+            join("value", {name: float(text) for name, text in _from_csv(values, samples).items()}, values, "value")
+        except ValueError as error:
+            raise UsageError(f"{values} has a value that is not a number: {error}") from error
     if limit is not None and limit < len(samples):
         remarks.append(f"the first {limit} of {len(samples)} samples were taken, by name")
-        samples = samples[:limit]
-    return SampleSet(tuple(samples), names, tuple(remarks))
+    return SampleSet(tuple(samples[:limit]), names, tuple(remarks))
 
 
 def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
@@ -129,10 +151,9 @@ def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
     if not one:
         kinds = ", ".join((*ARRAY_SUFFIXES, *IMAGE_SUFFIXES))
         raise UsageError(f"{location} holds no samples; it must hold files of these kinds: {kinds}")
+    several = [name for name in files if name not in one]
     return one, [
-        *_remark(
-            [name for name in files if name not in one], location, "several files of one name, so none of them is used"
-        ),
+        *_remark(several, location, "several files of one name, so none of them is used"),
         *_remark(others, location, "neither array nor image"),
     ]
 
@@ -145,56 +166,6 @@ def _remark(names: Sequence[str], location: Path, why: str) -> list[str]:
     return [f"{len(names)} file{'s' * (len(names) > 1)} ({', '.join(names[:NAMED])}{more}) in {location}: {why}"]
 
 
-def _with_truth(samples: list[Sample], truth: Path, inputs: Path) -> tuple[list[Sample], list[str]]:
-    if inputs.is_file():
-        if not truth.is_file():
-            raise UsageError(f"{inputs} is one file, so its ground truth must be one file too, which {truth} is not")
-        return [replace(samples[0], truth=truth)], []
-    maps, remarks = _by_name(truth)
-    both = [replace(one, truth=maps[one.name]) for one in samples if one.name in maps]
-    if not both:
-        raise UsageError(
-            f"no file in {inputs} has its ground truth in {truth}: they are matched by name, and {samples[0].name} is "
-            f"not there; there is {next(iter(maps))}"
-        )
-    names = [one.name for one in samples]
-    without = _remark([name for name in names if name not in maps], inputs, f"no ground truth of that name in {truth}")
-    unused = _remark(sorted(set(maps) - set(names)), truth, f"no input of that name in {inputs}")
-    return both, [*remarks, *without, *unused]
-
-
-def _with_labels(
-    samples: list[Sample], labels: Path, inputs: Path, names_file: Path | None, classes: tuple[str, ...]
-) -> tuple[list[Sample], tuple[str, ...], list[str]]:
-    """Samples that have a label, all class names, remarks; labels that are names are numbered by the class names."""
-    if labels == inputs:
-        given = {one.name: one.name.split("/", 1)[0] for one in samples if "/" in one.name}
-    else:
-        given = _csv_labels(labels, samples)
-    if not given:
-        raise UsageError(f"no sample of {inputs} has a label in {labels}")
-    if are_names := not all(text.isdigit() for text in given.values()):
-        classes = classes or tuple(sorted(set(given.values())))
-        if unknown := sorted(set(given.values()) - set(classes)):
-            raise UsageError(f"the label {unknown[0]!r} is none of the classes in {names_file}")
-    numbers = {name: classes.index(text) if are_names else int(text) for name, text in given.items()}
-    without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no label in {labels}")
-    return [replace(one, label=numbers[one.name]) for one in samples if one.name in numbers], classes, without
-
-
-def _with_values(samples: list[Sample], values: Path, inputs: Path) -> tuple[list[Sample], list[str]]:
-    """Samples that have a number, and a remark on the others."""
-    given = _csv_labels(values, samples)
-    if not given:
-        raise UsageError(f"no sample of {inputs} has a value in {values}")
-    try:
-        numbers = {name: float(text) for name, text in given.items()}
-    except ValueError as error:
-        raise UsageError(f"{values} has a value that is no number: {error}") from error
-    without = _remark([one.name for one in samples if one.name not in numbers], inputs, f"no value in {values}")
-    return [replace(one, value=numbers[one.name]) for one in samples if one.name in numbers], without
-
-
 def _names_in(file: Path) -> tuple[str, ...]:
     try:
         return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
@@ -202,24 +173,24 @@ def _names_in(file: Path) -> tuple[str, ...]:
         raise UsageError(f"class names cannot be read from {file}: {error}") from error
 
 
-def _csv_labels(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
-    """Label by sample; a row names it with or without folder and suffix. A first row that matches none is a header."""
+def _from_csv(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
+    """Second cell by sample; a row names it with or without folder and suffix. A row that matches none is skipped."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"labels cannot be read from {path}: {error}") from error
-    labels: dict[str, str] = {}
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    cells: dict[str, str] = {}
     for number, row in enumerate(rows, 1):
         if len(row) < 2:
-            raise UsageError(f"{path}: row {number} has no label; each row must be name,label")
-        if labels.setdefault(row[0], row[1]) != row[1]:
-            raise UsageError(f"{path} has two labels for {row[0]}: {labels[row[0]]} and {row[1]}")
+            raise UsageError(f"{path}: row {number} has one cell; each row must be name,label or name,number")
+        if cells.setdefault(row[0], row[1]) != row[1]:
+            raise UsageError(f"{path} has two entries for {row[0]}: {cells[row[0]]} and {row[1]}")
     found = {}
     for one in samples:
         spellings = (one.name + one.path.suffix, one.path.name, one.name, Path(one.name).name)
-        found[one.name] = next((labels[name] for name in spellings if name in labels), "")
-    return {name: label for name, label in found.items() if label}
+        found[one.name] = next((cells[name] for name in spellings if name in cells), "")
+    return {name: text for name, text in found.items() if text}
 
 
 def read_arrays(path: Path) -> Arrays:

@@ -8,7 +8,7 @@ count, a scaled prediction is clipped to the caps, and the figures of a data set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,6 @@ from perfharness.model.base import Settings
 from perfharness.model.columns import Float64
 
 DEPTH_METRICS = ("abs_rel", "sq_rel", "rmse", "rmse_log", "delta1", "delta2", "delta3", "scale")
-MAP_METRICS = ("mae", "rmse", "max")
 SMALLEST_DISPARITY = 1e-6
 
 
@@ -97,31 +96,25 @@ def normalised(values: npt.NDArray[Any]) -> Float64:
 
 
 def map_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> dict[str, float]:
-    """`MAP_METRICS` of two maps of one shape, each normalised separately. Raises `SampleError`."""
+    """`mae`, `rmse` and `max` of two maps of one shape, each normalised separately. Raises `SampleError`."""
     error = np.abs(normalised(first) - normalised(second))
     return {"mae": float(error.mean()), "rmse": float(np.sqrt((error**2).mean())), "max": float(error.max())}
 
 
-class ImageMeans:
-    """Means of the images' figures; of `max` the largest.
+class DepthMeans:
+    """Means of the errors of images."""
 
-    Args:
-        names: of the figures of an image.
-        what: was not found where there is no image, for the reason.
-    """
+    def __init__(self) -> None:
+        self._images, self._totals = 0, dict.fromkeys(DEPTH_METRICS, 0.0)
 
-    def __init__(self, names: Sequence[str], what: str) -> None:
-        self.samples, self._what = 0, what
-        self._totals = dict.fromkeys(names, 0.0)
-
-    def add(self, figures: Mapping[str, float]) -> None:
+    def add(self, errors: Mapping[str, float]) -> None:
         """Add one image."""
-        self.samples += 1
-        for name, value in figures.items():
-            self._totals[name] = max(self._totals[name], value) if name == "max" else self._totals[name] + value
+        self._images += 1
+        for name, value in errors.items():
+            self._totals[name] += value
 
     def figures(self) -> Figures:
         """Of all images."""
-        if not self.samples:
-            return nothing(self._totals, f"no {self._what}")
-        return {name: figure(value if name == "max" else value / self.samples) for name, value in self._totals.items()}
+        if not self._images:
+            return nothing(DEPTH_METRICS, "no image could be compared with its ground truth")
+        return {name: figure(total / self._images) for name, total in self._totals.items()}

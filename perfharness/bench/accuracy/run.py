@@ -30,7 +30,7 @@ from perfharness.bench.accuracy.data import (
     read_map,
     resized_map,
 )
-from perfharness.bench.accuracy.depth import DEPTH_METRICS, ImageMeans, depth_errors
+from perfharness.bench.accuracy.depth import DepthMeans, depth_errors
 from perfharness.bench.accuracy.metrics import (
     ClassAccumulator,
     Figures,
@@ -75,7 +75,7 @@ class Comparison:
         self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
         self.regression = RegressionAccumulator()
-        self.depth = ImageMeans(DEPTH_METRICS, "image could be compared with its ground truth")
+        self.depth = DepthMeans()
         self.own = [OwnMetric(text) for text in settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:

@@ -18,7 +18,7 @@ from perfharness.backends.onnx_files import model_precision
 from perfharness.bench.accuracy.data import CHANNELS, Preprocessor, SampleError, as_map
 from perfharness.bench.accuracy.run import measure_accuracy, read_outputs
 from perfharness.bench.accuracy.settings import AccuracySettings
-from perfharness.bench.case import CaseRecord, gpu_view, keep_latency, loaded, main
+from perfharness.bench.case import CaseRecord, gpu_view, keep_latency, keep_telemetry, loaded, main
 from perfharness.bench.engines.model import (
     ENGINE_ENTRY,
     IMAGE_FOLDER,
@@ -27,8 +27,7 @@ from perfharness.bench.engines.model import (
     EngineResult,
     EngineSpec,
 )
-from perfharness.bench.latency import quiet_collector, warm_up
-from perfharness.bench.telemetry import measure_telemetry
+from perfharness.bench.latency import warm_up
 from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 
@@ -41,7 +40,7 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     record.start_phase("import")
     record.keep(versions=made.versions(), engine=spec.model)
     mode = spec.case.mode or made.modes_on(spec.case.device)[0]
-    case = spec.case.model_copy(update={"precision": spec.precision or _precision(spec), "mode": mode})
+    case = spec.case.model_copy(update={"precision": spec.case.precision or _precision(spec), "mode": mode})
     record.keep(case=case)
     spec = spec.model_copy(update={"case": case})
     view = gpu_view(spec, stack)
@@ -87,7 +86,7 @@ def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> t
         raise BackendError(f"the model takes the inputs {names}; only models that take one image can be compared")
     given = specs[0].shape
     if len(given) != 4:
-        raise BackendError(f"input {name!r} is {given}, which is no batch of images")
+        raise BackendError(f"input {name!r} is {given}, not a batch of images")
     if given[0] not in (None, 1):
         raise BackendError(f"the model is made for batches of {given[0]}, and one image at a time is compared")
     is_last = given[3] in CHANNELS and given[1] not in CHANNELS
@@ -142,22 +141,14 @@ def _telemetry(session: Session, spec: EngineSpec, record: CaseRecord, rounds: i
     ends_ns: list[int] = []
 
     def work() -> list[int]:
-        with quiet_collector():
-            for _ in range(rounds):
-                session.run_round()
-                ends_ns.append(time.time_ns())
+        for _ in range(rounds):
+            session.run_round()
+            ends_ns.append(time.time_ns())
         return ends_ns
 
     begin_ns = time.time_ns()
-    seen = measure_telemetry(record.folder, spec.telemetry, 1, work)
-    names = ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j")
-    record.keep(
-        **{name: getattr(seen, name) for name in names},
-        clock_drop_percent=seen.clock_drop_percent,
-        telemetry_unix_ns=(begin_ns, ends_ns[-1]) if ends_ns else None,
-    )
-    record.keep_part("memory", device_peak_bytes=seen.device_peak_bytes)
-    record.add_reasons(**seen.reasons)
+    keep_telemetry(spec, record, work)
+    record.keep(telemetry_unix_ns=(begin_ns, ends_ns[-1]))
 
 
 if __name__ == "__main__":

@@ -82,9 +82,16 @@ class SuiteOptions(BaseModel):
         str | None,
         Option(("--device",), CASES, "auto: the GPU, if there is one. [default: auto]", metavar="auto|cpu|cuda"),
     ] = None
-    gpu: Annotated[
-        str | None, Option(("--gpu",), CASES, "UUID or index of the GPU. [default: the first]", metavar="GPU")
-    ] = Field(default=None, serialization_alias="run.gpu")
+    gpus: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(split_commas),
+        Option(
+            ("--gpus",),
+            CASES,
+            "Run every case on each of these GPUs: indices or UUIDs, as 0,1. [default: the first]",
+            metavar="GPU,…",
+        ),
+    ] = None
     warmup: Annotated[
         int | None, Option(("--warmup",), MEASURING, "Iterations before the timed ones. [default: 50]")
     ] = Field(default=None, serialization_alias="latency.warmup")
@@ -108,6 +115,9 @@ class SuiteOptions(BaseModel):
             metavar="PASS,…",
         ),
     ] = Field(default=None, serialization_alias="measure.passes")
+    layers: Annotated[
+        bool | None, Option(("--layers",), MEASURING, "Time the layers too, and print those of the case to take.")
+    ] = None
     equality: Annotated[
         bool | None,
         Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
@@ -220,7 +230,7 @@ class BenchSettings(BaseModel):
 
 
 RARE = {
-    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile"),
+    *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "baseline", "latency_percentile"),
     *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
     *("retry_failed", "history"),
 }
@@ -251,7 +261,7 @@ def check_utf8(arguments: Sequence[str]) -> None:
 
 
 def resume_command() -> str:
-    """The command line that goes on with this one."""
+    """The command line that continues this one."""
     return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
 
 

@@ -77,6 +77,11 @@ class LaunchView(Observer):
             self._add_changes(phases)
         self._phases = list(phases)
 
+    def message(self, text: str) -> None:
+        """Print a line."""
+        self._add_line(text)
+        self._due.set()
+
     def stage(self, name: str) -> None:
         """Say what comes after the processes."""
         for mirror in self._mirrors:  # the folder is about to be moved

@@ -24,6 +24,7 @@ from perfharness.analysis.suites.bench_figures import (
 )
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
+    device_text,
     first_line,
     in_groups,
     short_backend,
@@ -92,8 +93,8 @@ def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, s
         own = suite.model_copy(update={"cases": list(cases)})
         end = f"_{re.sub(r'[^A-Za-z0-9.-]', '_', model)}_{number}" if len(models) > 1 else ""
         on_gpu = any(case.case.device == "cuda" for case in cases)
-        device = ", ".join(suite.machine.gpus) if on_gpu and suite.machine.gpus else suite.machine.cpu
-        yield own, f"{model}, {device or 'an unknown device'} ({suite.machine.hostname})", end
+        machine = suite.machine if on_gpu else suite.machine.model_copy(update={"gpus": []})
+        yield own, f"{model}, {device_text(machine)} ({machine.hostname})", end
 
 
 # ---- what there is to plot ----
@@ -132,6 +133,14 @@ def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
         label,
         None if loss is None else (loss, f"limit: loss of at most {loss:g}"),
         (lambda one: speedup(one, baseline_of(one, cases, baseline)), _speedup_label(suite)),
+    )
+    rate = "throughput of the telemetry pass (items/s)"
+    yield Plot(
+        "power",
+        lambda one: _estimate(one.power_mean_w),
+        "power_mean_w",
+        "mean power of the GPU (W)",
+        across=(lambda one: _estimate(one.telemetry_items_per_second), rate),
     )
 
 
@@ -179,15 +188,12 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
     return sheet.made(chart.properties(width=WIDTH, height=ROW_HEIGHT * len(rows)), title)
 
 
-def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    """Time of each layer of the recommended case, the longest first."""
-    import altair as alt
-
+def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | None:
+    """The recommended case and its layers, the longest first and the last ones together; None where it has none."""
     best = {one.best for one in suite.recommendations}
     result = next((one for one in suite.cases if one.layers and one.case.case_id in best), None)
     if result is None:
         return None
-    sheet = Sheet(name)
     layers = sorted(result.layers, key=lambda one: -one.milliseconds)
     rows: list[Row] = [
         {"layer": f"{place}. {short_label(one.name, 44)}", "name": one.name, "ms": one.milliseconds}
@@ -196,6 +202,17 @@ def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
     if rest := layers[MAX_LAYERS:]:
         label = f"{len(rest)} other layers"
         rows.append({"layer": label, "name": label, "ms": sum(one.milliseconds for one in rest)})
+    return result, rows
+
+
+def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
+    """Time of each layer of the recommended case."""
+    import altair as alt
+
+    if (found := layers_of_best(suite)) is None:
+        return None
+    result, rows = found
+    sheet = Sheet(name)
     y = alt.Y("layer:N").sort([row["layer"] for row in rows]).title(None)
     chart = sheet.chart("layers", rows, width=WIDTH, height=alt.Step(ROW_HEIGHT)).mark_bar(color=LINE_PALETTE[0])
     chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=["name:N", *numbers("ms")])
@@ -219,13 +236,13 @@ class Curve:
 
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
-    """A colour for each backend, mode and settings, a dash and a marker for each precision and device."""
+    """A colour for each backend, mode and settings, a dash and a marker for each precision, device and GPU."""
 
     def hue_of(case: BenchCase) -> tuple[str, ...]:
         return case.backend, case.mode, case.variant
 
-    def kind_of(case: BenchCase) -> tuple[str, ...]:
-        return case.precision, case.device
+    def kind_of(case: BenchCase) -> tuple[str | None, ...]:
+        return case.precision, case.device, case.gpu
 
     cells = in_groups(((hue_of(result.case), kind_of(result.case)), result) for result in suite.cases)
     hues = list(dict.fromkeys(hue for (hue, _), _ in cells))
@@ -268,7 +285,9 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         x_axis = _batch_sizes(sorted({result.case.batch_size for result in suite.cases}))
     else:
         x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
-        sheet.notes.append("numbers: the largest batch size; a bar is the widest range that two 95 % intervals allow")
+        sheet.notes.append("numbers: the largest batch size")
+        if any(row["x_low"] for row in rows):
+            sheet.notes.append("horizontal bars: the widest range that two 95 % intervals allow")
     for field, axis in (("x", x_axis), ("y", y_axis)):
         if axis["scale"].get("type") == "log":  # intervals that reach 0 end at the smallest value
             least = min(row[field] for row in rows if row[field] is not None)

@@ -18,7 +18,7 @@ from perfharness.analysis.suites.bench_figures import (
 )
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
-    case_of,
+    device_text,
     first_line,
     in_groups,
     short_backend,
@@ -29,7 +29,6 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import (
     BenchMergedResult,
     BenchSuiteResult,
-    MergedRow,
     MissedConstraint,
     Recommendation,
 )
@@ -39,15 +38,14 @@ from perfharness.render.blocks import (
     Chart,
     Column,
     Columns,
-    Figure,
-    Figures,
     Items,
     Line,
+    Paragraph,
     Section,
     Table,
     table_of,
 )
-from perfharness.render.charts.bench import bench_pictures
+from perfharness.render.charts.bench import bench_pictures, by_model, layers_of_best
 from perfharness.render.numbers import factor, interval, significant
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
@@ -62,20 +60,49 @@ SUBJECTS = {
     "latency": "Latency",
     "memory": "Memory",
     "accuracy": "Accuracy loss over speed-up",
+    "power": "Power over throughput",
     "layers": "Time",
 }
 
 
 def suite_view(suite: BenchSuiteResult) -> list[Block]:
-    """Cases, remarks on them, the batch sizes that were found, and what to take."""
-    return [*_cases(suite), *_searches(suite), *_recommendations(suite)]
+    """What to take, cases, remarks on them, the batch sizes that were found, and why it is taken."""
+    return [*_winners(suite), *_cases(suite), *_layers(suite), *_searches(suite), *_recommendations(suite)]
+
+
+def _winners(suite: BenchSuiteResult) -> list[Block]:
+    """The case to take of each model, its rate and its speed-up, in one sentence."""
+    names, known = _names(suite)
+    found: list[Block] = []
+    for best in (known[one.best] for one in suite.recommendations if one.best is not None):
+        base = baseline_of(best, suite.cases, suite.baseline)
+        gained = None if base is best else speedup(best, base)
+        against = f", {_factor(gained)} of {short_backend(suite.baseline or '?')}" if gained is not None else ""
+        rate = "" if best.items_per_second is None else f": {significant(best.items_per_second.value)} items/s"
+        found.append(Paragraph(f"{best.case.model}: take {names.case(best.case)}{rate}{against}"))
+    return found
+
+
+def _layers(suite: BenchSuiteResult) -> list[Block]:
+    """Layers of the case to take of each model, the longest first."""
+    tables: list[Block] = []
+    for own, _, _ in by_model(suite):
+        if (found := layers_of_best(own)) is None:
+            continue
+        best, layers = found
+        whole = sum(layer["ms"] for layer in layers) or 1.0
+        columns = [Column("layer"), Column("ms", "ms"), Column("share", "share")]
+        rows: list[list[Cell]] = [[layer["name"], layer["ms"], layer["ms"] / whole] for layer in layers]
+        note = f"Layers of {CaseNames.of([best.case]).case(best.case)}, in a pass of its own."
+        tables.append(Table("layers", columns, rows, note))
+    return tables
 
 
 def _searches(suite: BenchSuiteResult) -> list[Block]:
     """The largest batch of each cell, and what ended its search."""
-    names = CaseNames.of((case_of(one) for one in suite.searches), with_model=False)
+    names = CaseNames.of(suite.searches, with_model=False)
     lines = [
-        f"{one.model}, {names.cell(case_of(one))}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
+        f"{one.model}, {names.cell(one)}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
         for one in suite.searches
     ]
     return [Items(lines)] if lines else []
@@ -83,7 +110,7 @@ def _searches(suite: BenchSuiteResult) -> list[Block]:
 
 def suite_summary(found: SuiteReport) -> list[Block]:
     """What to take, and why."""
-    return [Figures(list(_first_figures(found.suite))), *_recommendations(found.suite)]
+    return [*_winners(found.suite), *_recommendations(found.suite)]
 
 
 def suite_sections(found: SuiteReport) -> list[Section]:
@@ -92,7 +119,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in bench_pictures(suite)]
     return [
         Section("Cases", [*_cases(suite), *_searches(suite)]),
-        *([Section("Charts", charts)] if charts else []),
+        *([Section("Charts", [*charts, *_layers(suite)])] if charts else []),
         Section("How it was measured", [_measured(suite)]),
     ]
 
@@ -108,8 +135,9 @@ def merged_sections(found: MergedReport) -> list[Section]:
             Column(f"{run.name}: speed-up", "number"),
         ]
     rows: list[list[Cell]] = []
+    names = CaseNames.of(merged.rows)
     for row in merged.rows:
-        cells: list[Cell] = [row.model, _row_backend(row), row.precision, row.batch_size]
+        cells: list[Cell] = [row.model, names.backend(row), row.precision, row.batch_size]
         for cell in row.cells:
             result = cell.result
             if result is None or result.status != "ok":
@@ -154,6 +182,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         (Column("model"), lambda one: one.case.model if names.with_model else None),
         (Column("backend/mode"), lambda one: names.backend(one.case)),
         (Column("precision"), lambda one: one.case.precision),
+        (Column("GPU"), lambda one: one.case.gpu if names.with_gpu else None),
         (Column("batch", "count"), lambda one: one.case.batch_size),
         (Column("p50 ms", "ms"), value("p50")),
         (Column("p95 ms", "ms", drop=4), value("p95")),
@@ -248,30 +277,13 @@ def _count(cases: Iterable[object]) -> str:
 
 def _notes(suite: BenchSuiteResult) -> Iterator[str]:
     done, machine = sum(result.status == "ok" for result in suite.cases), suite.machine
-    device = ", ".join(machine.gpus) or machine.cpu or "?"
-    yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device})"
+    yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device_text(machine)})"
     if suite.baseline is not None:
         yield f"speed-up: items/s against {short_backend(suite.baseline)} at the same batch size"
     yield from suite.remarks
 
 
 # ---- what to take ----
-
-
-def _first_figures(suite: BenchSuiteResult) -> Iterator[Figure]:
-    names, known = _names(suite)
-    measured = sum(result.status == "ok" for result in suite.cases)
-    yield Figure("cases measured", f"{measured} of {len(suite.cases)}", suite.machine.hostname)
-    for one in suite.recommendations:
-        if one.best is None:
-            yield Figure(one.model, "nothing to recommend", "none meets the constraints")
-            continue
-        best = known[one.best]
-        rate = "" if best.items_per_second is None else f"{significant(best.items_per_second.value)} items/s"
-        yield Figure(f"take for {one.model}", names.case(best.case), rate)
-        gained = speedup(best, baseline_of(best, suite.cases, suite.baseline))
-        if gained is not None:
-            yield Figure("speed-up", factor(gained.value, gained.low, gained.high), f"against {suite.baseline}")
 
 
 def _names(suite: BenchSuiteResult) -> tuple[CaseNames, dict[str, CaseResult]]:
@@ -301,7 +313,7 @@ def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResul
 
     yield from found.why
     if found.ties:
-        yield named("not separable from it in speed", [known[one].case for one in found.ties])
+        yield named("as fast, within the intervals", [known[one].case for one in found.ties])
     measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
     missed = [(case, one) for case, excluded in measured for one in excluded.missed]
     for (what, limit), over in in_groups(
@@ -338,26 +350,13 @@ def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
 def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
     """Each run's machine and baseline, cases without a number, what is not the same."""
     for run in merged.runs:
-        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
         against = short_backend(run.baseline or "?")
-        yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
-    missing = (
-        ((cell.run, first_line(cell.reason)), (f"{row.model} {_row_backend(row)} {row.precision}", row.batch_size))
-        for row in merged.rows
-        for cell in row.cells
-        if cell.reason is not None
-    )
-    for (run_name, reason), rows in in_groups(missing):
-        cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
-        if len(cells) == 1:
-            yield f"{run_name}: {cells[0]}: {reason}"
-        else:
-            yield [f"{run_name}: {len(rows)} cases: {reason}", "; ".join(cells)]
+        yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up against {against} ({run.path})"
+    names = CaseNames.of(merged.rows)
+    cells = ((row, cell) for row in merged.rows for cell in row.cells if cell.reason is not None)
+    for (run_name, reason), rows in in_groups(((cell.run, first_line(cell.reason or "")), row) for row, cell in cells):
+        yield _listed(f"{reason} ({run_name})", names.cells(rows), len(rows))
     yield from (f"not the same: {one}" for one in merged.differences)
-
-
-def _row_backend(row: MergedRow) -> str:
-    return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
 
 
 def _subject(name: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 
+from perfharness.cluster import find_node
 from perfharness.render.blocks import Block, Paragraph
 from perfharness_launcher.plan import LaunchPlan, explaining_pass
 from perfharness_launcher.process import cpu_list, planned_command
@@ -34,7 +36,10 @@ def _lines(plan: LaunchPlan) -> Iterator[str]:
     reason = f" ({plan.tracer.reason})" if plan.tracer.reason else ""
     yield f"tracer: {plan.tracer.kind} {plan.tracer.version or ''}".strip() + reason
     yield f"output: {run_dir}"
-    if options.barrier and len(plan.processes) > 1:
+    if options.nodes:
+        node = find_node(os.environ)
+        yield f"node {node.rank} of {node.count}"
+    if options.barrier and (len(plan.processes) > 1 or options.nodes):
         yield f"start barrier: at the first measured batch, for at most {options.barrier_timeout_s:g} s"
     if options.cool_down_c is not None:
         yield f"cool-down: to {options.cool_down_c:g} °C, for at most {options.cool_down_limit_s:g} s"

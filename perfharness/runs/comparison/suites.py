@@ -9,7 +9,7 @@ from pathlib import Path
 from perfharness.errors import ResultError
 from perfharness.files import read_model
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.model.bench_suite import BenchSuiteResult
+from perfharness.model.bench_suite import BENCH_VERSION, BenchSuiteResult
 from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.comparison.launches import LaunchFigures
@@ -29,16 +29,21 @@ def suite_file(path: Path) -> Path | None:
 
 
 def read_suite(path: Path) -> BenchSuiteResult:
-    """Read `bench.json`. Raises `ResultError` where it cannot be read."""
-    suite = read_model(path, BenchSuiteResult)
+    """Read the results of a folder, or of the file in it. Raises `ResultError`."""
+    file = path / BENCH_NAME if path.is_dir() else path
+    suite = read_model(file, BenchSuiteResult)
     if suite is None:
-        raise ResultError(f"there is no {path}")
+        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote")
+    if suite.schema_version > BENCH_VERSION:
+        raise ResultError(f"{file} has version {suite.schema_version}, newer than {BENCH_VERSION}; update perfharness")
     return suite
 
 
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
     """A suite as a launch."""
-    figures = {figure: one for result in suite.cases for figure, one in _figures(stage_of(result.case), result)}
+    with_gpu = len({result.case.gpu for result in suite.cases if result.case.gpu}) > 1
+    stages = {result.case: _stage_of(result.case, with_gpu=with_gpu) for result in suite.cases}
+    figures = {figure: one for result in suite.cases for figure, one in _figures(stages[result.case], result)}
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
     launch = LaunchFigures(
         folder=folder,
@@ -49,15 +54,19 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
         environment=_environment(suite),
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
-        batches={stage_of(result.case): None for result in suite.cases},
+        batches=dict.fromkeys(stages.values()),
     )
     return launch if launch.has_numbers else replace(launch, problem="none of its cases was measured")
 
 
-def stage_of(case: BenchCase) -> StagePath:
-    """Model, backend, mode, precision, device, settings if there are any, batch size."""
-    variant = (case.variant,) if case.variant else ()
-    return (case.model, case.backend, case.mode, case.precision, case.device, *variant, f"batch {case.batch_size}")
+def _stage_of(case: BenchCase, *, with_gpu: bool) -> StagePath:
+    """Model, backend, mode, precision, device, GPU where the suite has several, settings if any, batch size.
+
+    The same case on the one GPU of another machine is the same stage.
+    """
+    where = (case.device, case.gpu if with_gpu else None, case.variant)
+    parts = (case.model, case.backend, case.mode, case.precision, *where)
+    return (*(part for part in parts if part), f"batch {case.batch_size}")
 
 
 def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, Value]]:

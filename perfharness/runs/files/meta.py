@@ -10,9 +10,10 @@ from typing import Any
 from perfharness.distribution import VERSION
 from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME
-from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import MANIFEST_NAME, NodeRecord, ProcessRecord, RunManifest
 from perfharness.model.result import SCHEMA_VERSION, BatchLoop, ProcessResult, Tree, path_text
 from perfharness.model.trace import TraceMeta
+from perfharness.model.units import NS_PER_MS
 from perfharness.runs.files.process_analysis import TraceResult
 
 UNIT = "milliseconds"
@@ -36,6 +37,7 @@ def process_meta(
             "folder": process.folder,
             "pid": process.pid,
             **process.measured_self.model_dump(include=OF_TREE),
+            **({"node": process.node} if manifest.nodes else {}),
             "ended": process.ended,
             "exit_code": process.exit_code,
             "signal": process.signal,
@@ -66,11 +68,23 @@ def mean_meta(
         "names": list(dict.fromkeys(name for result in results.values() for name in result.names)),
         "tracer": manifest.tracer.model_dump(),
         "environment": manifest.environment.model_dump(),
+        **({"nodes": list(map(_node, manifest.nodes))} if manifest.nodes else {}),
         "sources": {
             "manifest": MANIFEST_NAME,
             "traces": {p.folder: _trace_name(p) for p in manifest.measured_processes},
         },
         "versions": _versions(manifest),
+    }
+
+
+def _node(node: NodeRecord) -> Tree:
+    """A machine of a run on several."""
+    return {
+        "rank": node.rank,
+        "environment": node.environment.model_dump(),
+        "clock_offset_ms": node.clock_offset_ns / NS_PER_MS,
+        "clock_error_ms": node.clock_error_ns / NS_PER_MS,
+        "clock_drift_ms": node.clock_drift_ns / NS_PER_MS,
     }
 
 
@@ -137,10 +151,12 @@ def _only_device(trace: TraceMeta) -> str | None:
 
 def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
     """The GPU that the process was given, a list of several, or the CPU where the machine has no GPU."""
+    node = manifest.node_of(process)
+    machine = manifest.environment if node is None else node.environment
     if not process.given_gpus:
-        name = "CPU" if not manifest.environment.gpus else None
+        name = "CPU" if not machine.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}
-    known = {gpu.uuid: gpu for gpu in manifest.environment.gpus}
+    known = {gpu.uuid: gpu for gpu in machine.gpus}
     records = [(uuid, known.get(uuid)) for uuid in process.given_gpus]
     if len(records) > 1:
         return [

@@ -135,7 +135,8 @@ class ProcessAnalyzer:
     def _cpu_supply(self, process: ProcessRecord) -> CpuSupply:
         """The CPUs of a process, and the launched processes that were given the same ones."""
         launched = next(one for one in self.manifest.processes if one.folder == process.launched_folder)
-        same = [one for one in self.manifest.processes if _cpus(one) == _cpus(launched)]
+        on_node = [one for one in self.manifest.processes if one.node == launched.node]
+        same = [one for one in on_node if _cpus(one) == _cpus(launched)]
         threads = [one.runnable_threads for one in same if one.runnable_threads is not None]
         return CpuSupply(launched.cpus_allowed, len(same), sum(threads) if len(threads) == len(same) else None)
 

@@ -76,10 +76,13 @@ class TraceSource:
     process: ProcessRecord | None = None  # only its part of the trace is read; None: a file that is in no run
     shared: SharedTrace = field(default_factory=SharedTrace)
     clock: ClockTieRecord | None = None  # UTC against the monotonic clock during the run
+    node_offset_ns: int = 0  # node 0's UTC less that of its machine, which `clock` includes
 
     def analysis(self, options: AnalysisOptions, *, with_details: bool = True) -> Analysis:
         """The analysis of the trace with its samples. Raises `TraceError`."""
         recorded, trace = self.host_probe, self.open(with_details=with_details)
+        if recorded is not None:
+            recorded = replace(recorded, unix_ns=recorded.unix_ns + self.node_offset_ns)
         return Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
 
     def open(self, *, with_details: bool = True) -> Trace:
@@ -92,6 +95,9 @@ class TraceSource:
             part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
         if part is whole:
             self.shared.release()  # it is of one process: the caller has it
+        start = part.meta.session_start_unix_ns
+        if start is not None and self.node_offset_ns:
+            part = replace(part, meta=replace(part.meta, session_start_unix_ns=start + self.node_offset_ns))
         clock = tie_trace_clock(part, self.clock)
         if clock is None:
             return part
@@ -138,17 +144,26 @@ def bare_trace(path: Path) -> TraceSource:
 
 def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
     """The trace of each measured process of a run, by its folder."""
-    shared = SharedTrace()
+    shared, sources = SharedTrace(), {}
+    for one in manifest.measured_processes:
+        node = manifest.node_of(one)
+        clock = _machine_clock(manifest.companions if node is None else node.companions)
+        offset_ns = 0 if node is None else node.clock_offset_ns
+        if clock is not None and node is not None:
+            moved = {"offset_ns": clock.offset_ns + offset_ns, "error_ns": clock.error_ns + node.clock_error_ns}
+            clock = clock.model_copy(update=moved)
+        launched = run_dir / one.launched_folder
+        path = one.trace_path(run_dir)
+        sources[one.folder] = TraceSource(path, run_dir / one.folder, launched, one, shared, clock, offset_ns)
+    return sources
+
+
+def _machine_clock(companions: Mapping[str, Mapping[str, Any]]) -> ClockTieRecord | None:
+    """UTC against the monotonic clock, as the sampler of a machine read them; None: nothing was sampled."""
     try:
-        clock = ClockTieRecord.model_validate(manifest.companions.get("telemetry", {}).get("clock"))
-    except ValidationError:  # nothing was sampled
-        clock = None
-    return {
-        one.folder: TraceSource(
-            one.trace_path(run_dir), run_dir / one.folder, run_dir / one.launched_folder, one, shared, clock
-        )
-        for one in manifest.measured_processes
-    }
+        return ClockTieRecord.model_validate(companions.get("telemetry", {}).get("clock"))
+    except ValidationError:
+        return None
 
 
 def startup_of(

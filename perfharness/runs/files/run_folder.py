@@ -162,7 +162,7 @@ def analyze_run(
     if compared is not None:
         from perfharness.runs.ranks import sharing_of, with_ranks
 
-        results, found = with_ranks(results, compared)
+        results, found = with_ranks(results, compared, manifest)
         findings += found
         sharing = sharing_of(compared)
     nsys_bytes = {folder: one.trace_bytes for folder, one in analysed.items() if one.trace_meta.tracer == "nsys"}
@@ -272,7 +272,8 @@ def _included(
 
 def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict[str, str]:
     """Why parts of the run are not known, by process: it left no trace, failed, or did not end by itself."""
-    failed = {
+    failed = {f"node {rank}": "left no results" for rank in manifest.missing_nodes}
+    failed |= {
         process.folder: "left no trace that can be read"
         for process in manifest.measured_processes
         if process.folder not in results
@@ -328,13 +329,14 @@ def _startup(
 ) -> Tree:
     if process.start_unix_ns is None or process.folder != process.launched_folder:
         return {}
+    node = manifest.node_of(process)
     found = startup(
         process.start_unix_ns,
         journal,
         result.loops,
         result.first_cuda,
         clock_is_utc=result.clock_is_utc,
-        container_start_unix_ns=manifest.container_start_unix_ns,
+        container_start_unix_ns=(manifest if node is None else node).container_start_unix_ns,
     )
     return {"startup": found.to_json()}
 

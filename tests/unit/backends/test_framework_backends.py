@@ -1,4 +1,4 @@
-"""What of TensorFlow and Keras differs from the contract: files, precision, threads, refusals."""
+"""What of TensorFlow and Keras differs from the contract: files, precision, refusals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from perfharness.backends import SAVED_MODEL, BackendOptions, FactoryModel, ModelSource, backend, model_source
-from perfharness.backends.models import check_own_precision, named_outputs, precision_of_most
-from perfharness.backends.session import translation
-from perfharness.backends.tensorflow import aligned_zeros
-from perfharness.errors import BackendError, OutOfMemoryError
+from perfharness.errors import BackendError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models
 
@@ -48,47 +45,6 @@ def outputs_of(source: ModelSource, name: str, options: BackendOptions) -> dict[
         session.write_inputs(given)
         session.run_round()
         return session.read_outputs()
-
-
-def test_host_arrays_begin_where_frameworks_read_them_in_place() -> None:
-    for shape in [(3, 5), (1,), ()]:
-        array = aligned_zeros(shape, "float32")
-        assert array.ctypes.data % 64 == 0
-        assert array.shape == shape
-        assert array.flags.writeable
-
-
-def test_outputs_are_named() -> None:
-    assert named_outputs(7, ()) == (("output_0",), [7])
-    assert named_outputs([7, 8], ("a", "b")) == (("a", "b"), [7, 8])
-    assert named_outputs({"b": 8, "a": 7}, ("a", "b")) == (("a", "b"), [7, 8])
-    assert named_outputs({"b": 8, "a": 7}, ()) == (("b", "a"), [8, 7])
-    for outputs in ((7, 8), {"b": 8}):
-        with pytest.raises(BackendError):
-            named_outputs(outputs, ("a",))
-
-
-def test_the_precision_of_a_model_is_that_of_most_of_its_weights() -> None:
-    assert precision_of_most({"float32": 100, "float16": 7, "int32": 900}) == "fp32"
-    assert precision_of_most({"float32": 7, "bfloat16": 100}) == "bf16"
-    assert precision_of_most({"int64": 100}) is None
-    check_own_precision("m", "F", "fp32", "fp32")
-    check_own_precision("m", "F", "fp32", "tf32")
-    check_own_precision("m", "F", None, "bf16")
-    with pytest.raises(BackendError, match="bf16"):
-        check_own_precision("m", "F", "bf16", "fp32")
-
-
-def test_memory_that_ran_out_is_known_by_its_text() -> None:
-    for error in (
-        RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"),
-        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"),
-        MemoryError(),
-    ):
-        assert isinstance(translation(error, "x"), OutOfMemoryError)
-    other = translation(ValueError("bad\n  thing"), "it failed")
-    assert not isinstance(other, OutOfMemoryError)
-    assert str(other) == "it failed: ValueError: bad thing"
 
 
 @pytest.mark.slow

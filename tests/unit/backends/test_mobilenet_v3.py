@@ -40,6 +40,16 @@ SUMS = {
 }
 
 
+def test_pruning_removes_the_smallest_numbers() -> None:
+    made, pruned = weights.seeded(), weights.pruned(weights.seeded(), share=0.25)
+    names = [name for name in made if name.endswith(".weight")]
+    removed = np.concatenate([np.abs(made[name][pruned[name] == 0]) for name in names])
+    kept = np.concatenate([np.abs(pruned[name][pruned[name] != 0]) for name in names])
+    assert removed.size / (removed.size + kept.size) == pytest.approx(0.25, abs=1e-6)
+    assert removed.max() < kept.min()
+    assert all(np.array_equal(made[name], pruned[name]) for name in set(made) - set(names))
+
+
 def test_the_users_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {name: array + np.float32(0.5) for name, array in weights.seeded().items()}
     theirs = torchvision_names()

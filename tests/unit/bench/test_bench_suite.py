@@ -47,7 +47,7 @@ modes = "all"
 
 def test_cases_of_a_suite(folder: Path) -> None:
     suite = suite_of(folder, WHOLE)
-    cases = plan_cases(suite, None)
+    cases = plan_cases(suite, ())
     assert [(one.case.mode, one.case.precision, one.case.batch_size) for one in cases] == [
         (mode, precision, size) for mode in ("plain", "fast") for precision in ("fp32", "fp16") for size in (1, 8)
     ]
@@ -56,9 +56,9 @@ def test_cases_of_a_suite(folder: Path) -> None:
     assert first.spec.model == f"{folder / 'net.py'}:create"
     assert (first.at_batch(8), second.at_batch(1)) == (second, first)
     assert first.at_batch(3).case_id == "net-FakeBackend-plain-fp32-cpu-b3"
-    on_gpu = plan_cases(suite, GPU)[0]
+    on_gpu = plan_cases(suite, (GPU,))[0]
     assert (on_gpu.case.device, on_gpu.spec.telemetry.gpu_uuids) == ("cuda", ("GPU-1",))
-    assert plan_cases(suite.model_copy(update={"device": "cpu"}), GPU)[0].spec.telemetry.gpu_uuids == ()
+    assert plan_cases(suite.model_copy(update={"device": "cpu"}), (GPU,))[0].spec.telemetry.gpu_uuids == ()
     seeded = (suite.model_copy(update={"run": suite.run.model_copy(update={"seed": seed})}) for seed in (3, 3, 0, 1, 2))
     orders = [in_order(one, cases) for one in seeded]
     assert orders[0] == orders[1]
@@ -66,19 +66,38 @@ def test_cases_of_a_suite(folder: Path) -> None:
     assert any(order != cases for order in orders)
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["NVIDIA H200"], ["H200"]),
+        (["NVIDIA H200", "NVIDIA L4"], ["H200", "L4"]),
+        (["NVIDIA H200", "NVIDIA L4", "NVIDIA H200"], ["H200 (GPU 0)", "L4", "H200 (GPU 2)"]),
+        ([None, "NVIDIA L4"], ["GPU-0", "L4"]),
+    ],
+)
+def test_every_case_runs_on_each_gpu(folder: Path, names: list[str | None], expected: list[str]) -> None:
+    gpus = [GpuRecord(index=place, uuid=f"GPU-{place}", name=name) for place, name in enumerate(names)]
+    cases = plan_cases(suite_of(folder, WHOLE), gpus)
+    assert len({one.case_id for one in cases}) == len(cases) == 8 * len(gpus)
+    assert list(dict.fromkeys(one.case.gpu for one in cases)) == expected
+    assert all(one.spec.telemetry.gpu_uuids == (f"GPU-{one.case.gpu_index}",) for one in cases)
+    on_cpu = plan_cases(suite_of(folder, f'device = "cpu"\n{WHOLE}'), gpus)
+    assert [(one.case.gpu, one.case.gpu_index) for one in on_cpu] == [(None, None)] * 8
+
+
 def test_onnx_runtimes_provider_follows_the_device(folder: Path) -> None:
     text = 'models = ["net.py:create"]\nbackends = ["onnxruntime"]\n'
     both = text.replace('["onnxruntime"]', '["onnxruntime/all"]')
-    for gpu, default, every in ((None, "cpu", {"cpu"}), (GPU, "cuda", {"cuda", "tensorrt"})):
+    for gpus, default, every in (((), "cpu", {"cpu"}), ((GPU,), "cuda", {"cuda", "tensorrt"})):
         suite = suite_of(folder, text)
-        assert {one.case.mode for one in plan_cases(suite, gpu)} == {default}
-        assert {one.case.mode for one in plan_cases(suite_of(folder, both), gpu)} == every
+        assert {one.case.mode for one in plan_cases(suite, gpus)} == {default}
+        assert {one.case.mode for one in plan_cases(suite_of(folder, both), gpus)} == every
     assert suite_of(folder, f'baseline = "onnxruntime/cuda"\n{text}').baseline == "onnxruntime/cuda"
 
 
 def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
     def digest(text: str) -> str:
-        return plan_cases(suite_of(folder, text), None)[0].sha256
+        return plan_cases(suite_of(folder, text), ())[0].sha256
 
     before = digest(WHOLE)
     assert digest(f"baseline = 'x'\n{WHOLE}".replace("baseline = 'x'\n", "")) == before
@@ -98,20 +117,15 @@ def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
 def test_names_that_differ_in_case_have_ids_of_their_own_at_every_batch_size(folder: Path) -> None:
     text = WHOLE.replace('models = ["net.py:create"]', "").replace("modes", "extra = {}\nmodes")
     text += '[[model]]\nname = "Net"\nsource = "net.py:create"\n[[model]]\nname = "net"\nsource = "net.py:create"\n'
-    cells = plan_cases(suite_of(folder, text), None)
+    cells = plan_cases(suite_of(folder, text), ())
     assert len({one.case_id.lower() for one in cells}) == len(cells)
     assert len({cell.at_batch(16).case_id.lower() for cell in cells}) == len(cells) // 2  # each cell was there twice
 
 
 def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:
     suite = suite_of(folder, WHOLE.replace('"fp16"', '"int8"'))
-    refused = [one for one in plan_cases(suite, None) if one.refusal]
+    refused = [one for one in plan_cases(suite, ()) if one.refusal]
     assert {one.case.precision for one in refused} == {"int8"}
-
-
-def test_short_backend_with_a_mode(folder: Path) -> None:
-    (one,) = suite_of(folder, f'models = ["net.py:create"]\nbackends = ["{FAKE_BACKEND}/fast"]\n').backend
-    assert (one.name, one.modes) == (FAKE_BACKEND, ("fast",))
 
 
 @pytest.mark.parametrize(
@@ -221,16 +235,16 @@ def test_no_suite_file(tmp_path: Path) -> None:
         ("'1.5gb'", 1_500_000_000),
         ("7000000", 7_000_000),
         ("' 2000kB '", 2_000_000),
+        *((f"'{text}'", None) for text in ("", "GB", "12 apples", "-1GB", "0GB", "1,5GB", "1e9", "12", "12kB")),
     ],
 )
-def test_sizes(folder: Path, text: str, size: int) -> None:
-    assert suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = {text}\n").measure.memory_limit == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "0GB", "12 G B", "1,5GB", "1e9", "12", "12kB"])
-def test_what_is_no_size(folder: Path, text: str) -> None:
+def test_sizes(folder: Path, text: str, size: int | None) -> None:
+    text = f"{WHOLE}[measure]\nmemory_limit = {text}\n"
+    if size is not None:
+        assert suite_of(folder, text).measure.memory_limit == size
+        return
     with pytest.raises(UsageError, match="memory_limit"):
-        suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = '{text}'\n")
+        suite_of(folder, text)
 
 
 @given(st.text(max_size=60))
@@ -256,26 +270,25 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
         .replace('calibration = "samples.npz"', "")
         .replace('sources = { tensorrt = "net.plan" }', "")
     )
-    assert len(plan_cases(suite_of(folder, text), None)) > 1
+    assert len(plan_cases(suite_of(folder, text), ())) > 1
 
 
 def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rare = [
-        "--duration",
-        "60",
-        "--seed",
-        "3",
-        "--in-order",
-        "--timeout",
-        "9",
-        "--cool-down",
-        "50",
-        "--warmup",
-        "1",
-        "--retry-failed",
-    ]
     chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
-    assert (
-        run(["bench", *chosen, *rare, "--resume", "--retry-failed", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
-    )
+    rare = "--duration 60 --seed 3 --in-order --timeout 9 --cool-down 50 --warmup 1 --resume --retry-failed --dry-run"
+    assert run(["bench", *chosen, *rare.split(), "--max-energy-per-item-j", "2"]) == 0
     assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({}, ("latency", "telemetry")),
+        ({"layers": True}, ("latency", "telemetry", "layers")),
+        ({"layers": True, "measure.passes": ["latency"]}, ("latency", "layers")),
+        ({"layers": True, "measure.passes": ["layers", "latency"]}, ("layers", "latency")),
+    ],
+)
+def test_layers_are_a_pass_more(folder: Path, options: dict[str, object], passes: tuple[str, ...]) -> None:
+    (folder / "suite.toml").write_text(WHOLE)
+    assert load_suite(folder / "suite.toml", options).measure.passes == passes

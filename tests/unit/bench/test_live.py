@@ -47,6 +47,8 @@ def test_a_suite_of_two_models(tmp_path: Path) -> None:
     assert last["memory"]["parameter_bytes"] is None
     assert first["latency"]["iterations"] >= 20
     assert first["items_per_second"]["value"] == pytest.approx(4e3 / first["latency"]["mean"]["value"], rel=1e-6)
+    assert (first["case"]["precision"], "precision" in first["reasons"]) == ("fp32", False)
+    assert (last["case"]["precision"], bool(last["reasons"]["precision"])) == (None, True)
     assert (first["accuracy"]["against"], last["accuracy"]["against"]) == ("the labels", "fp32")
     assert (first["accuracy"]["samples"], "cosine" in first["accuracy"]["metrics"]) == (8, False)
     assert 0.99 < last["accuracy"]["metrics"]["cosine"] < 1

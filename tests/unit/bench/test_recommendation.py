@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
+from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, is_named, speedup
 from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.analysis.suites.cost import Prices, cost
 from perfharness.analysis.suites.recommend import recommend
 from perfharness.model.bench import AccuracyRecord, CaseResult
 from perfharness.model.bench_suite import Constraints, MissedConstraint, Recommendation
-from tests.unit.bench_results import estimate, made_up, whole_suite
+from tests.unit.bench_results import made_up, whole_suite
 
 BASE = "torch/plain/fp32"
 
@@ -100,6 +98,26 @@ def test_interval_that_reaches_beyond_the_limit_is_told() -> None:
     assert any("5.2 ms" in why for why in found.why)
 
 
+@pytest.mark.parametrize(
+    ("limits", "memory", "headroom"),
+    [
+        ({"memory_limit_bytes": 12 << 30}, {}, "82 % of the 12 GiB limit"),
+        ({"memory_limit_bytes": 12 << 30}, {"device_total_bytes": 80 << 30}, "82 % of the 12 GiB limit"),
+        ({}, {"limit_bytes": 15 * GB}, "70 % of the 15 GB limit"),
+        ({}, {"device_total_bytes": 80 << 30}, "12 % of the GPU's 80 GiB"),
+        ({}, {}, None),
+    ],
+)
+def test_how_much_of_the_memory_the_best_case_takes(
+    limits: dict[str, int], memory: dict[str, int], headroom: str | None
+) -> None:
+    case = made_up("torch", memory_bytes=round(0.82 * (12 << 30)))
+    case = case.model_copy(update={"memory": case.memory.model_copy(update=memory)})
+    said = [why for why in only([case], **limits).why if "memory is" in why]
+    assert len(said) == (headroom is not None)
+    assert all(headroom in why for why in said if headroom)
+
+
 def test_one_recommendation_for_each_model() -> None:
     found = recommend([made_up("a", model="x"), made_up("a", model="y", rate=5)], Constraints(), None)
     assert [(one.model, one.best) for one in found] == [("x", "x-a-plain-fp32-b1"), ("y", "y-a-plain-fp32-b1")]
@@ -177,13 +195,6 @@ def test_which_way_an_own_metric_is_worse_is_declared(metric: str) -> None:
     assert (found.best, found.nearest) == (None, case.case.case_id)
 
 
-@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1), st.floats(0, 1))
-def test_overlap_is_symmetric_and_of_itself(a: float, b: float, s: float, t: float) -> None:
-    one, other = estimate(a, s), estimate(b, t)
-    assert overlap(one, other) == overlap(other, one)
-    assert overlap(one, one)
-
-
 # ---- names of cases ----
 
 
@@ -210,11 +221,6 @@ def test_a_cell_and_its_batch_sizes(cases: list[CaseResult], cells: list[str]) -
     assert names.cells([one.case for one in cases]) == cells
     assert names.case(cases[1].case) == cells[1]
     assert names.cell(cases[1].case) == cells[1].partition(",")[0]
-
-
-def test_names_without_the_model() -> None:
-    cases = [made_up("torch", model=model, device=device).case for model, device in (("a", "cuda"), ("b", "cpu"))]
-    assert CaseNames.of(cases, with_model=False).cell(cases[0]) == "torch/plain cuda fp32"
 
 
 # ---- costs of a million items ----

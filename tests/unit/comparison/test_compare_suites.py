@@ -77,6 +77,17 @@ def test_gpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert any("suite-incomplete" in remark for remark in found["versions"][0]["remarks"])
 
 
+def test_cases_of_several_gpus_are_stages_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A suite on one GPU is matched whatever its name; of several GPUs the name is part of the case."""
+    one, other = (written(tmp_path / name, made_up("torch", 8, gpu=name)) for name in ("H100", "L4"))
+    (version,) = compare(capsys, one, other, "--allow", "gpu")["versions"]
+    assert {row["stage"] for row in version["rows"]} == {TORCH}
+    both = written(tmp_path / "both", *(made_up("torch", 8, gpu=name) for name in ("H100", "L4")))
+    (version,) = compare(capsys, both, both)["versions"]
+    stages = {f"net/torch/plain/fp32/cuda/{name}/batch 8" for name in ("H100", "L4")}
+    assert {row["stage"] for row in version["rows"]} == stages
+
+
 def test_what_was_measured_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for name, size, shape in (("a", 100, (8, 3)), ("b", 120, (8, 4))):

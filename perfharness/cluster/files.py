@@ -1,0 +1,47 @@
+"""A run folder over a connection, file by file: for nodes that do not share a file system with node 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from perfharness.cluster.wire import Wire
+from perfharness_launcher.staging import PREVIOUS_NAME
+
+CHUNK_BYTES = 1 << 20
+
+
+def send_files(wire: Wire, folder: Path) -> None:
+    """Send all regular files of a run. Raises `OSError` if the other is gone or a file cannot be read."""
+    for path in _files(folder):
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            wire.send(file=path.relative_to(folder).as_posix(), bytes=left)
+            while left:
+                content = file.read(min(left, CHUNK_BYTES))
+                if not content:
+                    raise OSError(f"{path} became shorter")
+                wire.send_bytes(content)
+                left -= len(content)
+    wire.send(file=None)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for above, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != PREVIOUS_NAME and not name.startswith(".")]
+        paths = [Path(above, name) for name in names]
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def receive_files(wire: Wire, folder: Path) -> None:
+    """Write what `send_files` sends into a new folder. Raises `ValueError` if a name leads out of it."""
+    while (header := wire.receive())["file"] is not None:
+        name = PurePosixPath(header["file"])
+        if name.is_absolute() or ".." in name.parts:
+            raise ValueError(f"{name} is no name of a file in a run")
+        path, left = folder / name, int(header["bytes"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            while left > 0:
+                left -= file.write(wire.receive_bytes())

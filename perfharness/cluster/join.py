@@ -1,0 +1,249 @@
+"""The parts of a run, one per node -> one run folder, on the clock of node 0.
+
+The processes are numbered through: `proc_X_gpu_Y` counts X from node to node; Y stays the GPU's index on its machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfharness.cluster.telemetry import join_telemetry
+from perfharness.errors import ResultError
+from perfharness.files import read_model, write_model
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN
+from perfharness.model.manifest import (
+    EXPLAIN_NAME,
+    MANIFEST_NAME,
+    EnvironmentRecord,
+    NodeRecord,
+    ProcessRecord,
+    RunManifest,
+    StartBarrierRecord,
+)
+
+COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx", "driver", "cuda_driver")
+"""Fields of the environment that should be the same on all nodes."""
+
+LISTED = 4
+"""How many packages that differ are named."""
+
+ALONE = "ranks-missing"
+"""Found on each node that has one rank of several."""
+
+OF_THE_JOIN = ("node-missing", "nodes-differ", "nodes-started")
+"""Findings that are made again when a further part is joined."""
+
+Take = Callable[[Path, Path], object]
+"""Moves or copies a folder."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is joined: the run of one node (its manifest has a `node`), or a joined one that lacks nodes (`nodes`)."""
+
+    folder: Path
+    manifest: RunManifest
+
+    @property
+    def rank(self) -> int:
+        """The node; 0: a joined run, too."""
+        return 0 if self.manifest.node is None else self.manifest.node.rank
+
+    @property
+    def offset_ns(self) -> int:
+        """What its times lack to the clock of node 0."""
+        return 0 if self.manifest.node is None else self.manifest.node.clock_offset_ns
+
+    @property
+    def nodes(self) -> list[NodeRecord]:
+        """The nodes in it, with what is known of their machines."""
+        manifest = self.manifest
+        if manifest.node is None:
+            return manifest.nodes
+        barrier = manifest.start_barrier
+        times = {
+            "opened_unix_ns": None if barrier is None else barrier.opened_unix_ns,
+            "container_start_unix_ns": manifest.container_start_unix_ns,
+        }
+        known = {"environment": manifest.environment, "companions": manifest.companions}
+        return [manifest.node.model_copy(update={**known, **moved(times, self.offset_ns)})]
+
+
+def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[int], str]) -> RunManifest:
+    """Bring the parts of all nodes into one folder; return its manifest, which the caller writes.
+
+    Args:
+        parts: that of node 0, or a joined one, first; it may lie in `into` already.
+        take: moves or copies the folder of a process.
+        why_missing: what became of a node without a part.
+
+    Raises `OSError`.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    joined: list[RunManifest] = []
+    renamed: list[Mapping[str, str]] = []
+    for part in parts:
+        folders = [one.folder for manifest in joined for one in manifest.processes]
+        names = _new_names(part.manifest, 1 + max(map(_place, folders), default=-1))
+        for old, new in names.items():
+            if part.folder / old != into / new and (part.folder / old).is_dir():
+                take(part.folder / old, into / new)
+                _move_journals(into / new, part.offset_ns)
+        joined.append(_numbered(part, len(folders), names))
+        renamed.append(names)
+    nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
+    logs = [(one.folder, one.rank, one.offset_ns, names) for one, names in zip(parts, renamed, strict=True)]
+    unread = join_telemetry(logs, into)
+    processes = [process for one in joined for process in one.processes]
+    ranks = {one.rank for process in processes for one in process.measured if one.rank is not None}
+    manifest = joined[0].model_copy(
+        update={
+            "processes": processes,
+            "findings": [
+                finding
+                for found in (*(one.findings for one in joined), unread)
+                for finding in found
+                if finding.code != ALONE or len(ranks) < 2  # the comparison of the ranks reports it
+            ],
+            "start_barrier": _barrier(joined),
+            "explained": any(one.explained for one in joined),
+            "node": None,
+            "nodes": nodes,
+        }
+    )
+    if not manifest.explaining:
+        found = [*_missing(manifest, why_missing), *_differences(nodes), *_start(nodes)]
+        manifest = manifest.model_copy(update={"findings": [*manifest.findings, *found]})
+        _join_profiling_passes(parts, into, take)
+    return manifest
+
+
+def _join_profiling_passes(parts: Sequence[Part], into: Path, take: Take) -> None:
+    passes = []
+    for part in parts:
+        folder = part.folder / EXPLAIN_NAME
+        manifest = None
+        with suppress(ResultError):  # what lacks in the joined pass is reported when it is analysed
+            manifest = read_model(folder / MANIFEST_NAME, RunManifest)
+        if manifest is not None:
+            passes.append(Part(folder, manifest.model_copy(update={"node": part.manifest.node})))
+    if passes:
+        manifest = join(passes, into / EXPLAIN_NAME, take, lambda rank: "")
+        write_model(into / EXPLAIN_NAME / MANIFEST_NAME, manifest)
+
+
+def _place(folder: str) -> int:
+    """The X of `proc_X_gpu_Y`."""
+    return int(folder.split("_")[1])
+
+
+def _new_names(manifest: RunManifest, first: int) -> dict[str, str]:
+    """The new folder of each launched process, by the old one."""
+    folders = [one.folder for one in manifest.processes]
+    return {old: f"proc_{_place(old) + first}_gpu_{old.split('_gpu_')[1]}" for old in folders}
+
+
+def moved(tree: Any, offset_ns: int, *, is_time: bool = False) -> Any:
+    """JSON whose times of day (below keys that end in `unix_ns`, and `started_ns`) are moved."""
+    if isinstance(tree, dict):
+        return {
+            key: moved(value, offset_ns, is_time=is_time or key.endswith("unix_ns") or key == "started_ns")
+            for key, value in tree.items()
+        }
+    if isinstance(tree, list):
+        return [moved(value, offset_ns, is_time=is_time) for value in tree]
+    return tree + offset_ns if is_time and isinstance(tree, int) else tree
+
+
+def _move_journals(process: Path, offset_ns: int) -> None:
+    """Put what the recorders of a process noted on node 0's clock."""
+    for pattern in (JOURNAL_NAME, JOURNALS_OF_CHILDREN, f"*/{JOURNAL_NAME}"):
+        for path in process.glob(pattern) if offset_ns else ():
+            path.write_text(json.dumps(moved(json.loads(path.read_bytes()), offset_ns)), encoding="utf-8")
+
+
+def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
+    """The manifest of a part on node 0's clock, with the numbers and folders that its processes have when joined."""
+    manifest = part.manifest
+    if part.offset_ns:
+        manifest = RunManifest.model_validate(moved(manifest.model_dump(), part.offset_ns))
+    node = "" if manifest.node is None else part.nodes[0].name
+
+    def number(process: ProcessRecord) -> ProcessRecord:
+        folder, index = names[process.folder], process.index + first
+        measured = [
+            one.model_copy(update={"folder": folder + one.folder[len(process.folder) :], "launched_index": index})
+            for one in process.measured
+        ]
+        new = {"folder": folder, "index": index, "node": part.rank if node else process.node, "measured": measured}
+        return process.model_copy(update=new)
+
+    def name(finding: Finding) -> Finding:
+        if finding.process is None:
+            return replace(finding, message=f"On {node}: {finding.message}") if node else finding
+        launched, *below = finding.process.split("/")
+        return replace(finding, process="/".join([names.get(launched, launched), *below]))
+
+    barrier = manifest.start_barrier
+    if barrier is not None:
+        arrived = {names.get(folder, folder): time for folder, time in barrier.arrived_unix_ns.items()}
+        barrier = barrier.model_copy(update={"arrived_unix_ns": arrived})
+    findings = [name(one) for one in manifest.findings if one.code not in OF_THE_JOIN]
+    processes = [number(process) for process in manifest.processes]
+    return manifest.model_copy(update={"processes": processes, "findings": findings, "start_barrier": barrier})
+
+
+def _barrier(manifests: Sequence[RunManifest]) -> StartBarrierRecord | None:
+    barriers = [one.start_barrier for one in manifests if one.start_barrier is not None]
+    if not barriers:
+        return None
+    return StartBarrierRecord(
+        timeout_s=barriers[0].timeout_s,
+        opened_unix_ns=min((one.opened_unix_ns for one in barriers if one.opened_unix_ns is not None), default=None),
+        arrived_unix_ns={folder: time for one in barriers for folder, time in one.arrived_unix_ns.items()},
+    )
+
+
+def _missing(manifest: RunManifest, why: Callable[[int], str]) -> Iterator[Finding]:
+    for rank in manifest.missing_nodes:
+        message = f"Node {rank} of {manifest.nodes[0].count} left no results: {why(rank)}."
+        hint = f"If its own output folder has a run: perfharness analyze THIS_RUN .../node_{rank} -o JOINED"
+        yield Finding("node-missing", Severity.ERROR, message, hint)
+
+
+def _differences(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
+    """What the machines do not have in common."""
+    machines = [_facts(node.environment) for node in nodes]
+    names = list(dict.fromkeys(name for one in machines for name in one))
+    differing = [name for name in names if len({one.get(name) for one in machines}) > 1]
+    rest = [name for name in differing if name.startswith("package ")][LISTED:]
+    for name in [name for name in differing if name not in rest]:
+        values = (f"{one.get(name) or 'none'} on {node.name}" for node, one in zip(nodes, machines, strict=True))
+        yield Finding("nodes-differ", Severity.WARNING, f"The nodes differ in {name}: {'; '.join(values)}.")
+    if rest:
+        message = f"The nodes differ in {len(rest)} further packages: {', '.join(rest)}."
+        yield Finding("nodes-differ", Severity.WARNING, message)
+
+
+def _facts(environment: EnvironmentRecord) -> dict[str, str]:
+    packages = {f"package {name}": version for name, version in environment.packages.items()}
+    gpus = ", ".join(gpu.name or "unknown" for gpu in environment.gpus)
+    return {**{name: str(getattr(environment, name)) for name in COMPARED}, "GPUs": gpus, **packages}
+
+
+def _start(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
+    """How well the nodes started together."""
+    opened = [node.opened_unix_ns for node in nodes if node.opened_unix_ns is not None]
+    if len(opened) == len(nodes) > 1:
+        apart, error = max(opened) - min(opened), max(node.clock_error_ns for node in nodes)
+        message = (
+            f"The measured batches of {len(nodes)} nodes began within {apart / 1e6:.3f} ms (clock error "
+            f"{error / 1e6:.3f} ms)."
+        )
+        yield Finding("nodes-started", Severity.NOTE, message)

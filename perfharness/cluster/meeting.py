@@ -1,0 +1,297 @@
+"""Node 0's side: it listens, answers every node in a thread of its own, and decides when all may start.
+
+Nodes ask and node 0 answers, never the other way round: a node that is slow or gone holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from perfharness.cluster.files import receive_files
+from perfharness.cluster.node import Node
+from perfharness.cluster.wire import Wire
+from perfharness.errors import LaunchError, UsageError
+from perfharness.files import reason_of
+from perfharness.model.manifest import MANIFEST_NAME
+
+FILE_NAME = ".perfharness-nodes"
+HANDSHAKE_S = 10.0
+"""For a stranger to prove that it is a node, and which one."""
+
+LEAD_NS = 300_000_000
+"""From the decision to the common start: every node asks more often."""
+
+ACCEPT_S = 0.2
+BACKLOG = 256
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Peer:
+    """What node 0 knows of a node.
+
+    Attributes:
+        folder: where node 0 finds its results.
+    """
+
+    rank: int
+    host: str
+    state: Literal["running", "waiting", "ended", "gone", "done"] = "running"
+    folder: Path | None = None
+
+
+@dataclass
+class Meeting:
+    """The nodes of a launch.
+
+    Args:
+        folder: of the results; holds the file with the address.
+        timeout_s: how long to wait for nodes that do not come.
+        inbox: gets the results of nodes that do not share this file system.
+    """
+
+    node: Node
+    folder: Path
+    timeout_s: float
+    say: Say
+    launch: str = field(default_factory=lambda: secrets.token_hex(8))
+    peers: dict[int, Peer] = field(default_factory=dict)
+    inbox: Path | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _first_waiting: float | None = None
+    _start_unix_ns: int | None = None
+    _ending: bool = False
+    _refused: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def serve(self, listening: socket.socket, token: bytes) -> None:
+        """Accept connections until the launch ends; nobody without the token gets further than the handshake."""
+        listening.settimeout(ACCEPT_S)
+        while not self._ending:
+            try:
+                connected, (host, *_) = listening.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # too many open files
+                time.sleep(ACCEPT_S)
+                continue
+            threading.Thread(target=self._admit, args=(connected, token, host), daemon=True).start()
+
+    def end(self) -> None:
+        """Accept no more connections."""
+        self._ending = True
+
+    def _admit(self, connected: socket.socket, token: bytes, host: str) -> None:
+        try:
+            wire = Wire(connected, HANDSHAKE_S)
+            wire.prove(token, listening=True)
+            hello = wire.receive()
+        except Exception as error:  # whatever a stranger sends
+            connected.close()
+            if host not in self._refused:
+                self._refused.add(host)
+                self.say(f"refused a connection from {host} ({type(error).__name__})")
+            return
+        peer: Peer | None = None
+        with suppress(Exception):  # a node that is gone, or of another version
+            peer, refusal = self._join(hello)
+            wire.send(refused=refusal, launch=self.launch)
+            wire.limit(0)
+            while peer is not None:
+                wire.send(**self._answer(peer, wire.receive(), wire))
+        wire.close()
+        with self._changed:
+            if peer is not None and peer.state != "done":
+                peer.state = "gone"
+                if peer.rank and not self._ending:
+                    self.say(f"node {peer.rank} ({peer.host}) is gone")
+            self._changed.notify_all()
+
+    def _join(self, hello: dict[str, Any]) -> tuple[Peer | None, str | None]:
+        """The node that says hello, or why it may not join."""
+        rank, count, host = int(hello["rank"]), int(hello["count"]), str(hello["host"])
+        with self._changed:
+            if count != self.node.count or not 0 <= rank < count:
+                return None, f"node {rank} of {count} does not belong to this launch on {self.node.count} nodes"
+            if (known := self.peers.get(rank)) is not None:
+                if known.state in ("gone", "done"):
+                    return None, f"node {rank} has left this launch; a launch on several nodes cannot be restarted"
+                return None, f"node {rank} is here already, on {known.host}: start one launch on each node"
+            peer = self.peers[rank] = Peer(rank, host)
+            self._changed.notify_all()
+        if rank:
+            self.say(f"node {rank} ({host}) joined")
+        return peer, None
+
+    def _answer(self, peer: Peer, message: dict[str, Any], wire: Wire) -> dict[str, Any]:
+        match message["type"]:
+            case "time":
+                return {"unix_ns": time.time_ns()}
+            case "waiting":
+                return self._may_start(peer)
+            case "ended":
+                with self._changed:
+                    peer.state = "ended"
+                return {}
+            case "results":
+                self._take_results(peer, message, wire)
+                return {"folder": str(self.folder), "host": socket.gethostname()}
+        raise ValueError(f"no message of a node: {message['type']}")
+
+    def _may_start(self, peer: Peer) -> dict[str, Any]:
+        """When all start, or whom they wait for."""
+        with self._changed:
+            if peer.state == "running":
+                peer.state = "waiting"
+            now = time.monotonic()
+            if self._first_waiting is None:
+                self._first_waiting = now
+            late = [rank for rank in range(self.node.count) if self._is_awaited(rank)]
+            if self._start_unix_ns is None and (not late or now - self._first_waiting >= self.timeout_s):
+                self._start_unix_ns = time.time_ns() + LEAD_NS
+            return {"start_unix_ns": self._start_unix_ns, "wait_for": late}
+
+    def _is_awaited(self, rank: int) -> bool:
+        peer = self.peers.get(rank)
+        return peer is None or peer.state == "running"
+
+    def _take_results(self, peer: Peer, message: dict[str, Any], wire: Wire) -> None:
+        folder = Path(message["folder"]).resolve()
+        is_shared = folder.is_relative_to(self.folder.resolve()) and _is_run(folder, message["run_id"])
+        wire.send(send=not is_shared)
+        if not is_shared:
+            with self._changed:  # a node may be done before node 0 has room for what it sends
+                self._changed.wait_for(lambda: self.inbox is not None or self._ending)
+                if self.inbox is None:
+                    raise ValueError("the launch has ended")
+                folder = self.inbox / f".node_{peer.rank}"
+            receive_files(wire, folder)
+        with self._changed:
+            peer.state, peer.folder = "done", folder
+            self._changed.notify_all()
+
+    def wait_for_results(self, inbox: Path) -> dict[int, Path]:
+        """The folders of the other nodes' results, by rank; waits for every node that is there, and for those that
+        never came until the timeout.
+        """
+        told: list[int] = []
+        with self._changed:
+            self.inbox = inbox
+            self._changed.notify_all()
+            while missing := [rank for rank in range(1, self.node.count) if self._has_no_results(rank)]:
+                if missing != told:
+                    self.say(f"waiting for the results of node {', '.join(map(str, missing))}")
+                    told = missing
+                self._changed.wait(ACCEPT_S)
+            return {rank: one.folder for rank, one in sorted(self.peers.items()) if one.folder is not None}
+
+    def _has_no_results(self, rank: int) -> bool:
+        peer = self.peers.get(rank)
+        if peer is None:
+            return time.monotonic() - self._begin < self.timeout_s
+        return peer.state not in ("gone", "done")
+
+    def why_missing(self, rank: int) -> str:
+        """What became of a node without results."""
+        peer = self.peers.get(rank)
+        return f"it did not join in {self.timeout_s:g} s" if peer is None else f"its launch on {peer.host} was lost"
+
+
+def _is_run(folder: Path, run_id: str) -> bool:
+    with suppress(OSError, ValueError):
+        return bool(json.loads((folder / MANIFEST_NAME).read_bytes())["run_id"] == run_id)
+    return False
+
+
+@contextmanager
+def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tuple[Meeting, Node]]:
+    """Listen for the nodes of a launch while the block runs; yields the node with the address and the token.
+
+    Raises:
+        UsageError: another launch is node 0.
+        LaunchError: the address cannot be used.
+    """
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listen(*(node.address or (own_address(), 0))))
+        host, port = listening.getsockname()[:2]
+        known = replace(node, address=(host, port), token=node.token or secrets.token_hex(32).encode())
+        if node.address is None:
+            stack.enter_context(_address_file(known, folder))
+        met = Meeting(known, folder, timeout_s, say)
+        thread = threading.Thread(target=met.serve, args=(listening, known.token), daemon=True)
+        thread.start()
+        try:
+            yield met, known
+        finally:
+            met.end()
+            thread.join()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """At that address; on all interfaces, if no interface of this machine has it, as behind a name of a service."""
+    try:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+                raise
+            return socket.create_server(("", port), backlog=BACKLOG)
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        kind, hint = (UsageError, "; start one launch on each node") if is_taken else (LaunchError, "")
+        raise kind(f"--nodes: node 0 cannot listen at {host}:{port} ({reason_of(error)}){hint}.") from error
+
+
+def file_of(folder: Path, node: Node) -> Path:
+    """Where node 0 writes its address."""
+    return folder / "-".join(filter(None, (FILE_NAME, node.launch)))
+
+
+@contextmanager
+def _address_file(node: Node, folder: Path) -> Iterator[None]:
+    path = file_of(folder, node)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LaunchError(f"-o {folder} cannot be written to: {reason_of(error)}") from error
+    with os.fdopen(descriptor, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"--nodes: another launch to {folder} is node 0; start one launch on each node."
+            ) from error
+        os.fchmod(descriptor, 0o600)
+        file.truncate()
+        assert node.address is not None
+        json.dump([*node.address, node.token.decode()], file)
+        file.flush()
+        yield
+        path.unlink(missing_ok=True)
+
+
+def own_address() -> str:
+    """The address by which other machines reach this one: that of the interface of the default route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,174 @@
+"""Every node's side, node 0's too: join, measure the clock, ask for the start, hand the results over."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from pathlib import Path
+from typing import Any, TypeVar
+
+from perfharness.cluster.clock import ClockOffset, measure_offset
+from perfharness.cluster.files import send_files
+from perfharness.cluster.meeting import HANDSHAKE_S, LEAD_NS, Say, file_of
+from perfharness.cluster.node import Node
+from perfharness.cluster.wire import Wire
+from perfharness.errors import LaunchError, UsageError
+from perfharness.model.environment import NODES_TOKEN
+from perfharness.model.manifest import NodeRecord
+from perfharness_launcher.conditions import Run
+
+RETRY_S = 0.1
+TELL_AFTER_S = 2.0
+CONNECT_S = 5.0
+SAME_CLOCK = ClockOffset(0, 0)
+T = TypeVar("T")
+
+
+@dataclass
+class Member:
+    """A node that has joined.
+
+    Attributes:
+        lost: why node 0 is not reached any more; None: it is.
+        before: node 0's clock, as it was measured before the run.
+    """
+
+    node: Node
+    launch: str
+    say: Say
+    _wire: Wire
+    lost: str | None = None
+    before: ClockOffset = SAME_CLOCK
+    _after: ClockOffset | None = None
+    _told: list[int] = field(default_factory=list)
+
+    def may_go(self, awaited: Collection[str]) -> bool:
+        """Whether the processes of all nodes may start; with the last question, waits for the common moment."""
+        if awaited:
+            return False
+        answer = self._ask(type="waiting")
+        if answer is None:
+            return True
+        if (start_unix_ns := answer["start_unix_ns"]) is not None:
+            ahead_ns = start_unix_ns - self.before.offset_ns - time.time_ns()
+            time.sleep(min(max(ahead_ns, 0), LEAD_NS) / 1e9)
+            return True
+        if answer["wait_for"] != self._told:
+            self._told = answer["wait_for"]
+            self.say(f"waiting for node {', '.join(map(str, self._told))} at the start barrier")
+        return False
+
+    @contextmanager
+    def condition(self, run: Run) -> Iterator[None]:
+        """A condition of the launch: when its processes have ended, no node waits for them any more."""
+        del run
+        yield
+        self._ask(type="ended")
+        self._after = self.measure_clock()
+
+    def record(self) -> NodeRecord:
+        """The node with its clock, for the manifest."""
+        both = [self.before, self._after or self.before]
+        best, drift_ns = min(both, key=lambda one: one.error_ns), both[1].offset_ns - both[0].offset_ns
+        return NodeRecord(
+            rank=self.node.rank,
+            count=self.node.count,
+            launch=self.launch,
+            clock_offset_ns=best.offset_ns,
+            clock_error_ns=best.error_ns + abs(drift_ns),
+            clock_drift_ns=drift_ns,
+        )
+
+    def hand_over(self, folder: Path, run_id: str) -> str | None:
+        """Give the run in the folder to node 0; return where its results will be, None if node 0 is gone."""
+
+        def give() -> str:
+            if self._wire.ask(type="results", folder=str(folder), run_id=run_id)["send"]:
+                self.say("sending the results to node 0")
+                send_files(self._wire, folder)
+            taken = self._wire.receive()
+            return f"{taken['folder']} (on {taken['host']})"
+
+        return self._reach(give)
+
+    def measure_clock(self) -> ClockOffset:
+        """Node 0's clock less this one's."""
+        if self.node.rank == 0:
+            return SAME_CLOCK
+        measured = self._reach(lambda: measure_offset(lambda: int(self._wire.ask(type="time")["unix_ns"])))
+        return measured or self.before
+
+    def close(self) -> None:
+        """Leave."""
+        self._wire.close()
+
+    def _ask(self, **message: Any) -> dict[str, Any] | None:
+        return self._reach(lambda: self._wire.ask(**message))
+
+    def _reach(self, act: Callable[[], T]) -> T | None:
+        """The answer of node 0; None if it is gone."""
+        if self.lost is not None:
+            return None
+        try:
+            return act()
+        except (OSError, EOFError, ValueError) as error:
+            self.lost = str(error) or type(error).__name__
+            self.say("node 0 is gone; this node goes on alone")
+            return None
+
+
+def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
+    """Connect to node 0, and measure the clock.
+
+    Args:
+        folder: of the results, where node 0 writes its address if the environment does not give it.
+
+    Raises:
+        LaunchError: node 0 is not reached in that time, or does not know the secret.
+        UsageError: node 0 refuses this node.
+    """
+    begin, told, why = time.monotonic(), False, ""
+    while True:
+        try:
+            wire, answer = _hello(node, folder)
+            break
+        except AuthenticationError as error:
+            if node.address is not None:
+                raise LaunchError(f"node 0 has another {NODES_TOKEN} than this node.") from error
+            why = "its address is of an earlier launch"
+        except (OSError, EOFError, ValueError, AssertionError) as error:
+            why = str(error) or type(error).__name__
+        waited_s = time.monotonic() - begin
+        if waited_s > timeout_s:
+            where = ":".join(map(str, node.address)) if node.address else str(file_of(folder, node))
+            raise LaunchError(f"node {node.rank} did not reach node 0 at {where} in {timeout_s:g} s ({why}).")
+        if not told and waited_s > TELL_AFTER_S:
+            told = True
+            say(f"waiting for node 0 ({why})")
+        time.sleep(RETRY_S)
+    if answer["refused"] is not None:
+        raise UsageError(f"--nodes: {answer['refused']}.")
+    wire.limit(0)
+    member = Member(node, answer["launch"], say, wire)
+    member.before = member.measure_clock()
+    return member
+
+
+def _hello(node: Node, folder: Path) -> tuple[Wire, dict[str, Any]]:
+    if node.address is not None:
+        address, token = node.address, node.token
+    else:
+        host, port, secret = json.loads(file_of(folder, node).read_text())
+        address, token = (host, port), secret.encode()
+    wire = Wire(socket.create_connection(address, CONNECT_S), HANDSHAKE_S)
+    try:
+        wire.prove(token, listening=False)
+        return wire, wire.ask(type="hello", rank=node.rank, count=node.count, host=socket.gethostname())
+    except BaseException:
+        wire.close()
+        raise

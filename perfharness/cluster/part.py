@@ -1,0 +1,84 @@
+"""One node's part of a launch on several: join before its processes start, give the results to node 0 after them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfharness.cluster.join import Part, join
+from perfharness.cluster.meeting import Meeting, Say, meeting
+from perfharness.cluster.member import Member
+from perfharness.cluster.member import join as join_meeting
+from perfharness.cluster.node import find_node, refuse_elastic
+from perfharness.errors import ResultError
+from perfharness.files import is_own_folder, read_model
+from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, RunManifest
+from perfharness_launcher.launch import FinishedRun
+from perfharness_launcher.options import LaunchOptions
+from perfharness_launcher.staging import has_name_of_a_run
+
+
+@dataclass(frozen=True)
+class NodePart:
+    """The part of this node.
+
+    Args:
+        output_dir: of the results of this node; those of node 0 are the joined ones.
+        meeting: None on all nodes but node 0.
+    """
+
+    member: Member
+    output_dir: Path
+    meeting: Meeting | None
+
+    def complete(self, run: FinishedRun) -> None:
+        """Note the node in the manifest; on node 0, wait for the other parts and join them. Raises `OSError`."""
+        run.replace_manifest(run.manifest.model_copy(update={"node": self.member.record()}))
+        if self.meeting is None:
+            return
+        parts = [Part(run.folder, run.manifest)]
+        for folder in self.meeting.wait_for_results(run.folder).values():
+            manifest = None
+            with suppress(ResultError):
+                manifest = read_model(folder / MANIFEST_NAME, RunManifest)
+            if manifest is not None and manifest.node is not None and manifest.node.launch == self.member.launch:
+                parts.append(Part(folder, manifest))
+        run.replace_manifest(join(parts, run.folder, shutil.move, self.meeting.why_missing))
+        for part in parts[1:]:
+            _clear(part.folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is left of a part whose processes have been moved."""
+    for path in folder.iterdir():
+        if is_own_folder(path) and (path.name == EXPLAIN_NAME or has_name_of_a_run(path.name)):
+            shutil.rmtree(path)
+        elif has_name_of_a_run(path.name):
+            path.unlink()
+    with suppress(OSError):  # an earlier run of the node is there
+        folder.rmdir()
+
+
+@contextmanager
+def taking_part(options: LaunchOptions, environ: Mapping[str, str], say: Say) -> Iterator[NodePart | None]:
+    """Meet the other nodes while the block runs; yields None without `--nodes`, or if there is one node.
+
+    Raises:
+        UsageError: the environment does not tell which node this is, or another launch is it.
+        LaunchError: node 0 is not reached.
+    """
+    node = find_node(environ) if options.nodes else None
+    if node is None or node.count == 1:
+        yield None
+        return
+    refuse_elastic([*options.python_command, options.script, *options.script_arguments])
+    folder, timeout_s, met = options.output_dir.absolute(), options.barrier_timeout_s, None
+    with ExitStack() as stack:
+        if node.rank == 0:
+            met, node = stack.enter_context(meeting(node, folder, timeout_s, say))
+        member = join_meeting(node, folder, timeout_s, say)
+        stack.callback(member.close)
+        yield NodePart(member, folder if met else folder / f"node_{node.rank}", met)

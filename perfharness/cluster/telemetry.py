@@ -1,0 +1,104 @@
+"""The telemetry of all nodes in one file, on the clock of node 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from perfharness.errors import ResultError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.telemetry import (
+    TELEMETRY_NAME,
+    SampleLog,
+    SubjectRecord,
+    TelemetryMeta,
+    of_node,
+    process_subject,
+)
+from perfharness.telemetry.store import read_sample_log, write_sample_log
+
+
+def join_telemetry(parts: Sequence[tuple[Path, int, int, Mapping[str, str]]], into: Path) -> list[Finding]:
+    """Write the readings of all parts; nothing if no part has any. Return which could not be read.
+
+    Args:
+        parts: the folder, the node, what its clock lacks to node 0's, and the new folders of its processes by the old.
+
+    Raises `OSError`.
+    """
+    logs, findings = list[SampleLog](), list[Finding]()
+    for folder, node, offset_ns, names in parts:
+        if (folder / TELEMETRY_NAME).is_file():
+            try:
+                logs.append(_moved(read_sample_log(folder / TELEMETRY_NAME), node, offset_ns, names))
+            except ResultError as error:
+                message = f"There is no telemetry of node {node}: {error}."
+                findings.append(Finding("telemetry-unreadable", Severity.WARNING, message))
+    if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
+        write_sample_log(into / TELEMETRY_NAME, _joined(logs))
+    return findings
+
+
+def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]) -> SampleLog:
+    """The readings of a part under the names that its processes have in the joined run."""
+    by_process = {process_subject(old): process_subject(new) for old, new in folders.items()}
+    gpus = {one.subject for one in log.meta.subjects if one.kind in ("gpu", "mig")}
+
+    def name(subject: str) -> str:
+        launched, mark, pid = subject.partition("#")
+        if launched in by_process:
+            return by_process[launched] + mark + pid
+        return subject if subject in gpus else of_node(node, subject)
+
+    def rename(record: SubjectRecord) -> SubjectRecord:
+        shown = folders.get(record.name or "", record.name)
+        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": node})
+
+    known = {subject for subject, _ in log.series} | {one.subject for one in log.meta.failures}
+    log = log.with_names({subject: name(subject) for subject in known})
+    meta = log.meta.model_copy(
+        update={
+            "subjects": list(map(rename, log.meta.subjects)),
+            "update_periods": [
+                one.model_copy(update={"subject": name(one.subject)}) for one in log.meta.update_periods
+            ],
+            **{
+                field: None if time_ns is None else time_ns + offset_ns
+                for field in ("idle_start_unix_ns", "idle_end_unix_ns")
+                for time_ns in [getattr(log.meta, field)]
+            },
+        }
+    )
+    series = {key: replace(one, time_unix_ns=one.time_unix_ns + offset_ns) for key, one in log.series.items()}
+    return SampleLog(series, meta)
+
+
+def _joined(logs: Sequence[SampleLog]) -> SampleLog:
+    """All readings together; of a GPU that two nodes have sampled, the first one's."""
+    metas = [log.meta for log in logs]
+    series = {key: one for log in reversed(logs) for key, one in log.series.items()}
+    subjects = {one.subject: one for meta in reversed(metas) for one in meta.subjects}
+    costs = [meta.sampler_cpu_ns for meta in metas if meta.sampler_cpu_ns is not None]
+    idle_start_ns, idle_end_ns = _idle_time(metas)
+    meta = metas[0].model_copy(
+        update={
+            "subjects": list(subjects.values()),
+            "update_periods": [one for meta in metas for one in meta.update_periods],
+            "failures": [one for meta in metas for one in meta.failures],
+            "ended": "stopped" if all(meta.ended == "stopped" for meta in metas) else "cut_off",
+            "idle_start_unix_ns": idle_start_ns,
+            "idle_end_unix_ns": idle_end_ns,
+            "sampler_cpu_ns": sum(costs) if costs else None,
+        }
+    )
+    return SampleLog(series, meta)
+
+
+def _idle_time(metas: Sequence[TelemetryMeta]) -> tuple[int, int] | tuple[None, None]:
+    """The time in which the GPUs of all nodes were idle."""
+    starts = [one for meta in metas if (one := meta.idle_start_unix_ns) is not None]
+    ends = [one for meta in metas if (one := meta.idle_end_unix_ns) is not None]
+    if len(starts) < len(metas) or len(ends) < len(metas) or max(starts) >= min(ends):
+        return None, None
+    return max(starts), min(ends)

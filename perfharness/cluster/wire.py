@@ -1,0 +1,71 @@
+"""JSON messages over an authenticated connection; never pickle, which would run what a peer sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+MOST_BYTES = 1 << 24
+"""In one message."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+"""A machine that is gone without a word is noticed after 30 s."""
+
+
+class Wire:
+    """One end of a connection between two nodes. Every method raises `OSError` or `EOFError` if the other is gone."""
+
+    def __init__(self, connected: socket.socket, timeout_s: float) -> None:
+        self._socket = connected
+        connected.settimeout(None)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.limit(timeout_s)
+        self._connection = Connection(os.dup(connected.fileno()))
+
+    def limit(self, seconds: float) -> None:
+        """How long one read or write may take; 0: as long as the other lives."""
+        value = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+
+    def prove(self, token: bytes, *, listening: bool) -> None:
+        """Check that both ends know the token. Raises `AuthenticationError`, or anything if the other is no node."""
+        steps = (deliver_challenge, answer_challenge)
+        for step in steps if listening else reversed(steps):
+            step(self._connection, token)
+
+    def send(self, **message: Any) -> None:
+        """Send a message."""
+        self._connection.send_bytes(json.dumps(message).encode())
+
+    def receive(self) -> dict[str, Any]:
+        """The next message. Raises `ValueError` if it is none."""
+        message = json.loads(self._connection.recv_bytes(MOST_BYTES))
+        if not isinstance(message, dict):
+            raise ValueError("a message must be an object")
+        return message
+
+    def ask(self, **message: Any) -> dict[str, Any]:
+        """Send a message, and return the answer."""
+        self.send(**message)
+        return self.receive()
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send part of a file."""
+        self._connection.send_bytes(content)
+
+    def receive_bytes(self) -> bytes:
+        """Part of a file."""
+        return self._connection.recv_bytes(MOST_BYTES)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+        self._socket.close()
