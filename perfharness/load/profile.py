@@ -194,7 +194,7 @@ class Profile(Spelled):
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 
-PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s")
+PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s", "warmup_s")
 
 
 def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
@@ -210,40 +210,34 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     """
     values = {name: value for name, value in given.items() if value is not None}
     of_phase = {name: values.pop(name) for name in PHASE_SETTINGS if name in values}
-    warmup_s = values.pop("warmup_s", None)
     entry = {name: values.pop(name) for name in ("items", "input") if name in values}
-    where = "the load"
     table = None if file is None else _table_of(file)
-    if table is not None:
-        where = str(file)
-        if of_phase or warmup_s is not None:
-            names = ", ".join(sorted([*of_phase, *(["warmup_s"] if warmup_s is not None else [])]))
-            raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; drop one")
-    else:
-        table = {}
-        phases = _phases_of(of_phase)
-        warm = {**phases[0], "name": "warm-up", "duration_s": warmup_s, "warmup": True}
-        table["phases"] = [*([warm] if warmup_s is not None else []), *phases]
+    if table is not None and of_phase:
+        names = ", ".join(sorted(of_phase))
+        raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; drop one")
+    table = {"phases": _phases_of(of_phase)} if table is None else table
     if entry and "mix" in table:
         raise UsageError(f"{file} has the mix of requests, so {' and '.join(entry)} cannot be given too")
     if entry:
         table["mix"] = [{"name": "request", **entry}]
-    return checked_profile({**table, **values}, where)
+    return checked_profile({**table, **values}, "the load" if file is None else str(file))
 
 
 def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One phase, or one for each of several rates. Raises `UsageError`."""
+    """One phase, or one for each of several rates, after a warm-up. Raises `UsageError`."""
     phase = {"duration_s": "10s", "name": "load", **given}
-    if "rates" not in phase:
-        return [phase]
-    rates = phase.pop("rates")
-    if "rate" in phase:
-        raise UsageError("rate and rates contradict each other; drop one")
-    try:
-        numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
-    except (TypeError, ValueError):
-        raise UsageError(f"rates {rates}: must be requests per second, as 10,20,40") from None
-    return [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
+    rates, warmup_s = phase.pop("rates", None), phase.pop("warmup_s", None)
+    phases = [phase]
+    if rates is not None:
+        if "rate" in phase:
+            raise UsageError("rate and rates contradict each other; drop one")
+        try:
+            numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
+        except (TypeError, ValueError):
+            raise UsageError(f"rates {rates}: must be requests per second, as 10,20,40") from None
+        phases = [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
+    warm = {"name": "warm-up", "duration_s": warmup_s, "warmup": True}
+    return [*({**one, **warm} for one in phases[:1] if warmup_s is not None), *phases]
 
 
 def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:

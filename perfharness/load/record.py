@@ -98,32 +98,15 @@ def memory_bytes_below(pid: int | None) -> int | None:
     Read from the kernel's lists of children: looking through all processes of the machine takes some 10 ms, in which
     requests would be late.
     """
-    if pid is None:
-        return None
-    try:
-        total = _resident_bytes(pid)
-    except OSError:
-        return None
-    below = [pid]
+    total, below = 0, [] if pid is None else [pid]
     while below:
-        for child in _children(below.pop()):
+        one = Path(f"/proc/{below.pop()}")
+        with suppress(OSError):
+            total += int((one / "statm").read_text().split()[1]) * PAGE_BYTES
+        for children in one.glob("task/*/children"):
             with suppress(OSError):
-                total += _resident_bytes(child)
-                below.append(child)
-    return total
-
-
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
-    return found
+                below += map(int, children.read_text().split())
+    return total or None
 
 
 @dataclass
