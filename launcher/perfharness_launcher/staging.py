@@ -35,7 +35,7 @@ MARKERS = (MANIFEST_NAME, SERIES_NAME)
 
 LOAD_FILES = ("load.json", "mlperf.json")
 RUN_FILES = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
-CHART = re.compile(r"(telemetry_(gpu_\d+|host)|scaling)\.png|(telemetry|scaling)\.html")
+CHART = re.compile(r"(telemetry_(gpu_\d+(_node_\d+)?|host)|scaling)\.png|(telemetry|scaling)\.html")
 LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|{EXPLAIN_NAME}", re.ASCII)
 """Folders of launches inside a series, and of the profiling pass of a run."""
 

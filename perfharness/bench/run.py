@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timezone
@@ -150,7 +151,7 @@ def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **
 
 
 @dataclass
-class MeasuringRun:
+class MeasuringRun(ABC):
     """Runs cases one after the other, and keeps valid results of an earlier run.
 
     Args:
@@ -218,6 +219,19 @@ class MeasuringRun:
         if end.leftovers:
             self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
         return self._stored(planned, result, end)
+
+    @abstractmethod
+    def _write(self) -> BenchSuiteResult:
+        """Write what is known so far."""
+
+    def step(self, planned: PlannedCase) -> CaseResult | None:
+        """The result of a case, measured and written now unless it is known; None after an interrupt."""
+        known = self.kept(planned)
+        result = known or (None if self.interrupts else self.measure(planned))
+        if result is not None:
+            self._write()
+            self.observer.done(result, is_kept=known is not None)
+        return result
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """Outcome that is known without a process."""
@@ -312,14 +326,11 @@ class SuiteRun(MeasuringRun):
         kept = [result for planned in self.plan.cases if (result := self.kept(planned)) is not None]
         order = [one for one in in_order(self.suite, self.plan.cases) if one.case_id not in self.results]
         self.observer.begin(order, kept)
-        found = self._write()
+        self._write()
         for planned in order:
-            result = None if self.interrupts else self.measure(planned)
-            if result is None:
+            if self.step(planned) is None:
                 break
-            found = self._write()
-            self.observer.done(result)
-        return found
+        return self._write()
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
         """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
@@ -403,21 +414,10 @@ class SearchRun(MeasuringRun):
         self._range = min(sizes), max(sizes) if len(sizes) > 1 else max(LARGEST_BATCH, *sizes)
         self._cells = list({one.cell: one for one in reversed(self.plan.cases)}.values())[::-1]
         self.observer.begin(self._cells, [])
-        found = self._write()
+        self._write()
         for cell in self._cells:
-            self._search(cell, self._measured)
-            found = self._write()
-        return found
-
-    def _measured(self, planned: PlannedCase) -> CaseResult | None:
-        if (known := self.kept(planned)) is not None:
-            self.observer.done(known, is_kept=True)
-            return known
-        result = None if self.interrupts else self.measure(planned)
-        if result is not None:
-            self._write()
-            self.observer.done(result)
-        return result
+            self._search(cell, self.step)
+        return self._write()
 
     def _search(self, cell: PlannedCase, measure: Callable[[PlannedCase], CaseResult | None]) -> BatchSearch:
         limits = self.suite.constraints

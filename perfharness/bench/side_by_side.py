@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
+from perfharness.analysis.suites.bench_names import device_text
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
 from perfharness.runs.comparison.suites import read_suite, suite_file
@@ -68,12 +69,13 @@ def _by_gpu(suite: BenchSuiteResult) -> list[BenchSuiteResult]:
 
 
 def _names(suites: Sequence[BenchSuiteResult]) -> list[str]:
-    """The machines' names; with the GPU, and a number, where several runs have the same."""
-    names = [suite.machine.hostname for suite in suites]
-    if len(set(names)) < len(names):
-        devices = [", ".join(suite.machine.gpus) or "CPU" for suite in suites]
-        if len(set(devices)) > 1:
-            names = [f"{name}, {device}" for name, device in zip(names, devices, strict=True)]
+    """The machines' names, of one machine its GPUs'; both, and a number, where several runs have the same."""
+    hosts = [suite.machine.hostname for suite in suites]
+    devices = [device_text(suite.machine) for suite in suites]
+    names = hosts
+    if len(set(hosts)) < len(suites) and len(set(devices)) > 1:
+        both = [f"{host}, {device}" for host, device in zip(hosts, devices, strict=True)]
+        names = devices if len(set(hosts)) == 1 else both
     return [
         name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
         for place, name in enumerate(names)

@@ -234,7 +234,7 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
     summary = result.summary
-    if output.is_json:
+    if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
     else:
         output.show(output.result(summary.mean, summary.results))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfharness.cluster.telemetry import join_telemetry
-from perfharness.files import write_model
+from perfharness.errors import ResultError
+from perfharness.files import read_model, write_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN
 from perfharness.model.manifest import (
@@ -30,6 +32,9 @@ COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx",
 
 LISTED = 4
 """How many packages that differ are named."""
+
+ALONE = "ranks-missing"
+"""Found on each node that has one rank of several."""
 
 OF_THE_JOIN = ("node-missing", "nodes-differ", "nodes-started")
 """Findings that are made again when a further part is joined."""
@@ -78,7 +83,7 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
         take: moves or copies the folder of a process.
         why_missing: what became of a node without a part.
 
-    Raises `OSError`, and `ResultError` where telemetry cannot be read.
+    Raises `OSError`.
     """
     into.mkdir(parents=True, exist_ok=True)
     joined: list[RunManifest] = []
@@ -93,13 +98,19 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
         joined.append(_numbered(part, len(folders), names))
         renamed.append(names)
     nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
-    join_telemetry(
-        [(one.folder, one.rank, one.offset_ns, names) for one, names in zip(parts, renamed, strict=True)], into
-    )
+    logs = [(one.folder, one.rank, one.offset_ns, names) for one, names in zip(parts, renamed, strict=True)]
+    unread = join_telemetry(logs, into)
+    processes = [process for one in joined for process in one.processes]
+    ranks = {one.rank for process in processes for one in process.measured if one.rank is not None}
     manifest = joined[0].model_copy(
         update={
-            "processes": [process for one in joined for process in one.processes],
-            "findings": [finding for one in joined for finding in one.findings],
+            "processes": processes,
+            "findings": [
+                finding
+                for found in (*(one.findings for one in joined), unread)
+                for finding in found
+                if finding.code != ALONE or len(ranks) < 2  # the comparison of the ranks reports it
+            ],
             "start_barrier": _barrier(joined),
             "explained": any(one.explained for one in joined),
             "node": None,
@@ -117,8 +128,10 @@ def _join_profiling_passes(parts: Sequence[Part], into: Path, take: Take) -> Non
     passes = []
     for part in parts:
         folder = part.folder / EXPLAIN_NAME
-        if (folder / MANIFEST_NAME).is_file():
-            manifest = RunManifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+        manifest = None
+        with suppress(ResultError):  # what lacks in the joined pass is reported when it is analysed
+            manifest = read_model(folder / MANIFEST_NAME, RunManifest)
+        if manifest is not None:
             passes.append(Part(folder, manifest.model_copy(update={"node": part.manifest.node})))
     if passes:
         manifest = join(passes, into / EXPLAIN_NAME, take, lambda rank: "")

@@ -85,7 +85,10 @@ class Meeting:
         while not self._ending:
             try:
                 connected, (host, *_) = listening.accept()
-            except OSError:  # nobody came, or there are too many open files
+            except TimeoutError:
+                continue
+            except OSError:  # too many open files
+                time.sleep(ACCEPT_S)
                 continue
             threading.Thread(target=self._admit, args=(connected, token, host), daemon=True).start()
 
@@ -168,8 +171,8 @@ class Meeting:
         return peer is None or peer.state == "running"
 
     def _take_results(self, peer: Peer, message: dict[str, Any], wire: Wire) -> None:
-        folder = Path(message["folder"])
-        is_shared = folder.is_relative_to(self.folder) and _is_run(folder, message["run_id"])
+        folder = Path(message["folder"]).resolve()
+        is_shared = folder.is_relative_to(self.folder.resolve()) and _is_run(folder, message["run_id"])
         wire.send(send=not is_shared)
         if not is_shared:
             with self._changed:  # a node may be done before node 0 has room for what it sends

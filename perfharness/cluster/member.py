@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perfharness.cluster.clock import ClockOffset, measure_offset
 from perfharness.cluster.files import send_files
@@ -26,6 +26,7 @@ RETRY_S = 0.1
 TELL_AFTER_S = 2.0
 CONNECT_S = 5.0
 SAME_CLOCK = ClockOffset(0, 0)
+T = TypeVar("T")
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Member:
 
     Attributes:
         lost: why node 0 is not reached any more; None: it is.
+        before: node 0's clock, as it was measured before the run.
     """
 
     node: Node
@@ -41,7 +43,7 @@ class Member:
     say: Say
     _wire: Wire
     lost: str | None = None
-    _before: ClockOffset = SAME_CLOCK
+    before: ClockOffset = SAME_CLOCK
     _after: ClockOffset | None = None
     _told: list[int] = field(default_factory=list)
 
@@ -53,7 +55,7 @@ class Member:
         if answer is None:
             return True
         if (start_unix_ns := answer["start_unix_ns"]) is not None:
-            ahead_ns = start_unix_ns - self._before.offset_ns - time.time_ns()
+            ahead_ns = start_unix_ns - self.before.offset_ns - time.time_ns()
             time.sleep(min(max(ahead_ns, 0), LEAD_NS) / 1e9)
             return True
         if answer["wait_for"] != self._told:
@@ -67,11 +69,11 @@ class Member:
         del run
         yield
         self._ask(type="ended")
-        self._after = self._offset()
+        self._after = self.measure_clock()
 
     def record(self) -> NodeRecord:
         """The node with its clock, for the manifest."""
-        both = [self._before, self._after or self._before]
+        both = [self.before, self._after or self.before]
         best, drift_ns = min(both, key=lambda one: one.error_ns), both[1].offset_ns - both[0].offset_ns
         return NodeRecord(
             rank=self.node.rank,
@@ -84,42 +86,36 @@ class Member:
 
     def hand_over(self, folder: Path, run_id: str) -> str | None:
         """Give the run in the folder to node 0; return where its results will be, None if node 0 is gone."""
-        answer = self._ask(type="results", folder=str(folder), run_id=run_id)
-        if answer is not None and answer["send"]:
-            self.say("sending the results to node 0")
-        try:
-            if answer is not None:
-                if answer["send"]:
-                    send_files(self._wire, folder)
-                answer = self._wire.receive()
-        except (OSError, EOFError, ValueError) as error:
-            self.lost = str(error)
-            return None
-        return None if answer is None else f"{answer['folder']} (on {answer['host']})"
 
-    def measure_clock(self) -> None:
-        """Measure the clock before the run."""
-        self._before = self._offset()
+        def give() -> str:
+            if self._wire.ask(type="results", folder=str(folder), run_id=run_id)["send"]:
+                self.say("sending the results to node 0")
+                send_files(self._wire, folder)
+            taken = self._wire.receive()
+            return f"{taken['folder']} (on {taken['host']})"
+
+        return self._reach(give)
+
+    def measure_clock(self) -> ClockOffset:
+        """Node 0's clock less this one's."""
+        if self.node.rank == 0:
+            return SAME_CLOCK
+        measured = self._reach(lambda: measure_offset(lambda: int(self._wire.ask(type="time")["unix_ns"])))
+        return measured or self.before
 
     def close(self) -> None:
         """Leave."""
         self._wire.close()
 
-    def _offset(self) -> ClockOffset:
-        if self.node.rank == 0 or self.lost is not None:
-            return self._before
-        try:
-            return measure_offset(lambda: int(self._wire.ask(type="time")["unix_ns"]))
-        except (OSError, EOFError, ValueError) as error:
-            self.lost = str(error)
-            return self._before
-
     def _ask(self, **message: Any) -> dict[str, Any] | None:
+        return self._reach(lambda: self._wire.ask(**message))
+
+    def _reach(self, act: Callable[[], T]) -> T | None:
         """The answer of node 0; None if it is gone."""
         if self.lost is not None:
             return None
         try:
-            return self._wire.ask(**message)
+            return act()
         except (OSError, EOFError, ValueError) as error:
             self.lost = str(error) or type(error).__name__
             self.say("node 0 is gone; this node goes on alone")
@@ -159,7 +155,7 @@ def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
         raise UsageError(f"--nodes: {answer['refused']}.")
     wire.limit(0)
     member = Member(node, answer["launch"], say, wire)
-    member.measure_clock()
+    member.before = member.measure_clock()
     return member
 
 

@@ -45,8 +45,8 @@ ENGINES = (
 )
 """The first whose variable of the rank is set counts: an engine inside another one stands before it."""
 
-ELASTIC = re.compile(r"--nnodes(=|$)\d*:\d+")
-RESTARTS = re.compile(r"--max[-_]restarts(=|$)0*[1-9]\d*")
+ELASTIC = re.compile(r"--nnodes[= ](\d*:\d+)")
+RESTARTS = re.compile(r"--max[-_]restarts[= ]0*[1-9]")
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def _address(environ: Mapping[str, str]) -> tuple[tuple[str, int] | None, bytes]
 
 def refuse_elastic(command: Sequence[str]) -> None:
     """Raises `UsageError` where torchrun may change the number of nodes, or start ranks again."""
-    words = " ".join(command).replace("nnodes ", "nnodes=").replace("restarts ", "restarts=")
-    if ELASTIC.search(words):
-        raise UsageError("--nodes: the number of nodes must be fixed; give torchrun --nnodes N, not MIN:MAX.")
+    words = " ".join(command)
+    if (found := ELASTIC.search(words)) is not None:
+        raise UsageError(f"--nodes: the number of nodes must be fixed; give torchrun --nnodes N, not {found[1]}.")
     if RESTARTS.search(words):
         raise UsageError("--nodes: ranks that start again cannot be measured; remove --max-restarts.")

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from perfharness.errors import ResultError
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import (
     TELEMETRY_NAME,
     SampleLog,
@@ -17,21 +19,25 @@ from perfharness.model.telemetry import (
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 
 
-def join_telemetry(parts: Sequence[tuple[Path, int, int, Mapping[str, str]]], into: Path) -> None:
-    """Write the readings of all parts; nothing if no part has any.
+def join_telemetry(parts: Sequence[tuple[Path, int, int, Mapping[str, str]]], into: Path) -> list[Finding]:
+    """Write the readings of all parts; nothing if no part has any. Return which could not be read.
 
     Args:
         parts: the folder, the node, what its clock lacks to node 0's, and the new folders of its processes by the old.
 
-    Raises `OSError`, and `ResultError` where a file cannot be read.
+    Raises `OSError`.
     """
-    logs = [
-        _moved(read_sample_log(folder / TELEMETRY_NAME), node, offset_ns, names)
-        for folder, node, offset_ns, names in parts
-        if (folder / TELEMETRY_NAME).is_file()
-    ]
+    logs, findings = list[SampleLog](), list[Finding]()
+    for folder, node, offset_ns, names in parts:
+        if (folder / TELEMETRY_NAME).is_file():
+            try:
+                logs.append(_moved(read_sample_log(folder / TELEMETRY_NAME), node, offset_ns, names))
+            except ResultError as error:
+                message = f"There is no telemetry of node {node}: {error}."
+                findings.append(Finding("telemetry-unreadable", Severity.WARNING, message))
     if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
         write_sample_log(into / TELEMETRY_NAME, _joined(logs))
+    return findings
 
 
 def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]) -> SampleLog:
@@ -47,7 +53,7 @@ def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]
 
     def rename(record: SubjectRecord) -> SubjectRecord:
         shown = folders.get(record.name or "", record.name)
-        return record.model_copy(update={"subject": name(record.subject), "name": shown})
+        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": node})
 
     known = {subject for subject, _ in log.series} | {one.subject for one in log.meta.failures}
     log = log.with_names({subject: name(subject) for subject in known})

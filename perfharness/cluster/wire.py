@@ -12,7 +12,7 @@ from typing import Any
 MOST_BYTES = 1 << 24
 """In one message."""
 
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 """A machine that is gone without a word is noticed after 30 s."""
 
 

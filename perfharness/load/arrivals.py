@@ -13,7 +13,7 @@ from perfharness.load.profile import MixEntry, Phase, Profile
 from perfharness.model.columns import Int64
 
 MOST_ARRIVALS = 5_000_000
-"""Of a phase: all their rows are read at the end."""
+"""Per phase: all rows are read at the end."""
 
 _GRID = 4096
 

@@ -58,7 +58,7 @@ def load_callable(name: str) -> Callable[..., Any]:
     found = _imported(place)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"{place} has no function {path}")
+            raise UsageError(f"{place} has no function {path}; check the name")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"{name} is not callable; give a function, or a class whose objects are")
@@ -85,7 +85,10 @@ def _imported(place: str) -> Any:
             raise UsageError(f"there is no module {place}; run in its folder, or use path/file.py:function") from error
         last = traceback.extract_tb(error.__traceback__)[-1]
         at = "" if isinstance(error, SyntaxError) else f" ({last.filename}:{last.lineno})"
-        raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}{at}") from error
+        shows = f"python {file}" if file is not None else f"python -c 'import {place}'"
+        raise UsageError(
+            f"{place} cannot be imported: {type(error).__name__}: {error}{at}; {shows} shows all of it"
+        ) from error
     return module
 
 

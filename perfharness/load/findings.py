@@ -27,7 +27,7 @@ BY_CHANCE = 2
 
 
 def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) -> list[Finding]:
-    """Of the phases that count, and of the run.
+    """The findings of the phases that count, and of the run.
 
     Args:
         never_overlapped: names of phases in which no two requests were in service at a time, though they waited.
@@ -70,7 +70,7 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
 
 
 def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
-    """Of all phases that count, and of all processes."""
+    """Too many errors in the phases that count, all processes together."""
     limit = result.profile.get("max-error-rate")
     counted = [phase for phase in result.phases if not phase.is_warmup]
     failed = sum(sum(phase.errors.values()) for phase in counted)

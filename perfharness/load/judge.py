@@ -60,7 +60,7 @@ class Sustainable:
         return np.array([getattr(window, name) or 0 for window in self.windows], np.float64)
 
     def errors(self, kind: str) -> Float64:
-        """Of a kind, by window."""
+        """Errors of a kind, by window."""
         return np.array([window.errors.get(kind, 0) for window in self.windows], np.float64)
 
 
@@ -142,7 +142,7 @@ def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
 
 
 def _memory(part: Sustainable) -> Iterator[MemoryTrend]:
-    """Of each process: its own, and on the GPU."""
+    """The memory of each process, and its memory on the GPU."""
     several = len(part.lines) > 1
     rate = part.phase.achieved_rate
     each = None if rate is None else rate / max(len(part.lines), 1)
@@ -274,7 +274,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
 
 
 def _change(drift: Drift) -> str:
-    """Of a drift whose ratio has an interval."""
+    """A drift in words; its ratio has an interval."""
     first, last, ratio = (one.value or 0.0 for one in (drift.first, drift.last, drift.ratio))
     low, high = (drift.ratio.low or 0.0) - 1, (drift.ratio.high or 0.0) - 1
     return (

@@ -341,7 +341,7 @@ LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 
 PADDING_SHARE = 0.01
-"""Of the executed rows: less is the last batch of an odd number of samples, and costs nothing."""
+"""Share of the executed rows: less is the last batch of an odd number of samples, and costs nothing."""
 
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """That LoadGen reports."""
@@ -369,7 +369,7 @@ class MlperfRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of the run and of the test."""
+        """The findings of the run and of the test."""
         return [*self.launch.findings, *self.result.findings]
 
 

@@ -385,8 +385,9 @@ were that much faster than its warm-up, so that it does not run out of them."""
 EXPECTED_OFFLINE = 1.1
 """The same of Offline, whose length in time grows with it."""
 
-SERVER_SHARE = 0.9
-"""Of the rate that was measured: queries of Server come at random, and those that come together wait."""
+SERVER_SHARE, SERVER_SHARE_AGAIN = 0.9, 0.85
+"""Shares of the measured rate, and of the rate of a first test: queries of Server come at random, and those that come
+together wait."""
 
 MEASURED_SHARE, LEAST_S, MOST_S = 0.1, 0.5, 10.0
 """How long a rate of ours is measured: a share of the test's shortest duration, within these bounds."""
@@ -457,7 +458,8 @@ def set_target(made: Any, settings: MlperfSettings, rate: float) -> dict[str, fl
     name = TARGETS[settings.scenario]
     most_per_s = MOST_GENERATED / max(made.min_duration_ms / 1e3, 1e-3)
     if settings.scenario in ("Server", "Offline"):
-        share = SERVER_SHARE if settings.scenario == "Server" else EXPECTED_OFFLINE
+        of_server = SERVER_SHARE if settings.expected_rate is None else SERVER_SHARE_AGAIN
+        share = of_server if settings.scenario == "Server" else EXPECTED_OFFLINE
         value = settings.target_qps or min(share * rate, most_per_s)
     elif settings.target_latency_ms is not None:
         value = max(settings.target_latency_ms * NS_PER_MS, 1.0)

@@ -38,7 +38,7 @@ class ModelSpec(Settings):
     shapes: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
 
     def device_of(self, *, has_gpu: bool) -> Device:
-        """Of a process that has a GPU, or none."""
+        """The device in a process that has a GPU, or none."""
         return device_for(self.device, backend(self.backend), self.mode, has_gpu=has_gpu)
 
     def case_spec(self, model: str, device: Device, batch_size: int, **more: Any) -> CaseSpec:

@@ -110,7 +110,7 @@ class Phase(Spelled):
     """Arrival times in seconds from the begin of the phase, one a line; instead of a rate."""
 
     concurrency: int | None = Field(default=None, ge=1)
-    """Of a closed loop: users, each with one request at a time; at most the profile's."""
+    """Users of a closed loop, each with one request at a time; at most the profile's."""
 
     warmup: bool = False
 
@@ -148,8 +148,8 @@ class Profile(Spelled):
     """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
 
     max_error_rate: float | None = Field(default=None, ge=0, le=1)
-    """Of the phases that count, all processes together, no more than that share may be errors. A process stops where
-    its own share is more for as long as `error_window_s`."""
+    """Largest share of errors in the phases that count, all processes together. A process stops where its own share is
+    larger for `error_window_s`."""
 
     error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
 
@@ -186,11 +186,11 @@ class Profile(Spelled):
 
     @property
     def duration_s(self) -> float:
-        """Of all phases, without grace periods."""
+        """Length of all phases, without grace periods."""
         return sum(phase.duration_s for phase in self.phases)
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written in a file, defaults left out; the seed stays."""
+        """The settings as a file has them, without defaults; the seed stays."""
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 

@@ -135,7 +135,7 @@ class _Phase:
 
     is_open: bool
     begin_ns: int
-    """Of the open window."""
+    """Begin of the open window."""
 
     window: int = 0
     counted_due: int = 0

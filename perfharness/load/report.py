@@ -35,7 +35,7 @@ from perfharness.model.units import NS_PER_MS
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadPoint, LoadReport
 
 MAX_POINTS = 240
-"""Of a curve."""
+"""Points of a curve."""
 
 BINS = 40
 CURVES = {"latency": ("p50", "p90", "p99", "p99_9", "max"), "lateness": ("p50", "p99", "max")}
@@ -43,7 +43,7 @@ NO_FILES = f"the run has no {WINDOWS_NAME} and {REQUESTS_NAME} of each process"
 
 
 def load_report(folder: Path) -> LoadReport | None:
-    """Of a run folder; None where it was not under load. Raises `ResultError` where its files are damaged."""
+    """Read the load test of a run folder; None: it has none. Raises `ResultError` where its files are damaged."""
     result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
@@ -60,7 +60,7 @@ def load_report(folder: Path) -> LoadReport | None:
 
 
 def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: int | None = None) -> LoadReport:
-    """Of a result and the rows of its requests; without these there are no charts of them.
+    """Prepare a result and the rows of its requests; without rows there are no charts of them.
 
     Args:
         start_ns: of the load, on the monotonic clock.

@@ -201,7 +201,7 @@ def plan_stress(
 
 
 def _with_connections(profile: Profile) -> Profile:
-    """Of an open loop: as many requests at a time as it takes, where it is not said how many."""
+    """Let an open loop have as many requests in flight as it takes, unless a concurrency is given."""
     is_open = all(phase.loop == "open" for phase in profile.phases)
     if not is_open or "concurrency" in profile.model_fields_set:
         return profile

@@ -40,9 +40,9 @@ class WorkerSpec(Settings):
     target: str
     profile: Profile
     model: ModelSpec | None = None
-    """Of a target of kind `backend`."""
+    """For a target of kind `backend`."""
     http: HttpSettings | None = None
-    """Of a target of kind `http`."""
+    """For a target of kind `http`."""
 
     def to_text(self) -> str:
         """For the command line of the process."""

@@ -133,6 +133,7 @@ class SubjectRecord(Record):
     pid: int | None = None
     gpu_uuid: str | None = None  # of a process: its GPU, or the first of several
     gpu_uuids: list[str] = Field(default_factory=list)  # of a process with several GPUs
+    node: int = 0  # its machine, of a run on several
 
     @property
     def given_gpus(self) -> list[str]:

@@ -36,12 +36,12 @@ def write_suite(
     batch_sizes: str = "[1, 4]",
     backends: str = f'[[backend]]\nname = "{FAKE_BACKEND}"\n',
     passes: str = '["latency"]',
-    model: str = "",
+    model: str = '[[model]]\nsource = "net.py:create"\n',
 ) -> Path:
     write_model(folder / "net.py", script)
     path = folder / "suite.toml"
     path.write_text(
-        f'batch_sizes = {batch_sizes}\ndevice = "cpu"\n{backends}\n[[model]]\nsource = "net.py:create"\n{model}\n'
+        f'batch_sizes = {batch_sizes}\ndevice = "cpu"\n{backends}\n{model}\n'
         f"[latency]\nwarmup = 2\niterations = 120\n[measure]\npasses = {passes}\n{more}\n"
     )
     return path

@@ -23,6 +23,7 @@ from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known
 
 ALL_MODES = f'[[backend]]\nname = "{FAKE_BACKEND}"\nmodes = "all"\n'
+TOKENS = '[[model]]\nsource = "net.py:create"\ntokens_per_item = 16\n'
 SLOW_START = FakeScript(execute_ms=2, load_ms=30, allocate_ms=20, first_extra_ms=40, layers={"conv": 0.7, "relu": 0.1})
 
 
@@ -32,7 +33,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("measured")
     more = "[run]\nseed = 5\n[equality]\n[telemetry]\nseconds = 0.3\n"
     passes = '["latency", "telemetry"]'
-    suite = write_suite(folder, SLOW_START, more, "[1, 4]", ALL_MODES, passes, "tokens_per_item = 16")
+    suite = write_suite(folder, SLOW_START, more, "[1, 4]", ALL_MODES, passes, TOKENS)
     done = bench(suite, "--layers", "-o", folder / "out", "--no-charts")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "out", done.stdout
@@ -217,6 +218,38 @@ def test_a_wrong_answer_is_a_row_that_says_so(tmp_path: Path) -> None:
     modes = ("plain", "fast")
     assert equal == {(mode, kind): kind == "fp32" for mode in modes for kind in ("fp32", "fp16")}
     assert "fp32" in known(suite_in(out).recommendations[0].best)
+
+
+@pytest.mark.slow
+def test_cells_whose_names_are_alike_are_compared_each_with_its_own(tmp_path: Path) -> None:
+    """Two models have one name as files, and two cells one name as a baseline; the first is the baseline.
+
+    With one thread the model `full` has no memory, whatever the batch; with two it runs.
+    """
+    scripts = {
+        "a b": (FAST.model_copy(update={"bias_of_threads": 1.0}), [1]),
+        "a_b": (FAST.model_copy(update={"bias": 5.0}), [1]),
+        "full": (FAST.model_copy(update={"oom_with_threads": 1}), [1, 2]),
+    }
+    models = ""
+    for place, (name, (script, sizes)) in enumerate(scripts.items()):
+        source = write_model(tmp_path / f"m{place}.py", script)
+        models += f'[[model]]\nname = "{name}"\nsource = "{source}"\nbatch_sizes = {sizes}\n'
+    backends = "".join(f'[[backend]]\nname = "{FAKE_BACKEND}"\nthreads = {count}\n' for count in (1, 2))
+    more = '[equality]\n[accuracy]\ninputs = "data"\n[run]\nshuffle = false\n'
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "a.npy", np.zeros(4, np.float32))
+    suite = write_suite(tmp_path, more=more, backends=f'baseline = "{FAKE_BACKEND}"\n{backends}', model=models)
+    assert run(["bench", str(suite), "-o", str(tmp_path / "out"), "--no-charts"]) == 3
+    found = {(one.case.model, one.case.variant, one.case.batch_size): one for one in suite_in(tmp_path / "out").cases}
+    equal = {key: known(one.equality).equal for key, one in found.items() if key[0] != "full"}
+    assert equal == {(name, f"threads={n}", 1): (name, n) != ("a b", 2) for name in ("a b", "a_b") for n in (1, 2)}
+    assert {known(one.equality).reference for one in found.values()} == {f"{FAKE_BACKEND}/plain/fp32 threads=1"}
+    worst = [known(found[name, "threads=2", 1].accuracy).metrics["max_absolute"] for name in ("a b", "a_b")]
+    assert worst == [1.0, 0.0]
+    ends = {key[1:]: one.status for key, one in found.items() if key[0] == "full"}
+    assert ends == {(f"threads={n}", size): "ok" if n == 2 else "out-of-memory" for n in (1, 2) for size in (1, 2)}
+    assert found["full", "threads=1", 2].started_unix_ns is None
 
 
 def test_flags_without_a_file_and_a_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
@@ -16,7 +17,16 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import command, environment, launching, manifest, perfharness, run_to_the_end, wait_for
+from tests.integration.launches import (
+    CHECKOUT,
+    command,
+    environment,
+    launching,
+    manifest,
+    perfharness,
+    run_to_the_end,
+    wait_for,
+)
 
 SCRIPT = """
 import os, sys, time
@@ -124,8 +134,12 @@ def test_nodes_make_one_run(shared: Path) -> None:
     assert "nodes-started" in codes_of(shared)
     assert not codes_of(shared) & {"node-missing", "nodes-differ", "ranks-missing"}
     assert sorted(path.name for path in shared.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "proc_1_gpu_0", "telemetry.parquet"
-    ]  # fmt: skip
+        "benchmark_mean.json",
+        "manifest.json",
+        "proc_0_gpu_0",
+        "proc_1_gpu_0",
+        "telemetry.parquet",
+    ]
 
 
 def test_every_node_has_its_machine_and_clock(shared: Path) -> None:
@@ -151,6 +165,18 @@ def test_verbs_read_the_run_of_several_nodes(shared: Path, tmp_path: Path, verb:
     done = perfharness(verb, *more)
     assert done.returncode == 0, done.stderr
     assert mean_of(shared)["throughput"] == before
+
+
+def test_reports_show_the_hosts_of_nodes_and_hide_them(shared: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(shared, tmp_path / "run")
+    text = (run / "manifest.json").read_text()
+    machine = json.dumps(manifest(run)["nodes"][1]["environment"]["hostname"])
+    before, mark, after = text.partition('"nodes"')
+    (run / "manifest.json").write_text(before + mark + after.replace(machine, '"gpu-host-b"'))
+    for options, is_shown in (((), True), (("--anonymous",), False)):
+        done = perfharness("report", run, *options, "-o", tmp_path / "report.md")
+        assert done.returncode == 0, done.stderr
+        assert ("gpu-host-b" in (tmp_path / "report.md").read_text()) is is_shown
 
 
 def test_results_travel_where_no_folder_is_shared(apart: tuple[Path, Path]) -> None:
@@ -214,6 +240,28 @@ def test_a_node_without_node_0_ends(script: Path, tmp_path: Path) -> None:
     assert "node 0" in done.stderr
 
 
+REFUSED = {
+    "repeat": (("--repeat", "2", "app.py"), "--repeat"),
+    "sweep": (("--np-sweep", "1,2", "app.py"), "--np-sweep"),
+    "elastic": (("torchrun", "--nnodes", "1:2", "app.py"), "1:2"),
+    "restarts": (("torchrun", "--nnodes=2", "--max-restarts=3", "app.py"), "--max-restarts"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_on_nodes_is_refused(tmp_path: Path, case: str) -> None:
+    words, named = REFUSED[case]
+    if words[0] == "torchrun":
+        (tmp_path / "torchrun").symlink_to("/bin/true")
+        words = (str(tmp_path / "torchrun"), *words[1:])
+    else:
+        (tmp_path / "app.py").touch()
+    done = run_to_the_end(options_of(tmp_path / "out", *words), node(0), tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert named in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def address_in(out: Path) -> tuple[tuple[str, int], str]:
     with contextlib.suppress(OSError, ValueError):
         host, port, token = json.loads((out / ".perfharness-nodes").read_text())
@@ -272,6 +320,27 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
     for rank in ("proc_0_gpu_0/rank_0", "proc_1_gpu_0/rank_3"):
         metrics = json.loads((out / rank / "benchmark.json").read_text())["process_metrics"]
         assert metrics["figures"]["resident_memory_bytes"]["mean"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow_rank", ["1", "-1"])
+def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
+    pytest.importorskip("torch")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [Path(sys.executable).with_name("torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
+    words += ["--master-addr", "127.0.0.1", "--master-port", port]
+    sample = [CHECKOUT / "samples" / "tensor_parallel.py", "--batches", "16", "--slow-rank", slow_rank]
+    sample += ["--slow-host-ms", "30"]
+    options = options_of(tmp_path, "--annotate-collectives", *words)
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    launches = [((*options, "--node-rank", rank, *sample), node(rank, **own)) for rank in range(2)]
+    for done in launch_all(*launches):
+        assert done.returncode == 0, done.stderr
+    (group,) = mean_of(tmp_path)["ranks"]["groups"]
+    assert group["world_size"] == len(group["processes"]) == 2
+    assert [one["rank"] for one in group["delays"]] == ([1] if slow_rank == "1" else [])
+    assert "ranks-missing" not in codes_of(tmp_path)
 
 
 @pytest.mark.parametrize("late_s", [0.01, 0])

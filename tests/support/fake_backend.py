@@ -69,8 +69,13 @@ class FakeScript(BaseModel):
     features: int = 4
     """Input `x` is float32 (batch, features), output `y` likewise."""
 
+    layout: tuple[int | None, ...] | None = None
+    """Of the input without the batch, instead of `features`."""
+
     scale: float = 2.0
     bias: float = 0.0
+    bias_of_threads: float = 0.0
+    """Added for each thread that the suite sets."""
 
     load_ms: float = 0.0
     allocate_ms: float = 0.0
@@ -108,6 +113,8 @@ class FakeScript(BaseModel):
 
     oom_in_execute: bool = False
     """... or `execute` is."""
+
+    oom_with_threads: int | None = None
 
     error_at_batch: int | None = None
     crash_at_batch: int | None = None
@@ -182,7 +189,8 @@ class FakeSession(Session):
         clock: FakeClock,
         execute_ms: Callable[[int, int], float] | None = None,
     ) -> None:
-        super().__init__(*([TensorSpec(name=name, shape=(None, script.features), dtype="float32")] for name in "xy"))
+        shape = (None, *(script.layout or (script.features,)))
+        super().__init__(*([TensorSpec(name=name, shape=shape, dtype="float32")] for name in "xy"))
         self.script, self.options, self.calls = script, options, list[str]()
         self.executions = 0
         self.device_free_ns = 0
@@ -200,7 +208,8 @@ class FakeSession(Session):
         self.calls.append("allocate")
         script, batch = self.script, shapes["x"][0]
         self.clock.advance(round(script.allocate_ms * NS_PER_MS))
-        if _reached(batch, script.oom_at_batch) and not script.oom_in_execute:
+        is_full = _reached(batch, script.oom_at_batch) and not script.oom_in_execute
+        if is_full or (script.oom_with_threads is not None and script.oom_with_threads == self.options.threads):
             raise OutOfMemoryError(f"the fake device has no room for a batch of {batch}")
         needed = script.model_bytes + script.bytes_per_item * batch
         if script.device_bytes is not None and needed > script.device_bytes:
@@ -227,7 +236,8 @@ class FakeSession(Session):
         self._start("execute", self._milliseconds(batch))
         self.executions += 1
         self._is_first = False
-        y = (script.scale * self._host["x"] + script.bias).astype(np.float32)
+        bias = script.bias + script.bias_of_threads * (self.options.threads or 0)
+        y = (script.scale * self._host["x"] + bias).astype(np.float32)
         self._y = [y.astype(np.float16) if self.options.precision == "fp16" else y]
 
     def copy_out(self) -> None:

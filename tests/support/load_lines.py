@@ -19,7 +19,7 @@ from perfharness.model.manifest import LOAD_NAME
 
 S, MS = 1_000_000_000, 1_000_000
 START = 5000 * S
-"""Of the load: 0 on the monotonic clock is no moment of a request."""
+"""Begin of the load: 0 on the monotonic clock is no moment of a request."""
 
 FOLDER = "proc_0_gpu_0"
 

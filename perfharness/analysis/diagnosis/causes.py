@@ -159,8 +159,9 @@ def shared_gpu(e: Evidence) -> Cause | None:
     """Another process of the run is at work on the GPU."""
     if e.gpu is None:
         return None
-    what = f"{_percent(e.gpu.shared)} of its time another process is at work on the same GPU."
-    cause = _cause(e, Code.WAITING, e.gpu.shared, what, WAIT_STEPS["gpu"], None, "process", ", shared GPU")
+    share = min(e.gpu.shared / max(e.gpu.busy, 1.0), 1.0)
+    what = f"{_percent(share)} of its time another process is at work on the same GPU."
+    cause = _cause(e, Code.WAITING, share, what, WAIT_STEPS["gpu"], None, "process", ", shared GPU")
     return replace(cause, saves_ms=None)
 
 

@@ -22,10 +22,10 @@ NEVER_NS = np.iinfo(np.int64).max
 NOT_ANSWERED = "it is among the requests that had no answer in time"
 
 WINDOWS = 240
-"""Of a phase; a third of them has an interval, too."""
+"""Parts of a phase; a third of them has an interval, too."""
 
 INDEPENDENT_SHARE = 0.25
-"""Of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
+"""Share of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
 
 
 def load_times(at_ns: Int64, values_ns: Int64, otherwise: str) -> LoadTimes:
@@ -68,7 +68,7 @@ class Latencies:
 
     @staticmethod
     def of(at_ns: Int64, values_ns: Int64, windows: int = WINDOWS) -> Latencies:
-        """Of requests that were due then, in so many equal parts of time."""
+        """Cut the requests by when they were due, into equal parts of time."""
         order = np.argsort(values_ns, kind="stable")
         length = max(int(np.ptp(at_ns)), 1) if len(at_ns) else 1
         first = at_ns.min() if len(at_ns) else 0
@@ -105,7 +105,7 @@ class Latencies:
         return ratio_figure(sums, self._counts(len(self.window)))
 
     def _inflation(self, share: float) -> float | str:
-        """Of the share of requests up to a percentile; requests of one time are all within it."""
+        """How dependence inflates the variance of the share up to a percentile; equal times are all within it."""
         total = len(self.values_ns)
         highest = self.values_ns[min(ceil(round(share * total, 6)), total) - 1]
         end = int(np.searchsorted(self.values_ns, highest, side="right"))

@@ -21,7 +21,7 @@ LEAST_READINGS = 30
 """Over a run; a third of them is not judged."""
 
 SETTLING = 1 / 3
-"""Of the run, in which caches and pools fill."""
+"""Share of the run in which caches and pools fill."""
 
 SLOWING = 0.5
 """A slope in the second half below so much of that in the first is one that ends."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from perfharness.model.bench import BenchCase, CaseResult, Cell, MachineRecord
+from perfharness.model.bench_suite import MergedRow
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -36,7 +37,7 @@ class CaseNames:
     long_backends: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, cases: Iterable[BenchCase], *, with_model: bool | None = None) -> CaseNames:
+    def of(cls, cases: Iterable[Cell], *, with_model: bool | None = None) -> CaseNames:
         """Of all cases that are shown together; with the model where they have several, or where that is asked for."""
         known = list(cases)
         backends = {case.backend for case in known}
@@ -48,7 +49,7 @@ class CaseNames:
             long_backends=frozenset(name for name in backends if short.count(short_backend(name)) > 1),
         )
 
-    def backend(self, case: BenchCase) -> str:
+    def backend(self, case: Cell) -> str:
         """`torch/compile threads=2`: with the settings that the suite names, and the device where it uses both."""
         name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
         parts = (
@@ -58,7 +59,7 @@ class CaseNames:
         )
         return " ".join(part for part in parts if part)
 
-    def cell(self, case: BenchCase) -> str:
+    def cell(self, case: Cell) -> str:
         """`torch/compile fp16 on H200`: with the model and the GPU where the suite has several."""
         model = case.model if self.with_model else None
         gpu = f"on {case.gpu}" if self.with_gpu and case.gpu else None
@@ -68,7 +69,7 @@ class CaseNames:
         """`torch/compile fp16, batch 64`."""
         return f"{self.cell(case)}, batch {case.batch_size}"
 
-    def cells(self, cases: Iterable[BenchCase]) -> list[str]:
+    def cells(self, cases: Iterable[BenchCase | MergedRow]) -> list[str]:
         """`torch/compile fp16, batch 1, 16`: one for each cell, in the order in which they come."""
         grouped = in_groups((self.cell(case), case.batch_size) for case in cases)
         return [f"{cell}, batch {', '.join(map(str, sorted(set(sizes))))}" for cell, sizes in grouped]
@@ -92,8 +93,3 @@ def status_line(result: CaseResult) -> str | None:
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")
-
-
-def case_of(cell: Cell) -> BenchCase:
-    """A case of the cell, for its name."""
-    return BenchCase(case_id="", batch_size=1, **{name: getattr(cell, name) for name in Cell.model_fields})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
-from perfharness.backends.base import Device
 from perfharness.bench.accuracy.data import SampleError, as_map, find_samples, read_map, resized_map, user_function
 from perfharness.bench.accuracy.depth import map_difference
 from perfharness.bench.accuracy.run import read_outputs
@@ -34,50 +32,29 @@ from perfharness.bench.results import measuring, write_iterations
 from perfharness.bench.spec import RESULT_NAME, LatencySettings, TelemetrySettings
 from perfharness.errors import UsageError
 from perfharness.files import write_model
-from perfharness.model.bench import BenchCase, Precision
+from perfharness.model.bench import NO_CASE, Precision
+from perfharness.model.manifest import GpuRecord
 from perfharness.model.telemetry import Float64
-from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.interrupts import Interrupts
 
 RUNNING, FAILED = ".running", "failed"
 """Subfolders of the results: of a running comparison, and of one without any result."""
 
 
-@dataclass(frozen=True)
-class GpuChoice:
-    """Where the engines run; `reason` says why not on a GPU."""
-
-    device: Device
-    index: int | None = None
-    uuid: str | None = None
-    reason: str | None = None
-
-
-def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuChoice:
-    """The GPU of NVML's index, by its UUID, or the CPU.
-
-    Args:
-        gpu_id: None: the first, where there is one.
-        device: `auto`, `cpu` or `cuda`.
-
-    Raises `UsageError` where the requested GPU does not exist.
-    """
-    if device == "cpu":
-        return GpuChoice("cpu", reason="the engines ran on the CPU (--device cpu)")
-    wanted = gpu_id or 0
-    uuid = next((gpu.uuid for gpu in facts.gpus if gpu.index == wanted), None)
-    if uuid is not None:
-        return GpuChoice("cuda", wanted, uuid)
-    problem = facts.problem or f"NVML has no GPU {wanted}, only {', '.join(str(gpu.index) for gpu in facts.gpus)}"
-    if device == "cuda" or (facts.gpus and gpu_id is not None):
-        raise UsageError(f"--device cuda, --gpu-id {wanted}: no such GPU ({problem})")
-    return GpuChoice("cpu", reason=f"the engines ran on the CPU: {problem}")
+def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuRecord | None:
+    """The GPU of NVML's index, of index 0 where it is None; None: the engines run on the CPU. Raises `UsageError`."""
+    if device == "cpu" or (device == "auto" and not facts.gpus):
+        return None
+    if not facts.gpus:
+        raise UsageError(f"--device cuda: {facts.problem}")
+    return choose_gpus(facts.gpus, names=(str(gpu_id or 0),))[0]
 
 
 def engine_specs(
     engines: Sequence[str],
     settings: CompareSettings,
-    gpu: GpuChoice,
+    gpu: GpuRecord | None,
     backends: Sequence[str] = (),
     precision: Precision | None = None,
 ) -> list[EngineSpec]:
@@ -92,7 +69,7 @@ def engine_specs(
         raise UsageError(f"--backends names {len(backends)}, --engines {len(engines)}: name one, or one for each")
     latency = LatencySettings(warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds)
     telemetry = TelemetrySettings(
-        interval_ms=settings.sample_interval_s * 1000, gpu_uuids=() if gpu.uuid is None else (gpu.uuid,)
+        interval_ms=settings.sample_interval_s * 1000, gpu_uuids=() if gpu is None else (gpu.uuid,)
     )
     specs: list[EngineSpec] = []
     for index, text in enumerate(engines):
@@ -102,25 +79,11 @@ def engine_specs(
         plain = re.sub(r"[^\w.-]+", "_", source.name) or "engine"
         names = (plain, *(f"{plain}_{number}" for number in range(2, len(engines) + 1)))
         name = next(name for name in names if name not in {one.case.case_id for one in specs})
-        case = BenchCase(
-            case_id=name,
-            model=name,
-            backend=chosen,
-            mode=mode,
-            precision=precision or "fp32",
-            device=gpu.device,
-            batch_size=1,
-        )
-        spec = EngineSpec(
-            case=case,
-            model=text,
-            threads=settings.threads,
-            latency=latency,
-            telemetry=telemetry,
-            precision=precision,
-            settings=settings,
-        )
-        specs.append(spec)
+        what = {"case_id": name, "model": name, "backend": chosen, "mode": mode, "precision": precision}
+        where = {"device": "cpu"} if gpu is None else {"device": "cuda", "gpu": gpu.name, "gpu_index": gpu.index}
+        case = NO_CASE.model_copy(update={**what, **where})
+        common = {"threads": settings.threads, "latency": latency, "telemetry": telemetry, "settings": settings}
+        specs.append(EngineSpec.model_validate({"case": case, "model": text, **common}))
     return specs
 
 
@@ -175,7 +138,7 @@ def compare_engines(
         folder.mkdir(parents=True)
         results: list[EngineResult] = []
         for number, spec in enumerate(specs, 1):
-            say(f"{number} of {len(specs)}: {spec.case.case_id} ({spec.case.backend} on {gpu.device})")
+            say(f"{number} of {len(specs)}: {spec.case.case_id} ({spec.case.backend} on {spec.case.device})")
             result = _run(spec, folder / spec.case.case_id, timeout_s, interrupts)
             results.append(_against_first(result, results[0] if results else result, folder))
             if result.reason:
@@ -183,10 +146,10 @@ def compare_engines(
         comparison = EngineComparison(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=list(command),
-            machine=machine_of(facts, () if gpu.uuid is None else (gpu.uuid,)),
-            gpu_index=gpu.index,
-            gpu_uuid=gpu.uuid,
-            gpu_reason=gpu.reason,
+            machine=machine_of(facts, () if gpu is None else (gpu.uuid,)),
+            gpu_index=gpu.index if gpu else None,
+            gpu_uuid=gpu.uuid if gpu else None,
+            gpu_reason=None if gpu else f"the engines ran on the CPU: {facts.problem or '--device cpu'}",
             settings=settings,
             engines=results,
             remarks=remarks_of(results),
@@ -215,11 +178,9 @@ def check_settings(settings: CompareSettings) -> None:
 
 
 def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: Interrupts) -> EngineResult:
-    reason = "the comparison was interrupted before it was run"
-    if not interrupts:
-        end = run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
-        reason = "it was interrupted" if end.interrupted else ""
-    if reason:
+    end = None if interrupts else run_process(spec, folder, interrupts, timeout_s=timeout_s, entry=ENGINE_ENTRY)
+    if end is None or end.interrupted:
+        reason = "not run: the comparison was interrupted"
         return EngineResult(case=spec.case, engine=spec.model, status="not-run", reason=reason)
     result = result_of(end, spec.case, folder, timeout_s, EngineResult)
     assert isinstance(result, EngineResult)

@@ -40,7 +40,7 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     record.start_phase("import")
     record.keep(versions=made.versions(), engine=spec.model)
     mode = spec.case.mode or made.modes_on(spec.case.device)[0]
-    case = spec.case.model_copy(update={"precision": spec.precision or _precision(spec), "mode": mode})
+    case = spec.case.model_copy(update={"precision": spec.case.precision or _precision(spec), "mode": mode})
     record.keep(case=case)
     spec = spec.model_copy(update={"case": case})
     view = gpu_view(spec, stack)

@@ -10,7 +10,7 @@ from perfharness.bench.accuracy.data import PreprocessSettings
 from perfharness.bench.accuracy.depth import DepthSettings
 from perfharness.bench.spec import CaseSpec
 from perfharness.model.base import Settings
-from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, Precision, TensorSpec
+from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, TensorSpec
 from perfharness.model.checks import MaskedArguments
 
 COMPARISON_NAME = "compare_engines.json"
@@ -56,13 +56,8 @@ class CompareSettings(Settings):
 
 
 class EngineSpec(CaseSpec):
-    """One engine: `spec.json` of a case with a batch of one image.
+    """One engine: `spec.json` of a case with a batch of one image; no precision: that of the file."""
 
-    Args:
-        precision: None: that of the file.
-    """
-
-    precision: Precision | None = None
     settings: CompareSettings
 
 

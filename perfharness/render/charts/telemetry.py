@@ -54,10 +54,11 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
             name for name, uuids in on_gpus.items() if any((parents.get(uuid) or uuid) == gpu.subject for uuid in uuids)
         ]
         own = [run.activities[name] for name in names if name in run.activities]
-        readings = _readings(f"telemetry_gpu_{gpu.gpu_index}", log, own)
+        title = f"GPU {gpu.gpu_index}{f' node {gpu.node}' if gpu.node else ''}"
+        readings = _readings(f"telemetry_{title.lower().replace(' ', '_')}", log, own)
         mig = [uuid for uuid, parent in parents.items() if parent == gpu.subject]
         readings.add_gpu(gpu.subject, "", names[:MAX_LINES], mig)
-        pictures.append(_picture(readings, f"GPU {gpu.gpu_index} {gpu.name or ''}  {run.title}", own))
+        pictures.append(_picture(readings, f"{title} {gpu.name or ''}  {run.title}", own))
     own = list(run.activities.values())
     readings = _readings("telemetry_host", log, own)
     _add_host(readings, list(on_gpus)[:MAX_LINES])

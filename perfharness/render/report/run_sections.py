@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from perfharness.analysis.diagnosis import agreement
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import ProcessRecord
+from perfharness.model.manifest import NodeRecord, ProcessRecord
 from perfharness.model.result import path_text
+from perfharness.model.units import NS_PER_MS
 from perfharness.render.blocks import (
     Block,
     Cell,
@@ -63,6 +64,13 @@ PROCESSES: Columns[ProcessRecord] = [
     (Column("resident"), lambda one: size(one.max_rss_bytes)),
     (Column("CPUs"), lambda one: None if one.placement is None else one.placement.cpus),
     (Column("GPU"), lambda one: ", ".join(one.used_gpus) or None),
+]
+NODES: Columns[NodeRecord] = [
+    (Column("node", "number"), lambda one: one.rank),
+    (Column("host"), lambda one: one.environment.hostname),
+    (Column("GPUs"), lambda one: ", ".join(gpu.name or "unknown" for gpu in one.environment.gpus) or None),
+    (Column("driver"), lambda one: one.environment.driver),
+    (Column("clock error, ms", "number"), lambda one: one.clock_error_ns / NS_PER_MS),
 ]
 HINT = (
     "Drag to move, Shift and the wheel to zoom, double-click to see all again; `perfharness export` writes all batches."
@@ -276,6 +284,8 @@ def _measured(run: RunReport) -> Section:
         rates = {name: rate["items_per_second"] for name, rate in run.throughput["processes"].items()}
         of = [*of, (Column("items/s", "number"), lambda one: rates.get(one.folder))]
         blocks.append(table_of("processes", of, run.measured.processes))
+    if run.measured.nodes:
+        blocks.append(table_of("nodes", NODES, run.measured.nodes))
     environment = list(_environment(run))
     below = [Section("Environment", [Table("environment", columns, environment)])] if environment else []
     return Section("How it was measured", blocks, below)

@@ -18,7 +18,6 @@ from perfharness.analysis.suites.bench_figures import (
 )
 from perfharness.analysis.suites.bench_names import (
     CaseNames,
-    case_of,
     device_text,
     first_line,
     in_groups,
@@ -30,7 +29,6 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import (
     BenchMergedResult,
     BenchSuiteResult,
-    MergedRow,
     MissedConstraint,
     Recommendation,
 )
@@ -102,9 +100,9 @@ def _layers(suite: BenchSuiteResult) -> list[Block]:
 
 def _searches(suite: BenchSuiteResult) -> list[Block]:
     """The largest batch of each cell, and what ended its search."""
-    names = CaseNames.of((case_of(one) for one in suite.searches), with_model=False)
+    names = CaseNames.of(suite.searches, with_model=False)
     lines = [
-        f"{one.model}, {names.cell(case_of(one))}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
+        f"{one.model}, {names.cell(one)}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
         for one in suite.searches
     ]
     return [Items(lines)] if lines else []
@@ -137,8 +135,9 @@ def merged_sections(found: MergedReport) -> list[Section]:
             Column(f"{run.name}: speed-up", "number"),
         ]
     rows: list[list[Cell]] = []
+    names = CaseNames.of(merged.rows)
     for row in merged.rows:
-        cells: list[Cell] = [row.model, _row_backend(row), row.precision, row.batch_size]
+        cells: list[Cell] = [row.model, names.backend(row), row.precision, row.batch_size]
         for cell in row.cells:
             result = cell.result
             if result is None or result.status != "ok":
@@ -353,27 +352,11 @@ def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
     for run in merged.runs:
         against = short_backend(run.baseline or "?")
         yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up against {against} ({run.path})"
-    missing = (
-        (
-            (cell.run, first_line(cell.reason)),
-            (f"{row.model} {_row_backend(row)} {row.precision or ''}".rstrip(), row.batch_size),
-        )
-        for row in merged.rows
-        for cell in row.cells
-        if cell.reason is not None
-    )
-    for (run_name, reason), rows in in_groups(missing):
-        cells = [f"{cell}, batch {', '.join(map(str, sizes))}" for cell, sizes in in_groups(rows)]
-        if len(cells) == 1:
-            yield f"{run_name}: {cells[0]}: {reason}"
-        else:
-            yield [f"{run_name}: {len(rows)} cases: {reason}", "; ".join(cells)]
+    names = CaseNames.of(merged.rows)
+    cells = ((row, cell) for row in merged.rows for cell in row.cells if cell.reason is not None)
+    for (run_name, reason), rows in in_groups(((cell.run, first_line(cell.reason or "")), row) for row, cell in cells):
+        yield _listed(f"{reason} ({run_name})", names.cells(rows), len(rows))
     yield from (f"not the same: {one}" for one in merged.differences)
-
-
-def _row_backend(row: MergedRow) -> str:
-    parts = (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant)
-    return " ".join(part for part in parts if part)
 
 
 def _subject(name: str) -> str:

@@ -129,7 +129,7 @@ def _of_whole(values: Mapping[str, Value]) -> dict[Figure, Value]:
 
 
 def stress_test(load: LoadResult) -> LoadTest:
-    """Of `load.json`."""
+    """Take the figures of `load.json`."""
     counting = [one for one in load.phases if not one.is_warmup]
     longest = max(counting, key=lambda one: one.duration_s, default=None)
     figures = {} if longest is None else _of_whole(phase_values(longest))
@@ -174,7 +174,7 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
 
 
 def _arguments(target: TargetRecord) -> list[str]:
-    """Of a model how it is run, of a server its command."""
+    """How a model is run, or the command of a server."""
     asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
     settings = {**(target.model or {}), **asked}
     return [*(_setting(name, value) for name, value in settings.items() if value), *(target.started or ())]
@@ -246,7 +246,7 @@ def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loadgen_test(result: MlperfResult) -> LoadTest:
-    """Of `mlperf.json`."""
+    """Take the figures of `mlperf.json`."""
     verdict, why, invalid = loadgen_verdict(result)
     own = {name: value for name, value in result.asked.items() if name not in LOAD_SETTINGS}
     is_ok = result.status == "ok"

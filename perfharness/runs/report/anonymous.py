@@ -51,6 +51,7 @@ def _hosts(report: Report) -> set[str]:
     """Names of machines: those that were measured, and of services under load."""
     runs = [run.measured for run in report.runs]
     found = {of.environment.hostname for of in runs if of.environment is not None}
+    found |= {node.environment.hostname for of in runs for node in of.nodes}
     found |= {one.suite.machine.hostname for one in report.suites}
     found |= {run.machine.hostname for one in report.merged for run in one.merged.runs}
     found |= {urlsplit(of.script).hostname for of in runs if of.script is not None and "://" in of.script}

@@ -216,6 +216,7 @@ def _run_report(
         tracer=manifest.tracer,
         environment=manifest.environment,
         processes=[one for one in manifest.measured_processes if is_part_of(process, one.folder)],
+        nodes=manifest.nodes,
         explained=manifest.explained,
         **seen.of_traces(),
     )

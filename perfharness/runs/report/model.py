@@ -23,7 +23,7 @@ from perfharness.model.checks import PrintableText
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
 from perfharness.model.load import LoadResult, StepVerdict
-from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, NodeRecord, ProcessRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
 from perfharness.model.result import Tree
 from perfharness.runs.comparison.result import Comparison
@@ -62,6 +62,7 @@ class Measured(_Model):
     command: Sequence[str] = ()
     environment: EnvironmentRecord | None = None  # None of a bare trace
     processes: Sequence[ProcessRecord] = ()
+    nodes: Sequence[NodeRecord] = ()
     explained: bool = False
     clock_error_ns: int | None  # the largest of the traces' clocks against UTC; None where one is not known
 

@@ -179,13 +179,19 @@ def quota(lost_us: int) -> dict[str, CpuQuota]:
     return {"quota": CpuQuota(2.0, BEGINS, BEGINS + lost_us * US)}
 
 
-OTHERS = OtherProcesses(BusyLine(BEGINS - 500 * US, BEGINS + 320 * US), 1)
+def others(first_us: int, last_us: int) -> OtherProcesses:
+    return OtherProcesses(BusyLine(BEGINS + first_us * US, BEGINS + last_us * US), 1)
+
+
+OTHERS = others(-500, 320)
 
 
 @pytest.mark.parametrize(
     ("text", "of_pass", "code", "detail", "share"),
     [
         ("launch 10..14 -> 20..500", {"others": OTHERS}, Code.WAITING, "process", 0.3),
+        # of GPU work that takes longer than the stage itself
+        ("launch 10..14 -> 20..1520", {"others": others(0, 770)}, Code.WAITING, "process", 0.5),
         # processes of a launch share the CPUs
         (then(500, "runnable"), cpu(2, 2, 4.0), Code.CPU_CONTENTION, "siblings", 0.5),
         (then(500, "runnable"), cpu(2, 1, 4.0), Code.CPU_BOUND, None, 0.5),

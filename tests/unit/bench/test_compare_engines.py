@@ -15,8 +15,7 @@ from rich.console import Console
 
 from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench import compare_engines
-from perfharness.bench.engines import compare as engines_compare
-from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_specs, remarks_of
+from perfharness.bench.engines.compare import choose_gpu, engine_specs, remarks_of
 from perfharness.bench.engines.model import PICTURES, CompareSettings, EngineComparison, EngineResult
 from perfharness.bench.engines.views import map_tiles
 from perfharness.bench.results import write_iterations
@@ -29,6 +28,7 @@ from perfharness.render.console import print_blocks
 from perfharness.render.views.engines import engines_view
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 from perfharness_launcher.gpus import GpuFacts, find_gpus
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.support.replayed_nvml import replay_environment
 from tests.support.sample_builder import SampleBuilder
 from tests.unit.bench_results import known, made_up
@@ -203,7 +203,7 @@ def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_
 def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     paths = [random_net(tmp_path / "net a.onnx"), random_net(tmp_path / "x" / "net a.onnx")]
-    settings, gpu = CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu")
+    settings, gpu = CompareSettings(image=tmp_path / "a.png"), None
     found = [one.case for one in engine_specs([str(path) for path in paths], settings, gpu)]
     assert [(one.model, one.backend) for one in found] == [("net_a", "onnxruntime"), ("net_a_2", "onnxruntime")]
     (one,) = engine_specs(["my.models:create"], settings, gpu, ["torch/compile"])
@@ -213,12 +213,11 @@ def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_gpu_is_found_by_its_nvml_index() -> None:
-    facts = GpuFacts(gpus=(GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=2, uuid="GPU-c")))
-    none = GpuFacts(problem="no library")
-    assert choose_gpu(facts, 2, "auto") == GpuChoice("cuda", 2, "GPU-c")
-    assert choose_gpu(facts, 2, "cpu").uuid is None
-    assert "no library" in str(choose_gpu(none, None, "auto").reason)
-    with pytest.raises(UsageError, match="gpu-id"):
+    gpus = (GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=2, uuid="GPU-c"))
+    facts, none = GpuFacts(gpus=gpus), GpuFacts(problem="no library")
+    assert [choose_gpu(facts, index, "auto") for index in (None, 2)] == [*gpus]
+    assert (choose_gpu(facts, 2, "cpu"), choose_gpu(none, None, "auto")) == (None, None)
+    with pytest.raises(UsageError, match="'1'"):
         choose_gpu(facts, 1, "auto")
     with pytest.raises(UsageError, match="no library"):
         choose_gpu(none, None, "cuda")
@@ -294,13 +293,14 @@ def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: 
     for name, value in replay_environment(Path(__file__).parents[2] / "nvml" / "h200.json.gz").items():
         monkeypatch.setenv(name, value)
     (gpu,) = find_gpus().gpus
-    settings = CompareSettings(image=tmp_path / write_image(tmp_path), input_size=(8, 8), warmup=1, iterations=10,
-                               threads=1, sample_interval_s=0.05)  # fmt: skip
-    monkeypatch.setattr(engines_compare, "choose_gpu", lambda *_: GpuChoice("cpu", gpu.index, gpu.uuid))
-    found, _ = compare_engines([str(random_net(tmp_path / "a.onnx"))], settings, tmp_path / "out")
+    script = FakeScript(execute_ms=1.0, layout=(1, None, None))
+    np.save(tmp_path / "a.npy", np.ones((1, 8, 8), np.float32))
+    settings = CompareSettings(image=tmp_path / "a.npy", input_size=(8, 8), iterations=10, sample_interval_s=0.05)
+    model = write_model(tmp_path / "maps.py", script)
+    found, _ = compare_engines([model], settings, tmp_path / "out", backends=[FAKE_BACKEND])
     (one,) = found.engines
-    assert (one.status, one.reason) == ("ok", None)
-    log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")
+    assert (one.status, one.reason, one.case.gpu_index, found.gpu_reason) == ("ok", None, gpu.index, None)
+    log = read_sample_log(tmp_path / "out" / one.name / "telemetry.parquet")
     clock = log.get(gpu.uuid, "sm_clock_mhz")
     assert clock is not None
     begin, end = known(one.telemetry_unix_ns)

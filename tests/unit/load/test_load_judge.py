@@ -213,10 +213,14 @@ def test_percentiles_of_a_window_hold_what_had_no_answer_in_time(
     assert (result.windows[0].p50_ms, result.phases[0].latency.p50.value) == (p50_ms, p50_ms)
 
 
-def test_without_an_answer_the_reason_is_that(tmp_path: Path) -> None:
-    (phase,) = made_load(tmp_path, {"phases": [{"name": "load", "duration": 1, "rate": 3}]}, [[]]).phases
+@pytest.mark.parametrize("unanswered", [0, 3])
+def test_without_an_answer_the_reason_is_that(tmp_path: Path, unanswered: int) -> None:
+    requests = [given_up(number, START + number) for number in range(unanswered)]
+    result = made_load(tmp_path, {"phases": [{"name": "load", "duration": 1, "rate": 3}]}, [requests])
+    (phase,) = result.phases
     assert phase.latency.reason
     assert phase.lateness.reason
+    assert ("requests-all-failed" in codes(result)) == (unanswered > 0)
 
 
 # ---- service that never overlaps ----

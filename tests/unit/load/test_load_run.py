@@ -280,16 +280,3 @@ def test_who_is_slow(tmp_path: Path, late_ms: float, share: float, is_limited: b
     result = made_load(tmp_path, {"phases": [{"duration": 10, "rate": 200}]}, [requests])
     assert result.generator_limited == is_limited
     assert {finding.code for finding in result.findings} == ({"generator-limited"} if is_limited else set())
-
-
-def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
-    release = threading.Event()
-
-    def hangs(request: LoadRequest) -> Answer:
-        release.wait()
-        return Answer()
-
-    found = run(tmp_path, hangs, phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
-    release.set()
-    assert found.phases[0].errors == {"unanswered": 5}
-    assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}

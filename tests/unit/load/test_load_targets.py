@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.load.callables import CallableTarget, Inputs, callable_targets, load_callable
+from perfharness.load.callables import CallableTarget, Inputs
 from perfharness.load.models import BackendTarget, ModelSpec, backend_targets, check_model
 from perfharness.load.profile import MixEntry, checked_profile
 from perfharness.load.request import Answer, LoadRequest, error_of
@@ -147,11 +147,6 @@ def test_an_object_is_closed_on_the_event_loop_where_its_close_is_a_coroutine_fu
 )
 def test_kinds_of_errors(error: Exception, kind: str) -> None:
     assert error_of(error).error == kind
-
-
-def test_names_that_mean_something() -> None:
-    assert callable_targets("json:dumps", RECORDER, Inputs(()), frozenset())().is_async is False
-    assert load_callable("json:JSONEncoder.encode") is json.JSONEncoder.encode
 
 
 def test_a_model_is_run_with_each_batch_size_and_its_input(tmp_path: Path) -> None:
