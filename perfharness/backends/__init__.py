@@ -71,7 +71,7 @@ def backend(name: str) -> Backend:
 
 
 def device_for(asked: DeviceChoice, made: Backend, mode: str, *, has_gpu: bool) -> Device:
-    """Where a launched process runs a model. `auto`: on its GPU where it has one, but for modes of the CPU alone."""
+    """The device on which a launched process runs a model; `auto`: its GPU where it has one and the mode uses it."""
     if asked != "auto":
         return asked
     return "cuda" if has_gpu and (not mode or mode in made.modes_on("cuda")) else "cpu"

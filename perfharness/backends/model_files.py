@@ -31,7 +31,7 @@ def model_files(model: ModelSource) -> list[Path]:
 
 
 def sha256_of(*files: Path) -> str:
-    """Of the contents of files, one after the other."""
+    """Digest of the contents of files, one after the other."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

@@ -121,12 +121,12 @@ def _file_suffix(path: Path) -> str:
     if path.is_dir():
         if (path / "saved_model.pb").is_file():
             return SAVED_MODEL
-        raise UsageError(f"the folder {path} is no SavedModel, for it has no saved_model.pb; {_HOW}")
+        raise UsageError(f"the folder {path} is not a SavedModel: it has no saved_model.pb; {_HOW}")
     suffix = path.suffix.lower()
     if suffix == ".py":
         raise UsageError(f"{path} is a program; name the function that makes the model, as {path}:function")
     if suffix not in FILE_KINDS or suffix == SAVED_MODEL:
-        raise UsageError(f"{path} is no model file that is known by its suffix; {_HOW}")
+        raise UsageError(f"{path} is not a model file with a known suffix; {_HOW}")
     return suffix
 
 
@@ -169,7 +169,7 @@ def _module_of_file(path: Path) -> ModuleType:
     name = f"_perfharness_factory_{path.stem}"  # the file may have the name of a library
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise BackendError(f"{path} is no Python file")
+        raise BackendError(f"{path} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent.resolve()))

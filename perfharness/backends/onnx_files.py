@@ -60,7 +60,7 @@ def model_precision(source: str | Path | bytes) -> Precision | None:
         else:
             model = onnx.load_model(source, load_external_data=False)
     except Exception as error:
-        raise BackendError(f"this is no ONNX model: {type(error).__name__}: {error}") from error
+        raise BackendError(f"not an ONNX model: {type(error).__name__}: {error}") from error
     graph = model.graph
     if any(sign in node.op_type for node in graph.node for sign in QUANTIZED):
         return "int8"

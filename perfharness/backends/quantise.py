@@ -23,7 +23,7 @@ def read_calibration(path: Path) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError) as error:
-        raise BackendError(f"{path} is no .npz file of calibration samples: {error}") from error
+        raise BackendError(f"{path} is not a .npz file of calibration samples: {error}") from error
     counts = {len(array) if array.ndim else 0 for array in found.values()}
     if len(counts) != 1 or not counts - {0}:
         raise BackendError(f"{path} must hold an array for each input, all with the same number of samples")
@@ -70,7 +70,7 @@ def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) ->
 
 
 def _batches(samples: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Of the model's own batch size; what is left at the end is not a batch. Raises `BackendError` where none is."""
+    """Batches of the model's own size, without a remainder. Raises `BackendError` where there is none."""
     count = len(next(iter(samples.values())))
     if count < size:
         raise BackendError(f"the model takes a batch of {size}, and there are {count} calibration samples")

@@ -60,7 +60,7 @@ class TensorFlowBackend(Backend):
     extra: Mapping[str, tuple[str, ...]] = {"signature": ()}
 
     def versions(self) -> dict[str, str]:
-        """Of tensorflow."""
+        """TensorFlow's."""
         return {"tensorflow": str(library().__version__)}
 
     def unsupported(self, options: BackendOptions) -> str | None:
@@ -114,7 +114,7 @@ class TensorFlowSession(Session):
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def parameter_bytes(self) -> int | None:
-        """Of the variables of the graph."""
+        """The variables of the graph."""
         held = () if self._concrete is None else self._concrete.variables
         return sum((one.shape.num_elements() or 0) * one.dtype.size for one in held) or None
 
@@ -285,7 +285,7 @@ class KerasBackend(Backend):
     install = f"{install_command('keras')}, and tensorflow for it to compute with"
 
     def versions(self) -> dict[str, str]:
-        """Of keras, and of TensorFlow where it is installed; importing them takes seconds."""
+        """Keras's, and TensorFlow's where it is installed; importing them takes seconds."""
         found: dict[str, str] = {}
         for module, packages in PACKAGES.items():
             for package in packages:

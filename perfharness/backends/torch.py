@@ -83,7 +83,7 @@ class TorchBackend(Backend):
     extra: Mapping[str, tuple[str, ...]] = {"compile_mode": COMPILE_MODES, "cudnn_benchmark": ("off", "on")}
 
     def versions(self) -> dict[str, str]:
-        """Of PyTorch, and of its GPU libraries."""
+        """PyTorch's, and those of its GPU libraries."""
         torch = imported("torch", self.install)
         found = {"torch": str(torch.__version__)}
         if torch.version.cuda is not None:
@@ -225,7 +225,7 @@ class TorchSession(Session):
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
 
     def parameter_bytes(self) -> int | None:
-        """Of parameters and buffers, quantised ones left out."""
+        """Parameters and buffers, quantised ones left out."""
         return held_bytes(self._module)
 
     def settings(self) -> dict[str, str]:
@@ -236,7 +236,7 @@ class TorchSession(Session):
         return settings | {"num_threads": str(self._torch.get_num_threads()), **self._process_settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Of each module's own work, by hooks, on the last written inputs."""
+        """Each module's own work, by hooks, on the last written inputs."""
         if self._mode != "eager":
             return f"modules have no times of their own in mode {self._mode}; measure them in mode eager"
         if self._program.exported:
@@ -388,7 +388,7 @@ def tensors(torch: Any, made: Any) -> list[Any]:
     if isinstance(made, list | tuple) and all(isinstance(each, torch.Tensor) for each in made):
         return list(made)
     raise BackendError(
-        f"the model returned a {type(made).__name__}, or things in it that are no tensors; it must return a tensor, or "
+        f"the model returned a {type(made).__name__}, or parts that are not tensors; it must return a tensor, or "
         "a tuple, list or dict of tensors"
     )
 
@@ -453,7 +453,9 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
         program = torch.export.load(str(model.path))
     except Exception as error:
         why = " ".join(str(error).split())[:300]
-        raise BackendError(f"{model.path} is no program of torch.export that this PyTorch can read: {why}") from error
+        raise BackendError(
+            f"{model.path} is not a program of torch.export that this PyTorch can read: {why}"
+        ) from error
     _check_precision(program, model.name, options.precision)
     if options.device == "cuda":  # with its weights, and the constants that it creates
         program = import_module(f"{torch.__name__}.export.passes").move_to_device_pass(program, "cuda")
@@ -476,7 +478,7 @@ def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Progra
 
 def _spec(torch: Any, name: str, value: Any) -> TensorSpec:
     if not isinstance(value, torch.Tensor):
-        raise BackendError(f"{name!r} of the exported program is no tensor; export the model with tensors only")
+        raise BackendError(f"{name!r} of the exported program is not a tensor; export the model with tensors only")
     shape = tuple(size if isinstance(size, int) else None for size in value.shape)
     return TensorSpec(name=name, shape=shape, dtype=host_dtype(value.dtype))
 

@@ -19,7 +19,7 @@ WHOLE = "(model)"
 
 
 def held_bytes(module: Any) -> int:
-    """Of a module's parameters and buffers; quantised ones are left out."""
+    """Bytes of a module's parameters and buffers; quantised ones are left out."""
     return sum(int(one.numel() * one.element_size()) for one in (*module.parameters(), *module.buffers()))
 
 

@@ -40,7 +40,7 @@ def forward(weights: Weights, images: Array) -> Array:
 
 
 def convolution(x: Array, weight: Array, stride: int = 1) -> Array:
-    """Of (batch, in, height, width) with (out, in, kernel, kernel)."""
+    """Convolution of (batch, in, height, width) with (out, in, kernel, kernel)."""
     if weight.shape[2:] == (1, 1) and stride == 1:
         flat = x.reshape(*x.shape[:2], -1)
         product: Array = weight[:, :, 0, 0] @ flat
@@ -52,7 +52,7 @@ def convolution(x: Array, weight: Array, stride: int = 1) -> Array:
 
 
 def depthwise(x: Array, weight: Array, stride: int) -> Array:
-    """Of (batch, channels, height, width) with (channels, 1, kernel, kernel)."""
+    """Depthwise convolution of (batch, channels, height, width) with (channels, 1, kernel, kernel)."""
     return _added(
         weight[:, 0, row, column, None, None] * part for row, column, part in _shifted(x, weight.shape[2], stride)
     )

@@ -49,7 +49,7 @@ HEAD = 960
 """Channels of the last convolution, 1 x 1, hard swish; then the mean over the image."""
 
 HIDDEN = 1280
-"""Of the first linear layer, hard swish; then the classifier."""
+"""Outputs of the first linear layer, hard swish; then the classifier."""
 
 
 def _blocks() -> tuple[Block, ...]:

@@ -129,9 +129,7 @@ class OnnxParser:
     def get_error(self, index: int) -> Any:
         del index
         message = self.world.fails["parse"]
-        return SimpleNamespace(
-            desc=lambda: message, node_name=lambda: "a_node", node_operator=lambda: "Frobnicate"
-        )  # fmt: skip
+        return SimpleNamespace(desc=lambda: message, node_name=lambda: "a_node", node_operator=lambda: "Frobnicate")
 
 
 @dataclass

@@ -69,9 +69,11 @@ def _recommend(
     if fitting:
         best = max(fitting, key=lambda result: _speed(result).value)
         ties = [one.case.case_id for one in fitting if one is not best and overlap(_speed(one), _speed(best))]
-        of = "that meet the constraints" if _has_limits(constraints) else "that were measured"
+        is_alone, has_limits = len(fitting) == 1, _has_limits(constraints)
+        which = "the only case" if is_alone else f"most items per second of the {len(fitting)} cases"
+        singular, plural, rest = ("meets", "meet", "the constraints") if has_limits else ("was", "were", "measured")
         rate = in_significant_digits(best.items_per_second)
-        why = [f"most items per second of the {len(fitting)} cases {of}: {rate} items/s"]
+        why = [f"{which} that {singular if is_alone else plural} {rest}: {rate} items/s"]
         why += _margins(best, constraints)
         return Recommendation(model=model, best=best.case.case_id, ties=ties, excluded=excluded, why=why)
     if not missing:

@@ -36,7 +36,7 @@ class TensorRTBackend(Backend):
     builds: ClassVar[bool] = True
 
     def versions(self) -> dict[str, str]:
-        """Of TensorRT, its ONNX parser being part of it."""
+        """TensorRT's; its ONNX parser is part of it."""
         return {self.module: self.library().version}
 
     def unsupported(self, options: BackendOptions) -> str | None:

@@ -79,7 +79,7 @@ def _profile(text: str) -> Profile:
         try:
             sizes = [tuple(int(size) for size in shape.split("x")) for shape in shapes.split(",")]
         except ValueError:
-            raise BackendError(f"the profile {part!r} has what is no shape such as 1x3x224x224") from None
+            raise BackendError(f"the profile {part!r} has a part that is not a shape such as 1x3x224x224") from None
         if not colon or len(sizes) not in (1, 3) or len({len(shape) for shape in sizes}) != 1:
             raise BackendError(f"the profile {part!r} is not NAME:MIN,OPT,MAX with shapes such as 1x3x224x224")
         profile[name] = ShapeRange(*(sizes if len(sizes) == 3 else sizes * 3))
@@ -226,7 +226,7 @@ def tensor_spec(name: str, shape: Any, dtype: Any) -> TensorSpec:
     """A tensor of a network or an engine. Raises `BackendError` where NumPy does not have its type."""
     if dtype.name not in DTYPES:
         raise BackendError(
-            f"{name!r} is of type {dtype.name}, which NumPy has not; give the model inputs and outputs of another "
+            f"{name!r} is of type {dtype.name}, which NumPy lacks; give the model inputs and outputs of another "
             "(casts at its ends keep the inside as it is)"
         )
     sizes = tuple(None if size < 0 else int(size) for size in shape)

@@ -40,7 +40,7 @@ def user_function(text: str) -> Any:
     """The function that `module:function` or `file.py:function` names. Raises `UsageError`."""
     module, colon, name = text.rpartition(":")
     if not colon or not module or not name.isidentifier():
-        raise UsageError(f"{text!r} names no function; name it as module:function or file.py:function")
+        raise UsageError(f"{text!r} does not name a function; name it as module:function or file.py:function")
     try:
         return named_function(ModelSource(name, factory=text))
     except BackendError as error:
@@ -203,7 +203,9 @@ def read_arrays(path: Path) -> Arrays:
             with loaded as archive:
                 return {name: archive[name] for name in archive.files}
     except Exception as error:  # a damaged archive raises errors of zipfile and zlib
-        problem = "it holds no plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
+        problem = (
+            "it does not hold plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
+        )
         raise SampleError(f"{path} cannot be read: {problem}") from error
 
 
@@ -241,7 +243,7 @@ def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
         if values.ndim == 3:
             raise SampleError(f"{path} is a colour image; ground truth has one channel, for depth 16-bit PNG")
     if values.dtype.kind not in "fiub":
-        raise SampleError(f"{path} has values of {values.dtype}, which are no real numbers")
+        raise SampleError(f"{path} has values of {values.dtype}, which are not real numbers")
     return as_map(values).astype(np.float64) / scale
 
 
@@ -252,7 +254,7 @@ def as_map(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         shape = list(values.shape[-2:])
     if len(shape) != 2:
         raise SampleError(
-            f"an array of {values.shape} is no map: it must have a height and a width, and one value a pixel"
+            f"an array of {values.shape} is not a map: it needs a height, a width and one value per pixel"
         )
     return values.reshape(shape)
 
@@ -348,7 +350,7 @@ class Preprocessor:
         is_first = len(shape) == 4 and shape[1] in CHANNELS
         if not is_first and (len(shape) != 4 or shape[3] not in CHANNELS):
             raise UsageError(
-                f"input {name!r} is {shape}, which is no batch of images; give the data as .npy, or name a function"
+                f"input {name!r} is {shape}, which is not a batch of images; give the data as .npy, or name a function"
             )
         channels, height, width = shape[1:] if is_first else (shape[3], *shape[1:3])
         image = open_image(path).convert("RGB" if channels == 3 else "L").resize((width, height), resample=2)

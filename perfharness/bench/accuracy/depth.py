@@ -114,7 +114,7 @@ class DepthMeans:
             self._totals[name] += value
 
     def figures(self) -> Figures:
-        """Of all images."""
+        """Means over all images."""
         if not self._images:
             return nothing(DEPTH_METRICS, "no image could be compared with its ground truth")
         return {name: figure(total / self._images) for name, total in self._totals.items()}

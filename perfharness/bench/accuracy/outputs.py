@@ -78,12 +78,12 @@ class DifferenceAccumulator(_Sums):
         self._without_cosine: list[str] = []
 
     def update(self, values: npt.NDArray[Any], baseline: npt.NDArray[Any], sample: str = "") -> None:
-        """Add one sample's output. Raises `OutputError` where shapes differ or the values are no real numbers."""
+        """Add one sample's output. Raises `OutputError` where shapes differ or the values are not real numbers."""
         values, baseline = np.asarray(values), np.asarray(baseline)
         if values.shape != baseline.shape:
             raise OutputError(f"the output is {values.shape}, the baseline's {baseline.shape}")
         if values.dtype.kind not in "fiub" or baseline.dtype.kind not in "fiub":
-            raise OutputError(f"values of {values.dtype} and {baseline.dtype} are no real numbers")
+            raise OutputError(f"values of {values.dtype} and {baseline.dtype} are not real numbers")
         own = _Sums()
         flat, other = values.reshape(-1), baseline.reshape(-1)
         for begin in range(0, flat.size, BLOCK):

@@ -131,7 +131,7 @@ class Comparison:
         return bool(before)
 
     def _classes(self, sample: Sample, scores: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
-        """Where the suite names classes, and so declares the output to be scores, the top classes need no labels."""
+        """Compare classes; top classes need no labels where the suite names classes, which declares scores."""
         row, base = scores.reshape(1, -1), None if other is None else other.reshape(1, -1)
         if sample.label is not None:
             self.classes.update(row, [sample.label], base)

@@ -72,13 +72,17 @@ def test_classes_as_in_scikit_learn() -> None:
         if 1 < top_k < classes and classes > 2:
             # Of equal scores the lower class is first here, the higher in scikit-learn: it is given mirrored classes.
             ordered = predicted < classes
-            among = theirs.top_k_accuracy_score(
-                classes - 1 - labels[ordered],
-                scores[ordered, ::-1],
-                k=top_k,
-                labels=range(classes),
-                normalize=False,
-            ) if ordered.any() else 0  # fmt: skip
+            among = (
+                theirs.top_k_accuracy_score(
+                    classes - 1 - labels[ordered],
+                    scores[ordered, ::-1],
+                    k=top_k,
+                    labels=range(classes),
+                    normalize=False,
+                )
+                if ordered.any()
+                else 0
+            )
             assert found[f"top{top_k}"] == pytest.approx(among / len(labels))
 
 
