@@ -117,5 +117,3 @@ def test_the_verdict_is_gone_once_it_is_mended(program: str, diagnoses_of: Calla
     (mended,) = diagnoses_of(program, True)
     score = judge(fault, diagnoses_of(program, False)[0], mended)
     assert score.twin_is_silent, score.said_of_twin
-    if program == "first_use":
-        assert "too-short" not in [loop["state"] for loop in mended["warmup"]]

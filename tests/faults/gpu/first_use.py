@@ -28,8 +28,7 @@ functions = [
     lambda: torch.sort(image),
     lambda: torch.conv2d(image.view(1, 1, 256, 256), image[:3, :3].reshape(1, 1, 3, 3)),
 ]
-for _ in range(pick(100, 1)):  # until the GPU's clock is up
-    multiply()
+multiply()
 if MENDED:
     for function in functions:
         function()
