@@ -313,7 +313,7 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(run_to_the_end, options, node(0))
         other = subprocess.run([*monotonic, *command(*options)], env=node(1, LD_PRELOAD=str(shim)), check=False)
-    assert (first.result().returncode, other.returncode) == (0, 0)
+    assert (first.result().returncode, other.returncode) == (0, 0), first.result().stderr
     record = manifest(out)["nodes"][1]
     assert abs(record["clock_offset_ns"] + 3_000_000_000) <= record["clock_error_ns"] < 100_000_000
     mean = mean_of(out)
@@ -346,7 +346,7 @@ def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
     assert "ranks-missing" not in codes_of(tmp_path)
 
 
-@pytest.mark.parametrize("late_s", [0.01, 0])
+@pytest.mark.parametrize("late_s", [0.03, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_late_rank_is_named_with_its_node(tmp_path: Path, late_s: float) -> None:
     script, meeting, out = tmp_path / "ranks.py", tmp_path / "meeting", tmp_path / "out"
     script.write_text(RANKS)
