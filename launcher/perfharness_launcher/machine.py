@@ -10,6 +10,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -264,7 +265,10 @@ def container_start_unix_ns() -> int | None:
         except ValueError:
             raise UsageError(f"{STARTED_AT}={said} must be seconds since 1970, as `date +%s.%N` prints them.") from None
     is_inside = any(Path(sign).exists() for sign in CONTAINER_FILES) or not CONTAINER_VARIABLES.isdisjoint(os.environ)
-    return round(psutil.Process(1).create_time() * 1e9) if is_inside else None
+    if not is_inside:
+        return None
+    since_boot_s = psutil.Process(1).create_time() - psutil.boot_time()  # both are off by up to a second
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(since_boot_s * 1e9)
 
 
 def operating_system() -> str:
