@@ -231,9 +231,9 @@ def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process, without settings of a launch around this one."""
-    others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
+    others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING]
+    others.append(variables.NODES_TOKEN)  # a trace has the environment
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
-    outer |= {variables.NODES_TOKEN: ""} if variables.NODES_TOKEN in os.environ else {}  # a trace has the environment
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
     if is_traced or environment[variables.ANNOTATIONS] or environment[variables.EXPLAIN]:

@@ -82,9 +82,8 @@ def analyze(
     """Print the results of earlier runs again; explain a stage or the slowest batches.
 
     Recomputes benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. With -o, joins the
-    runs of several nodes that were copied by hand. --verbose adds the
-    diagnosis: functions, threads and GPU counters of each stage. --stage and --slowest print only that, and write
-    nothing. Needs no GPU, CUDA, nsys or torch.
+    runs of several nodes that were copied by hand. --verbose adds the diagnosis: functions, threads and GPU counters of
+    each stage. --stage and --slowest print only that, and write nothing. Needs no GPU, CUDA, nsys or torch.
 
     Exit codes: 0 success; 1 results cannot be written; 2 usage; 3 a trace is incomplete, nothing could be measured, or
     there is an error finding.
@@ -98,15 +97,15 @@ def analyze(
             raise typer.Exit(show_slowest(located[0], read_as, asked.slowest, output))
         raise typer.Exit(show_stage(located[0], read_as, str(asked.stage), output))
     traces = [one for one in located if one.trace is not None]
-    joined = None
     if len(traces) < len(located) and asked.output_dir is not None:
-        joined, located, traces = join_parts(located, asked.output_dir, read_as), [], []
+        folders, traces = [join_parts(located, asked.output_dir, read_as)], []
+    else:
+        folders = [analyze_runs(one, read_as) for one in located if one.trace is None]
     documents: dict[str, Tree] = {}
     shown: list[Block] = []
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []
-    runs_of = [analyze_runs(one, read_as) for one in located if one.trace is None]
-    for found in runs_of if joined is None else [joined]:
+    for found in folders:
         shown += show_runs(found, output, documents)
         analyzed.append(found)
         not_written += found.not_written

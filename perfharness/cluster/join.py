@@ -50,6 +50,14 @@ class Part:
     folder: Path
     manifest: RunManifest
 
+    @classmethod
+    def read(cls, folder: Path) -> Part | None:
+        """The run in a folder; None: there is none that can be read."""
+        manifest = None
+        with suppress(ResultError):
+            manifest = read_model(folder / MANIFEST_NAME, RunManifest)
+        return None if manifest is None else cls(folder, manifest)
+
     @property
     def rank(self) -> int:
         """The node; 0: a joined run, too."""
@@ -127,12 +135,9 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
 def _join_profiling_passes(parts: Sequence[Part], into: Path, take: Take) -> None:
     passes = []
     for part in parts:
-        folder = part.folder / EXPLAIN_NAME
-        manifest = None
-        with suppress(ResultError):  # what lacks in the joined pass is reported when it is analysed
-            manifest = read_model(folder / MANIFEST_NAME, RunManifest)
-        if manifest is not None:
-            passes.append(Part(folder, manifest.model_copy(update={"node": part.manifest.node})))
+        found = Part.read(part.folder / EXPLAIN_NAME)  # what lacks is reported when the joined pass is analysed
+        if found is not None:
+            passes.append(replace(found, manifest=found.manifest.model_copy(update={"node": part.manifest.node})))
     if passes:
         manifest = join(passes, into / EXPLAIN_NAME, take, lambda rank: "")
         write_model(into / EXPLAIN_NAME / MANIFEST_NAME, manifest)

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfharness.cluster.files import receive_files
+from perfharness.cluster.join import Part
 from perfharness.cluster.node import Node
 from perfharness.cluster.wire import Wire
 from perfharness.errors import LaunchError, UsageError
 from perfharness.files import reason_of
-from perfharness.model.manifest import MANIFEST_NAME
 
 FILE_NAME = ".perfharness-nodes"
 HANDSHAKE_S = 10.0
@@ -169,7 +169,8 @@ class Meeting:
 
     def _take_results(self, peer: Peer, message: dict[str, Any], wire: Wire) -> None:
         folder = Path(message["folder"]).resolve()
-        is_shared = folder.is_relative_to(self.folder.resolve()) and _is_run(folder, message["run_id"])
+        part = Part.read(folder) if folder.is_relative_to(self.folder.resolve()) else None
+        is_shared = part is not None and part.manifest.run_id == message["run_id"]
         wire.send(send=not is_shared)
         if not is_shared:
             with self._changed:  # a node may be done before node 0 has room for what it sends
@@ -207,12 +208,6 @@ class Meeting:
         """What became of a node without results."""
         peer = self.peers.get(rank)
         return f"it did not join in {self.timeout_s:g} s" if peer is None else f"its launch on {peer.host} was lost"
-
-
-def _is_run(folder: Path, run_id: str) -> bool:
-    with suppress(OSError, ValueError):
-        return bool(json.loads((folder / MANIFEST_NAME).read_bytes())["run_id"] == run_id)
-    return False
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from perfharness.cluster.meeting import Meeting, Say, meeting
 from perfharness.cluster.member import Member
 from perfharness.cluster.member import join as join_meeting
 from perfharness.cluster.node import find_node, refuse_elastic
-from perfharness.errors import ResultError
-from perfharness.files import is_own_folder, read_model
-from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, RunManifest
+from perfharness.files import is_own_folder
+from perfharness.model.manifest import EXPLAIN_NAME
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.staging import has_name_of_a_run
@@ -40,12 +39,10 @@ class NodePart:
         if self.meeting is None:
             return
         parts = [Part(run.folder, run.manifest)]
-        for folder in self.meeting.wait_for_results(run.folder).values():
-            manifest = None
-            with suppress(ResultError):
-                manifest = read_model(folder / MANIFEST_NAME, RunManifest)
-            if manifest is not None and manifest.node is not None and manifest.node.launch == self.member.launch:
-                parts.append(Part(folder, manifest))
+        for part in map(Part.read, self.meeting.wait_for_results(run.folder).values()):
+            node = None if part is None else part.manifest.node
+            if part is not None and node is not None and node.launch == self.member.launch:
+                parts.append(part)
         run.replace_manifest(join(parts, run.folder, shutil.move, self.meeting.why_missing))
         for part in parts[1:]:
             _clear(part.folder)

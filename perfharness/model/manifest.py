@@ -310,6 +310,10 @@ class RunManifest(_Model):
         """The node that a process ran on; None: there is one machine."""
         return next((one for one in self.nodes if one.rank == process.node), None)
 
+    def machine_of(self, process: ProcessRecord) -> NodeRecord | RunManifest:
+        """What holds the record of the machine that a process ran on: its node, or this where there is one machine."""
+        return self.node_of(process) or self
+
     @property
     def missing_nodes(self) -> list[int]:
         """Ranks of the nodes whose parts are not joined here."""

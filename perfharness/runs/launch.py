@@ -190,14 +190,12 @@ def _analyze(run: FinishedRun, observer: Observer) -> RunSummary:
 
 def _handed_over(part: NodePart, run: FinishedRun, place: Path, observer: Observer) -> LaunchResult:
     """Give the results of this node to node 0; if that is gone, analyse and keep them."""
-    from perfharness.cluster.join import ALONE
     from perfharness.runs.files.run_folder import RunSummary, analyze_run
 
     where = part.member.hand_over(place, run.manifest.run_id)
     if where is not None:
-        findings = [one for one in run.manifest.findings if one.code != ALONE]  # node 0 knows the ranks of all nodes
-        manifest, summary = run.manifest.model_copy(update={"findings": findings}), RunSummary(place, {}, {}, findings)
-        return LaunchResult(manifest, place, summary, was_interrupted=run.was_interrupted, handed_to=where)
+        summary = RunSummary(place, {}, {}, [])  # node 0 reports what was found
+        return LaunchResult(run.manifest, place, summary, was_interrupted=run.was_interrupted, handed_to=where)
     observer.stage("reading the traces")
     message = f"Node 0 is gone ({part.member.lost}); the results of this node alone are in {place}."
     hint = f"Join it with other nodes: perfharness analyze NODE_0 {place} -o OUT"

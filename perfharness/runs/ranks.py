@@ -73,9 +73,8 @@ class RankComparison:
         for process in ranks:
             by_launched.setdefault(process.index, []).append(process)
             over_nodes.setdefault(process.index - first[process.node], []).append(process)
-        if all(len({process.rank for process in each}) == len(each) for each in over_nodes.values()):
-            return over_nodes if self.manifest.nodes else by_launched
-        return by_launched
+        has_each_once = all(len({process.rank for process in each}) == len(each) for each in over_nodes.values())
+        return over_nodes if has_each_once else by_launched
 
     def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
         sizes = {process.measured_self.world_size for process in processes}

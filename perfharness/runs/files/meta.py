@@ -151,8 +151,7 @@ def _only_device(trace: TraceMeta) -> str | None:
 
 def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
     """The GPU that the process was given, a list of several, or the CPU where the machine has no GPU."""
-    node = manifest.node_of(process)
-    machine = manifest.environment if node is None else node.environment
+    machine = manifest.machine_of(process).environment
     if not process.given_gpus:
         name = "CPU" if not machine.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}

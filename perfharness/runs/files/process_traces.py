@@ -147,7 +147,7 @@ def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
     shared, sources = SharedTrace(), {}
     for one in manifest.measured_processes:
         node = manifest.node_of(one)
-        clock = _machine_clock(manifest.companions if node is None else node.companions)
+        clock = _machine_clock(manifest.machine_of(one).companions)
         offset_ns = 0 if node is None else node.clock_offset_ns
         if clock is not None and node is not None:
             moved = {"offset_ns": clock.offset_ns + offset_ns, "error_ns": clock.error_ns + node.clock_error_ns}

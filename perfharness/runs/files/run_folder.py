@@ -329,14 +329,13 @@ def _startup(
 ) -> Tree:
     if process.start_unix_ns is None or process.folder != process.launched_folder:
         return {}
-    node = manifest.node_of(process)
     found = startup(
         process.start_unix_ns,
         journal,
         result.loops,
         result.first_cuda,
         clock_is_utc=result.clock_is_utc,
-        container_start_unix_ns=(manifest if node is None else node).container_start_unix_ns,
+        container_start_unix_ns=manifest.machine_of(process).container_start_unix_ns,
     )
     return {"startup": found.to_json()}
 
