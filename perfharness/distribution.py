@@ -21,3 +21,8 @@ def install_command(extra: str) -> str:
     except PackageNotFoundError:
         name = DISTRIBUTION
     return f"pip install '{name}[{extra}]'"
+
+
+def recorder_install_command(python: str) -> str:
+    """The command that installs what a measured process needs, and nothing else, for another interpreter."""
+    return f"{python} -m pip install --no-deps {DISTRIBUTION} nvtx"

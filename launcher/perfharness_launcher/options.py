@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,9 +34,19 @@ OUTPUT = "Output"
 
 DEFAULT_COOL_DOWN_LIMIT_S = 300.0
 
+TOOL_RECEIPTS = ("uv-receipt.toml", "pipx_metadata.json")
+"""In the environment that `uv tool install` or pipx makes for perfharness; the pipeline's packages are elsewhere."""
+
 SETTINGS_NAME = "perfharness.toml"
 PROJECT_NAME = "pyproject.toml"
 TABLE = "launch"
+
+
+def default_python() -> str:
+    """The interpreter that perfharness runs in; the first on PATH if that one belongs to perfharness alone."""
+    is_tool = any(Path(sys.prefix, name).is_file() for name in TOOL_RECEIPTS)
+    found = (shutil.which("python") or shutil.which("python3")) if is_tool else None
+    return found or sys.executable
 
 
 class LaunchOptions(Settings):
@@ -77,7 +88,7 @@ class LaunchOptions(Settings):
     ] = False
     python: Annotated[
         str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or a module.", show_default="this one")
-    ] = Field(default_factory=lambda: sys.executable)
+    ] = Field(default_factory=default_python)
     timeout_s: Annotated[
         float | None, Option(("--timeout",), PROCESSES, "End a process after this time.", metavar="SECONDS")
     ] = None

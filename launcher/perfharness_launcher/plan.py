@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from perfharness.distribution import VERSION
+from perfharness.distribution import VERSION, recorder_install_command
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
@@ -200,7 +200,7 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
         if is_found:
             yield f"--annotate: the Python script that {options.script} runs is unknown; launch `python FILE` itself"
     elif is_found and not interpreter.has_perfharness and (program.python or options.annotate is not None):
-        yield f"{asked} needs perfharness in {interpreter.executable}; install it there"
+        yield f"{asked} needs perfharness there: {recorder_install_command(interpreter.executable)}"
     if program.python is not None and program.python.ignored_hook:
         yield f"{asked}: {program.python.ignored_hook}"
     yield from facts.annotation_problems
@@ -254,8 +254,8 @@ def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Choic
         if python.ignored_hook:
             raise UsageError(f"the embedded tracer: {python.ignored_hook}, or use --tracer nsys")
         if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
-            needs = f"the embedded tracer needs perfharness in {facts.interpreter.executable}"
-            raise UsageError(f"{needs}; install it there, or use --tracer nsys")
+            install = recorder_install_command(facts.interpreter.executable)
+            raise UsageError(f"the embedded tracer needs perfharness there: {install}; or use --tracer nsys")
     kind: TracerKind = "ranges" if options.tracer == "ranges" else "embedded"
     return TracerRecord(kind=kind, version=VERSION, reason=reason), None, ()
 

@@ -45,6 +45,9 @@ REMOVED = {
 }
 """Verbs of earlier versions, and what does the same."""
 
+GUIDE = Path(__file__).parents[1] / "programs.md"
+"""For programs that drive perfharness."""
+
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
 
@@ -68,8 +71,12 @@ def build_app() -> typer.Typer:
         version: Annotated[
             bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
         ] = False,
+        guide: Annotated[
+            bool,
+            typer.Option("--guide", help="Print the page for programs and end.", is_eager=True, callback=_print_guide),
+        ] = False,
     ) -> None:
-        del context, version
+        del context, version, guide
 
     return app
 
@@ -77,6 +84,12 @@ def build_app() -> typer.Typer:
 def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"perfharness {VERSION}")
+        raise typer.Exit
+
+
+def _print_guide(asked: bool) -> None:
+    if asked:
+        typer.echo(GUIDE.read_text(encoding="utf-8").rstrip())
         raise typer.Exit
 
 

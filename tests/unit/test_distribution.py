@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import nvtx
+import pytest
 
 from perfharness.distribution import DISTRIBUTION, install_command
+from perfharness_launcher.options import LaunchOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,3 +60,18 @@ def test_a_recorder_needs_no_package_but_nvtx(tmp_path: Path) -> None:
     packages.mkdir()
     (packages / "nvtx").symlink_to(Path(nvtx.__file__).parent)
     subprocess.run([sys.executable, "-I", "-S", script, packages, CHECKOUT], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("receipt", ["uv-receipt.toml", "pipx_metadata.json"])
+def test_a_tool_of_uv_or_pipx_runs_scripts_with_the_first_python_on_path(
+    receipt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert LaunchOptions(script="app.py").python == sys.executable
+    (tmp_path / receipt).touch()
+    assert LaunchOptions(script="app.py").python == str(python)
+    python.unlink()
+    assert LaunchOptions(script="app.py").python == sys.executable

@@ -18,7 +18,12 @@ from perfharness.model.telemetry import CLOCK_EVENT_REASONS
 from perfharness.render.schemas import json_schema
 
 CHECKOUT = Path(__file__).parents[2]
-PAGES = [*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md")), CHECKOUT / "samples" / "README.md"]
+PAGES = [
+    *sorted(CHECKOUT.glob("*.md")),
+    *sorted((CHECKOUT / "docs").rglob("*.md")),
+    CHECKOUT / "perfharness" / "programs.md",
+    CHECKOUT / "samples" / "README.md",
+]
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 

@@ -43,7 +43,7 @@ Profile inference pipelines per stage and per item, on CPU and GPU.
   perfharness compare out_old out_new     did it get faster, and is that sure?
 """
 
-LAST_LINE = "Options: perfharness VERB --help; perfharness --version, --install-completion"
+LAST_LINE = "Options: perfharness VERB --help. --guide is for programs, --version"
 
 OTHER = "Other options"
 
