@@ -79,7 +79,7 @@ def test_requests_without_an_answer_are_slower_than_all_others() -> None:
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_the_intervals_hold_the_truth_of_a_queue(load: float) -> None:
-    """docs/internals/statistics.md has the whole table."""
+    """docs/internals/statistics.md has longer runs too."""
     held = []
     for seed in range(30):
         latencies = Latencies.of(*queue(20_000, load, seed))
