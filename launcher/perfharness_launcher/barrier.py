@@ -128,12 +128,12 @@ class StartBarrier:
         if not self.arrived_unix_ns:
             message = "No process reached the start barrier, so their measured batches did not begin together."
             hint = "Annotate the batches with PerfRecorder or --annotate; plain NVTX ranges cannot be held."
-            yield Finding("start-barrier-not-reached", Severity.NOTE, message, hint)
+            yield Finding("start-barrier-missed", Severity.NOTE, message, hint)
             return
         for index in self.missing:
             message = f"The process arrived at the start barrier {self.timeout_s:g} s too late; the others went on."
             hint = "Add a longer --barrier-timeout, or --no-barrier."
-            yield Finding("start-barrier-timeout", Severity.WARNING, message, hint, self.processes[index])
+            yield Finding("start-barrier-missed", Severity.WARNING, message, hint, self.processes[index])
         for index in sorted(self.ended):
             message = "The process ended before its first measured batch; the others did not wait for it."
             yield Finding("start-barrier-missed", Severity.WARNING, message, "", self.processes[index])

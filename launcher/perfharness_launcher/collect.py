@@ -80,7 +80,7 @@ def _collect_logs(folder: Path, launched_pid: int | None) -> list[Finding]:
     except (OSError, sqlite3.Error) as error:
         message = f"The ranges of {folder.name} could not be written into {TRACE_NAME}: {error}."
         hint = f"Free some disk space, then run `perfharness analyze {folder.parent}`."
-        return [Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)]
+        return [Finding("trace-missing", Severity.ERROR, message, hint, folder.name)]
     return []
 
 
@@ -95,7 +95,7 @@ def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> 
         except (LaunchError, OSError) as error:
             message = f"nsys could not convert {source.name} of {folder.name}: {error}."
             hint = f"`perfharness doctor` lists what this nsys lacks. {source.name} is kept."
-            findings.append(Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name))
+            findings.append(Finding("trace-missing", Severity.ERROR, message, hint, folder.name))
             return []
 
     if recording.exists():
@@ -138,7 +138,7 @@ def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:
     severity = Severity.ERROR if any(map(SEVERE.search, complaints)) else Severity.WARNING
     more = f" (and {len(complaints) - MAX_LINES} more)" if len(complaints) > MAX_LINES else ""
     message = f"nsys printed: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}"
-    return [Finding("tracer-complained", severity, message, f"See {process}/{TRACER_LOG}.", process)]
+    return [Finding("tracer-message", severity, message, f"See {process}/{TRACER_LOG}.", process)]
 
 
 def without_import(lines: Sequence[str]) -> list[str]:

@@ -296,7 +296,7 @@ def _findings_of_run(
     """Findings about the output folder, and about what still ran at the end."""
     for path in unfinished:
         hint = f"`perfharness analyze {path}` reads it, `rm -r {path}` removes it."
-        yield Finding("unfinished-run", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)
+        yield Finding("run-cut-off", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)
     if leftovers:
         message = f"Ended {len(leftovers)} processes that still ran at the end: {'; '.join(leftovers)}"
         hint = "a pipeline should wait for the processes that it starts"

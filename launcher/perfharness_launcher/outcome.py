@@ -123,7 +123,7 @@ def process_findings(ending: RunningProcess, record: ProcessRecord, plan: Launch
         severity = Severity.ERROR if lacks_trace else Severity.WARNING
         message = f"The program removed the folder of its results, {name}, with its logs and traces."
         hint = f"Do not empty the output folder ({environment.OUTPUT_DIR}), or write to another one."
-        yield Finding("output-folder-removed", severity, message, hint, name)
+        yield Finding("results-not-written", severity, message, hint, name)
     elif lacks_trace:
         why, hint = "", ""
         if record.ended == "ok" and (captured := plan.options.capture_batches):
@@ -283,7 +283,7 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
     if notes is None and ended_well:
         message = "The process did not report which annotated functions it found and called."
         hint = "A script that ends by os._exit, or replaces itself by another program, cannot report it."
-        yield Finding("annotations-not-told", Severity.WARNING, message, hint, record.folder)
+        yield Finding("annotations-not-reported", Severity.WARNING, message, hint, record.folder)
     for note in notes or ():
         found = [
             Finding(code, severity, f"{note.function} {message}.", hint, record.folder)

@@ -268,10 +268,10 @@ def _faults(install: NsysInstall, facts: MachineFacts) -> Iterator[Finding]:
         severity, may = (Severity.NOTE, "may record") if is_recorded is None else (Severity.WARNING, "records")
         message = f"nsys {install.version_text} {may} no ranges of nvtx {nvtx}"
         hint = f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded"
-        yield Finding("nvtx-too-new-for-nsys", severity, message, hint)
+        yield Finding("tracer-too-old", severity, message, hint)
     if problem := too_old_for_driver(install, facts.gpus.cuda_driver):
         hint = f"Install Nsight Systems for CUDA {dotted(facts.gpus.cuda_driver or ())}, or add --tracer embedded."
-        yield Finding("nsys-too-old-for-driver", Severity.WARNING, problem, hint)
+        yield Finding("tracer-too-old", Severity.WARNING, problem, hint)
 
 
 # ---- GPUs ----

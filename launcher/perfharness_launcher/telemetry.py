@@ -52,7 +52,7 @@ def sampled(idle_s: float) -> Condition:
                 run.started.append(follow)
                 yield
         except ResultError as error:
-            run.findings.append(Finding("telemetry-lost", Severity.WARNING, f"The run has no telemetry: {error}"))
+            run.findings.append(Finding("telemetry-incomplete", Severity.WARNING, f"The run has no telemetry: {error}"))
             return
         run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
         meta = sampler.log.meta
@@ -82,22 +82,22 @@ def telemetry_findings(log: SampleLog, nvml_problem: str | None) -> Iterator[Fin
     """Findings about the sampling."""
     if nvml_problem is not None:
         message, hint = f"The GPUs could not be sampled: {nvml_problem}.", "`perfharness doctor` lists what is missing."
-        yield Finding("telemetry-without-gpu", Severity.WARNING, message, hint)
+        yield Finding("gpu-metrics-unavailable", Severity.WARNING, message, hint)
     for failure in log.meta.failures:
         if failure.metric == SOURCE_FAILED:
             message = f"telemetry: {failure.subject}: {failure.reason}"
-            yield Finding("telemetry-source-failed", Severity.WARNING, message)
+            yield Finding("telemetry-incomplete", Severity.WARNING, message)
     unread: dict[tuple[str, str], list[str]] = {}
     for failure in unread_metrics(log):
         if failure.metric not in OFTEN_ABSENT:
             unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
     if unread:
         parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
-        yield Finding("telemetry-not-read", Severity.NOTE, f"Never read, so null: {'; '.join(parts)}")
+        yield Finding("telemetry-incomplete", Severity.NOTE, f"Never read, so null: {'; '.join(parts)}")
     moved_ns = log.meta.clock.moved_ns
     if abs(moved_ns) > STEP_NS:
         message = f"The machine's UTC moved by {moved_ns / 1e6:+.3f} ms during the run."
-        yield Finding("clock-stepped", Severity.WARNING, message, "Run again once the clock is stable.")
+        yield Finding("clock-uncertain", Severity.WARNING, message, "Run again once the clock is stable.")
 
 
 def _listed(names: Sequence[str]) -> str:

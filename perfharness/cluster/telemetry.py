@@ -34,7 +34,7 @@ def join_telemetry(parts: Sequence[tuple[Path, int, int, Mapping[str, str]]], in
                 logs.append(_moved(read_sample_log(folder / TELEMETRY_NAME), node, offset_ns, names))
             except ResultError as error:
                 message = f"There is no telemetry of node {node}: {error}."
-                findings.append(Finding("telemetry-unreadable", Severity.WARNING, message))
+                findings.append(Finding("telemetry-incomplete", Severity.WARNING, message))
     if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
         write_sample_log(into / TELEMETRY_NAME, _joined(logs))
     return findings

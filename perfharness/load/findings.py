@@ -44,7 +44,7 @@ def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) ->
 def _of_run(result: LoadResult) -> Iterator[Finding]:
     if result.status == "killed":
         yield Finding(
-            "load-cut-off",
+            "load-stopped",
             Severity.ERROR,
             f"The load was cut off after {result.duration_s:.1f} s: a process that sent it was killed or crashed. At "
             "most its last second is missing.",
@@ -61,7 +61,7 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
     workers = max((phase.concurrency for phase in result.phases), default=0)
     if warm and result.target.kind != "http" and sum(phase.arrivals for phase in warm) < workers:
         yield Finding(
-            "load-warm-up-short",
+            "warmup-too-short",
             Severity.NOTE,
             f"The warm-up had {sum(phase.arrivals for phase in warm)} requests for {workers} workers, so the first "
             "request of some of them counts.",
@@ -78,7 +78,7 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
     if limit is None or not ended or failed <= limit * ended or result.status == "stopped-by-errors":
         return
     yield Finding(
-        "load-errors-over-limit",
+        "load-errors",
         Severity.ERROR,
         f"{failed} of {ended} requests failed ({failed / ended:.2%}), more than --max-error-rate {limit:g} allows.",
         "The errors are listed by kind, each with the first one",
@@ -105,7 +105,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
         )
     if phase.unanswered:
         yield Finding(
-            "requests-unanswered",
+            "requests-failed",
             Severity.WARNING,
             f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when "
             f"{'the grace period' if result.status == 'ok' else 'the run'} ended; {phase.never_sent} were never "
@@ -114,7 +114,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
         )
     if phase.arrivals and not phase.ok:
         yield Finding(
-            "requests-all-failed",
+            "requests-failed",
             Severity.ERROR,
             f"{phase.name}: none of {phase.arrivals} requests was answered without error: there is no latency.",
             SEE_ERRORS,

@@ -233,7 +233,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
         if trend.verdict == "leaks" and slope.value is not None:
             each = "" if trend.per_request_bytes is None else f", {trend.per_request_bytes:,.0f} bytes a request"
             yield Finding(
-                "load-memory-leaks",
+                "load-drifts",
                 Severity.WARNING,
                 f"Memory leaks ({trend.of}): it grew by {slope.value:.3g} MB/s ({slope.low:.3g} to {slope.high:.3g}) "
                 f"after the first third of {sustained.phase}{each}.",
@@ -242,14 +242,14 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
     if rises is not None and not is_saturated and not sustained.queue_grows:
         yield Finding(
-            "load-latency-rises",
+            "load-drifts",
             Severity.WARNING,
             f"The latency rose during {sustained.phase}: its {rises.of.removeprefix('latency.')} {_change(rises)}.",
             "Compare memory and clocks over the same time, and the slowest requests (analyze --slowest 5).",
         )
     if sustained.throughput is not None and sustained.throughput.verdict == "falls" and not is_saturated:
         yield Finding(
-            "load-throughput-falls",
+            "load-drifts",
             Severity.WARNING,
             f"Fewer requests were answered well as {sustained.phase} went on: {_change(sustained.throughput)}.",
             "Compare errors, memory and clocks over the same time.",
@@ -257,7 +257,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
     for drift in sustained.errors:
         if drift.verdict == "rises" and drift.first.value is not None and drift.last.value is not None:
             yield Finding(
-                "load-errors-rise",
+                "load-errors",
                 Severity.WARNING,
                 f"Errors of the kind {drift.of.removeprefix('errors.')} rose from {drift.first.value:.2%} of the "
                 f"answers in the first third of {sustained.phase} to {drift.last.value:.2%} in the last.",
@@ -265,7 +265,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
     if sustained.queue_grows and not is_saturated:
         asked = "" if asked_rate is None else f" of {asked_rate:.4g} requests/s"
         yield Finding(
-            "load-queue-grows",
+            "load-drifts",
             Severity.WARNING,
             f"The queue grew all through {sustained.phase}: the target does not keep up with the rate{asked}. "
             "Latencies depend on the duration.",

@@ -554,9 +554,9 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
     if sut is None or result.status != "ok":
         why = "its process ended without a report" if sut is None else sut.problem or result.status
         hint = "See stderr.log of the process"
-        yield Finding("mlperf-not-ended", Severity.ERROR, f"The test did not finish: {why}", hint)
+        yield Finding("mlperf-incomplete", Severity.ERROR, f"The test did not finish: {why}", hint)
     elif problem is not None:
-        yield Finding("mlperf-log-unreadable", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
+        yield Finding("mlperf-incomplete", Severity.ERROR, f"A log of LoadGen is missing or damaged: {problem}")
     told = {} if sut is None else sut.told
     ours = [f"{name} was {value:.4g}: perfharness measured it before the test." for name, value in told.items()]
     if result.validity == "INVALID":
@@ -576,7 +576,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         )
     if result.loadgen_errors:
         yield Finding(
-            "mlperf-loadgen-errors",
+            "mlperf-incomplete",
             Severity.WARNING,
             f"LoadGen logged {len(result.loadgen_errors)} errors, the first: {result.loadgen_errors[0]}",
             "mlperf_log_detail.txt has all of them",
@@ -592,7 +592,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
     wanted = result.settings.get("performance_sample_count")
     if sut is not None and sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
         yield Finding(
-            "mlperf-few-samples",
+            "mlperf-rules",
             Severity.WARNING,
             f"The rules draw from {wanted} samples, and the data set has {sut.data_samples}",
             "Use the benchmark's own data set (--dataset)",
@@ -600,14 +600,14 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
     if sut is not None and sut.overridden:
         names = ", ".join(f"{name} {before:g} → {now:g}" for name, (before, now) in sut.overridden.items())
         yield Finding(
-            "mlperf-rules-overridden",
+            "mlperf-rules",
             Severity.WARNING,
             f"Settings are not those of LoadGen's rules and user.conf: {names}",
             "Drop these options to keep the rules",
         )
     elif plan.settings.benchmark is None and plan.settings.user_conf is None:
         yield Finding(
-            "mlperf-no-rules",
+            "mlperf-rules",
             Severity.NOTE,
             "No rules of a benchmark were applied: the verdict is by LoadGen's defaults and the options",
             "Apply the rules of a benchmark, as --benchmark resnet50",
@@ -620,7 +620,7 @@ def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
     if sut is None or sut.padding < PADDING_SHARE * rows or not sut.padding:
         return
     yield Finding(
-        "mlperf-padding",
+        "mlperf-rules",
         Severity.NOTE,
         f"{sut.padding / rows:.0%} of the executed rows were padding: batches had fewer samples than a session takes",
         "Use a smaller --max-batch",

@@ -25,7 +25,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
     """
     if not begun_ns:
         found = Finding(
-            "requests-not-traced",
+            "requests-not-joined",
             Severity.NOTE,
             "Queueing and service are not known apart: the server's trace has no requests.",
             "perfharness.load.middleware makes each request of a load a batch (ASGI and WSGI).",
@@ -36,7 +36,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
     early = (begun > 0) & (begun < sent - UNTIED_NS - error_ns)
     if early.any():
         found = Finding(
-            "requests-clock-untied",
+            "requests-not-joined",
             Severity.WARNING,
             f"{early.sum()} services begin before their requests are sent: the clocks of server and generator differ.",
             "Run both on one machine",
@@ -50,7 +50,7 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
         return requests, []
     text = f"The server's trace lacks {untraced} of {is_well.sum()} requests; queueing and service are of the others."
     hint = "Put the middleware into each process of the server, and let it end by SIGINT or SIGTERM"
-    return requests, [Finding("requests-partly-traced", Severity.WARNING, text, hint)]
+    return requests, [Finding("requests-not-joined", Severity.WARNING, text, hint)]
 
 
 def begun_in(folder: Path) -> tuple[dict[int, int], int]:

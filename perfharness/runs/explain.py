@@ -31,7 +31,7 @@ def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Findin
         "measured pass alone."
     )
     hint = "Bring the folder back and analyze again, or launch again with --explain"
-    return [Finding("explaining-pass-missing", Severity.WARNING, message, hint)]
+    return [Finding("profiling-pass-missing", Severity.WARNING, message, hint)]
 
 
 def usable_processes(measured: RunManifest, explaining: RunManifest) -> set[str]:

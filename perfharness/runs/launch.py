@@ -230,7 +230,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
     if bad or run.was_interrupted:
         why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"
         message = f"Profiling pass skipped: {why}."
-        return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
+        return [Finding("profiling-pass-missing", Severity.WARNING, message)]
     observer.stage(EXPLAINING)
     longest_s = max((one.duration_s for one in run.manifest.processes if one.duration_s), default=None)
     second, folder = explaining_pass(plan, longest_s), run.folder / EXPLAIN_NAME

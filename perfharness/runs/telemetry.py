@@ -51,7 +51,7 @@ class RunTelemetry:
                 self.log = _with_measured(read_sample_log(run_dir / TELEMETRY_NAME), manifest)
         except ResultError as error:
             message = f"There are no gpu_metrics and no energy: {error}."
-            self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
+            self.problems = [Finding("telemetry-incomplete", Severity.WARNING, message)]
         self._throttling: dict[str, Throttling] = {}
 
     def _sensor_uuid(self, uuid: str) -> str:

@@ -107,12 +107,12 @@ def _embedded_coverage(own: Values) -> tuple[GpuCoverage, str]:
 
 def _embedded_findings(own: Values) -> list[Finding]:
     findings = [
-        Finding("tracer-diagnostic", Severity.WARNING, text) for text in own.get(schema.META_DIAGNOSTIC, []) if text
+        Finding("tracer-message", Severity.WARNING, text) for text in own.get(schema.META_DIAGNOSTIC, []) if text
     ]
     if dropped := _total(own, schema.META_DROPPED_RECORDS):
         findings.append(
             Finding(
-                "trace-dropped-records",
+                "trace-incomplete",
                 Severity.ERROR,
                 f"CUPTI dropped {dropped} records, so GPU times and counts are too small by an unknown amount.",
                 "Trace fewer batches, or give the process more memory.",
@@ -125,7 +125,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
         shown = ", ".join(f"{name} ({count})" for name, count in endless.most_common(5))
         findings.append(
             Finding(
-                "library-range-without-end",
+                "range-without-end",
                 Severity.NOTE,
                 f"{endless.total()} range(s) of libraries have no end in CUPTI's records and are left out: {shown}.",
                 "CUPTI does not record an end that has a payload, as NCCL's; --tracer nsys has these ranges.",
@@ -134,7 +134,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
     if lost := _total(own, schema.META_LOST_EVENTS):
         findings.append(
             Finding(
-                "trace-lost-events",
+                "trace-incomplete",
                 Severity.ERROR,
                 f"{lost} events of ranges could not be recorded: the disk was full. The trace holds what came before.",
                 "Make room on the disk, or measure with fewer batches.",
@@ -168,5 +168,5 @@ def _nsys_diagnostics(file: TraceFile, has_cuda_rows: bool) -> list[Finding]:
             level = Severity.ERROR
         else:
             level = Severity.WARNING if severity == NSYS_SEVERITY_ERROR else Severity.NOTE
-        findings.append(Finding("nsys-diagnostic", level, f"nsys says: {text.strip()}"))
+        findings.append(Finding("tracer-message", level, f"nsys says: {text.strip()}"))
     return findings

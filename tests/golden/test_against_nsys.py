@@ -147,7 +147,7 @@ def test_whole_traces_raise_no_error(name: str) -> None:
 def test_a_partial_trace_is_found_out_from_the_file_alone() -> None:
     trace, table = read("old_partial")
     codes = {finding.code for finding in table.findings if finding.severity.value == "error"}
-    assert codes == {"nsys-older-than-driver", "trace-cuda-calls-stop"}
+    assert codes == {"tracer-too-old", "trace-incomplete"}
     # The first preprocess was recorded whole; what follows was not, and has no GPU numbers.
     names = [trace.names[code] for code in table.ranges.name]
     assert [names[i] for i in range(len(names)) if table.gpu_known[i]] == ["preprocess"]

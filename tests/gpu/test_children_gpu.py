@@ -101,4 +101,4 @@ def test_kernels_of_forked_workers_are_there_or_said_to_be_missing(tmp_path: Pat
     code, counts, findings = kernels(tmp_path, "fork", tracer)
     if counts != [PRODUCTS, 2 * PRODUCTS]:
         assert code == 3, (counts, findings)
-        assert findings.keys() & {"gpu-not-traced", "gpu-work-not-traced", "trace-cuda-cut-off"}, (counts, findings)
+        assert findings.keys() & {"gpu-not-traced", "trace-incomplete"}, (counts, findings)

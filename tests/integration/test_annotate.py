@@ -297,7 +297,7 @@ def test_functions_of_the_script_in_all_its_processes(tmp_path: Path, tracer: st
     done = launch(tmp_path, "-np", "2", "--annotate", "file.toml", "script.py", tracer=tracer)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {name: (tmp_path / name).read_text() for name in files} == files
-    assert set(findings(tmp_path)) == {"annotations-not-told"}
+    assert set(findings(tmp_path)) == {"annotations-not-reported"}
     counts = []
     for process in read(tmp_path, "manifest.json")["processes"]:
         for one in process["measured"]:

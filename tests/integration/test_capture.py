@@ -56,7 +56,7 @@ def test_some_batches_of_the_loop_that_comes_first(options: tuple[str, ...], tmp
     assert "early" not in batch
     codes = {finding["code"] for finding in mean["meta"]["findings"]}
     assert "batches-captured" in codes
-    assert not {"trace-missing-ranges", "trace-missing-items", "range-not-closed"} & codes
+    assert not {"trace-missing-ranges", "trace-incomplete", "range-not-closed"} & codes
     assert manifest(out)["capture_batches"] == "5:12"
     ranges = open_trace(out / "proc_0_gpu_0" / "trace.sqlite").ranges
     assert len(ranges.start_ns) in (15, 16), "the pipeline, 7 batches of a stage; of nsys the range of the capture"

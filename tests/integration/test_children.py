@@ -38,7 +38,7 @@ def work(batches):
 """A call makes `1 + 2 * batches` ranges."""
 
 
-LOSSES = {"trace-missing-ranges", "trace-missing-items", "batches-cut"}
+LOSSES = {"trace-missing-ranges", "trace-incomplete", "batches-cut"}
 
 
 @dataclass(frozen=True)

@@ -380,7 +380,7 @@ def test_calls_and_waits(mixed: tuple[Path, Trace]) -> None:
     no call, and kernel 12 no times.
     """
     path, trace = mixed
-    assert [finding.code for finding in trace.meta.findings].count("tracer-diagnostic") == 2
+    assert [finding.code for finding in trace.meta.findings].count("tracer-message") == 2
     columns = "correlationId, globalTid & 0xFFFFFF, returnValue"
     assert rows(path, schema.TABLE_API, "nameId", columns) == [
         ("cudaStreamSynchronize_v3020", 10, 1, 700),
@@ -399,7 +399,7 @@ def test_ranges_of_c_libraries(mixed: tuple[Path, Trace]) -> None:
       b [2 .. 4]            e [11 ... 13]
     """
     path, trace = mixed
-    assert "library-range-without-end" in [finding.code for finding in trace.meta.findings]
+    assert "range-without-end" in [finding.code for finding in trace.meta.findings]
     columns = "eventType, end - start, endGlobalTid & 0xFFFFFF, color, category, int64Value"
     push_pop, start_end = schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE
     assert [row for row in rows(path, schema.TABLE_NVTX, "textId", columns) if row[0] in list("abcdemop")] == [

@@ -136,7 +136,7 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     assert batches(out) == batches(out / "explain") == 16
     shutil.rmtree(out / "explain")
     assert run(["analyze", str(out)]) == 0
-    assert codes(out).count("explaining-pass-missing") == 1
+    assert codes(out).count("profiling-pass-missing") == 1
     busy = stages(out)["busy"]
     assert busy["samples"] >= 10
     assert busy["functions"][0]["function"] == "slow"
@@ -147,7 +147,7 @@ def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Pa
     file.write_json(sample_file.MISSING, ["the reason"])
     file.close()
     assert run(["analyze", str(out)]) == 0
-    (found,) = (one for one in mean(out)["meta"]["findings"] if one["code"] == "not-sampled")
+    (found,) = (one for one in mean(out)["meta"]["findings"] if one["code"] == "no-stacks")
     assert (found["process"], "the reason" in found["message"]) == ("proc_0_gpu_0", True)
 
 
@@ -206,7 +206,7 @@ def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) ->
     assert explained(out, script, "crash-measured") == 1
     assert passes(script) == ["measured"]
     assert not (out / "explain").exists()
-    assert "explaining-pass-skipped" in codes(out)
+    assert "profiling-pass-missing" in codes(out)
     assert not manifest(out)["explained"]
 
 

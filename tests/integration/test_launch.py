@@ -240,7 +240,7 @@ def test_even_a_killed_launcher_leaves_no_process(out: Path, tmp_path: Path) -> 
     assert [record["ended"] for record in begun["processes"]] == ["cut_off"] * 2
     assert all(record["pid"] and record["start_unix_ns"] for record in begun["processes"])
     assert launch(out, *PLAIN, script, "no mode").returncode == 0
-    assert "unfinished-run" in [finding["code"] for finding in manifest(out)["findings"]]
+    assert "run-cut-off" in [finding["code"] for finding in manifest(out)["findings"]]
 
 
 SECRETS = [
@@ -302,4 +302,4 @@ def test_a_script_that_removes_its_output_folder(out: Path) -> None:
     done = launch(out, "--tracer", "embedded", "-w", "0", script)
     assert done.returncode == 1, done.stderr
     found = {finding["code"]: finding["severity"] for finding in manifest(out)["findings"]}
-    assert found == {"output-folder-removed": "error"}
+    assert found == {"results-not-written": "error"}

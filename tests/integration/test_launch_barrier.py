@@ -98,7 +98,7 @@ def test_one_that_dies_and_one_that_never_comes_hold_nobody_up(tmp_path: Path) -
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "failed", "ok"]
     found = {finding["code"]: finding["process"] for finding in manifest["findings"]}
     assert found["start-barrier-missed"] == "proc_1_gpu_0"
-    assert found["start-barrier-timeout"] == "proc_2_gpu_0"
+    assert found["start-barrier-missed"] == "proc_2_gpu_0"
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def of_run(folder: Path) -> dict[str, Any]:
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     mean = json.loads((folder / "benchmark_mean.json").read_text())
     one = json.loads((folder / "proc_1_gpu_0" / "benchmark.json").read_text())
-    busy = ("cpu-contention", "machine-unsteady")  # another program, perhaps
+    busy = ("cpu-contention", "machine-noisy")  # another program, perhaps
     codes = [finding["code"] for finding in mean["meta"]["findings"] if finding["code"] not in busy]
     trees = {name: shape(tree[name]) for tree in (one, mean) for name in ("mean_data", "data") if name in tree}
     return {"names": names, "codes": codes, "settings": manifest(folder)["settings"], **trees}

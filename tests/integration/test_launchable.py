@@ -133,7 +133,7 @@ def test_python_that_another_program_becomes_is_followed_and_annotated(shop: Sho
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
     assert shop.counts() == ANNOTATED
-    assert not {"annotations-not-told", "annotation-not-found"} & set(shop.codes())
+    assert not {"annotations-not-reported", "annotation-not-found"} & set(shop.codes())
     (record,) = manifest(shop.folder / "out")["processes"]
     assert [one["folder"] for one in record["measured"]] == [record["folder"]]
 

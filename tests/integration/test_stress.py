@@ -130,5 +130,5 @@ def test_a_crash_of_the_target_keeps_what_was_measured(tmp_path: Path) -> None:
     assert done.returncode == 1
     found = LoadResult.model_validate(json.loads(done.stdout))
     assert found.status == "killed"
-    assert "load-cut-off" in {finding.code for finding in found.findings}
+    assert "load-stopped" in {finding.code for finding in found.findings}
     assert 0 < found.phases[0].completed <= 170  # whole windows of a second; the crash was in the fourth one

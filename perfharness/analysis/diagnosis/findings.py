@@ -24,7 +24,7 @@ def diagnosis_findings(diagnosis: Diagnosis, others_reason: str | None) -> Itera
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         message = f"In the profiling pass {path_text(changed[0].path)}{more} took another part of the batch."
         hint = "Read the shares of these stages as those of the profiling pass."
-        yield Finding("explaining-pass-differs", Severity.NOTE, message, hint)
+        yield Finding("profiling-pass-differs", Severity.NOTE, message, hint)
     loops = {loop.loop for loop in diagnosis.warmup}
     batches = [stage for stage in diagnosis.stages if stage.path in loops and stage.samples >= MIN_SAMPLES]
     waits = {

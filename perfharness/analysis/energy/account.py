@@ -166,14 +166,14 @@ def _batch_energies(process: MeasuredProcess, sensors: Sequence[Sensor | str]) -
 def _findings(gpu: GpuEnergy, sensor: Sensor | str, processes: Sequence[MeasuredProcess]) -> Iterator[Finding]:
     if gpu.idle.power_mean_w is None:
         yield Finding(
-            "energy-idle-unknown",
+            "energy-uncertain",
             Severity.NOTE,
             f"GPU {gpu.uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
             "Wait before the run on a GPU without other users: `measure-idle = 5` in perfharness.toml.",
         )
     if gpu.reason is not None and gpu.reason.startswith(IN_STEP):
         yield Finding(
-            "energy-sensor-may-miss-work",
+            "energy-uncertain",
             Severity.WARNING,
             f"GPU {gpu.uuid}: energy is not known ({gpu.reason}).",
             "Change the batch size, or let batches vary in length.",

@@ -73,7 +73,7 @@ def _stolen(host: HostMetrics) -> Iterator[Finding]:
     if not steal or not busy or steal < LOST_SHARE * busy:
         return
     yield Finding(
-        "cpu-stolen",
+        "cpu-shared",
         Severity.WARNING,
         f"The hypervisor gave {100 * steal / busy:.0f} % of the CPU time that this machine wanted to other machines.",
         "Measure on a machine that has its CPUs to itself; times of two runs here may differ by as much.",
@@ -94,11 +94,11 @@ def _clocks(gpu: GpuMetrics) -> Iterator[Finding]:
         yield Finding("clocks-throttled", Severity.WARNING, message, step)
     elif gpu.processes and why:
         message = f"{where}: the clocks were not held for a while, between measured batches only."
-        yield Finding("clocks-throttled-between-batches", Severity.NOTE, message)
+        yield Finding("clocks-throttled", Severity.NOTE, message)
     for clock, name in clocks:
         if is_measured and clock.drop_percent is not None and clock.drop_percent > 100 * MAX_DROP and gpu.processes:
             yield Finding(
-                "clocks-dropped",
+                "clocks-throttled",
                 Severity.WARNING,
                 f"{where}: the {name} clock fell from {clock.before_mhz:.0f} to {clock.after_mhz:.0f} MHz "
                 f"({clock.drop_percent:.1f} %) from the first to the last tenth of the measured window.",

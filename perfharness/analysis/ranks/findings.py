@@ -52,7 +52,7 @@ def _origin(delay: RankDelay) -> str:
 def _parallel(group: RankGroup) -> Iterator[Finding]:
     if group.parallel is None:
         yield Finding(
-            "ranks-parallel-unknown",
+            "ranks-not-compared",
             Severity.WARNING,
             f"There is no throughput: {group.parallel_reason}.",
             "Give it to `perfharness analyze`, or to the next launch.",

@@ -152,7 +152,7 @@ def barrier_wait_findings(stages: StageTable, times: StageTimes) -> Iterator[Fin
     if longest:
         shown = ", ".join(f"'{name}' ({waited_ns / 1e6:.1f} ms)" for name, waited_ns in longest.items())
         yield Finding(
-            "start-barrier-wait-of-other-threads",
+            "start-barrier-wait",
             Severity.WARNING,
             f"While {shown} lasted, other threads of the process waited at the start barrier; if the range waited for "
             "these threads, that time is in its cpu_time.",
@@ -224,7 +224,7 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
     found = _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
     for (name, pid), (there, counted) in _less_than_made(found, journals, "recorded_items").items():
         yield Finding(
-            "trace-missing-items",
+            "trace-incomplete",
             Severity.ERROR,
             f"Recorder '{name}' of pid {pid} counted {counted} items, the trace holds {there}: the tracer lost events.",
             "A process that it forks should end by returning, not by os._exit or a signal; or use `--tracer embedded`.",
@@ -319,7 +319,7 @@ def _of_recorders(journal: RecorderJournal, trace: Trace, *, of_child: bool) -> 
     names = [name for record in journal.recorders if record.finalized for name in record.open_ranges]
     if names and trace.meta.tracer == "nsys":
         yield Finding(
-            "range-open-at-end",
+            "range-without-end",
             Severity.NOTE,
             f"{len(names)} range(s) were open when the process ended ({', '.join(names[:5])}); nsys ends them there.",
         )
@@ -378,7 +378,7 @@ def _of_processes(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator
     is_traced = trace.meta.gpu_coverage == "traced"
     if any(journal.cuda_loaded for journal in journals) and is_traced and not (len(trace.api) or len(trace.operations)):
         yield Finding(
-            "gpu-work-not-traced",
+            "gpu-not-traced",
             Severity.ERROR,
             "The process loaded the CUDA driver, but the trace holds no CUDA event; GPU times of 0 may be wrong.",
             "See `perfharness doctor` for what keeps CUDA from being traced.",

@@ -82,7 +82,7 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
     if clock.drift_ns is not None and abs(clock.drift_ns) > REPORTED_NS:
         findings.append(
             Finding(
-                "trace-clock-drift",
+                "clock-uncertain",
                 Severity.WARNING,
                 f"the trace's clock moved by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
                 "durations are wrong by that share, and so are telemetry's times at its end",
@@ -92,7 +92,7 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
     if off is not None and abs(off) > REPORTED_NS:
         findings.append(
             Finding(
-                "trace-session-start-off",
+                "clock-uncertain",
                 Severity.NOTE,
                 f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day are by the recorder's marks "
                 f"instead, to {clock.error_ns / 1e3:.1f} µs",

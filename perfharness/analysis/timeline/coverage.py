@@ -83,7 +83,7 @@ def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
         return None
     affected = _contains_any(trace.ranges, trace.api, lost)
     return affected, Finding(
-        "trace-missing-kernels",
+        "trace-incomplete",
         Severity.ERROR,
         f"{len(lost)} of {int(is_launch.sum())} kernel launches have no kernel in the trace; the GPU times of "
         f"the {int(affected.sum())} ranges around them are null.",
@@ -140,7 +140,7 @@ def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
     if not lost:
         return None
     return affected, Finding(
-        "trace-missing-copies",
+        "trace-incomplete",
         Severity.ERROR,
         f"The trace holds the calls of {' and '.join(lost)} and none of their operations; the GPU times of the "
         f"{int(affected.sum())} ranges around them are null.",
@@ -181,7 +181,7 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
         return None
     shown = ", ".join(f"'{name}'" for name in sorted(silent_names)[:5])
     return affected, Finding(
-        "trace-cuda-calls-stop",
+        "trace-incomplete",
         Severity.ERROR,
         f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, although ranges go on until "
         f"{int(ranges.end_ns.max()) / 1e6:.3f} ms and {shown} made CUDA calls before; "
@@ -201,7 +201,7 @@ def _cut_off(trace: Trace) -> Lost | None:
     if not affected.any():
         return None
     return affected, Finding(
-        "trace-cuda-cut-off",
+        "trace-incomplete",
         Severity.ERROR,
         f"nsys could not collect the last CUDA events of process(es) {', '.join(map(str, cut_off))}, which ended "
         f"without their exit functions; the GPU times of {int(affected.sum())} ranges are null.",
@@ -242,7 +242,7 @@ def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
         return []
     return [
         Finding(
-            "nsys-older-than-driver",
+            "tracer-too-old",
             Severity.ERROR,
             f"nsys {meta.tracer_version} knows CUDA up to {newest}, the driver has CUDA {driver}; such a pair loses "
             "GPU events silently.",

@@ -107,7 +107,7 @@ def _origin(run: Run, traced: list[Process]) -> int | None:
 
 def _not_aligned(process: Process) -> Finding:
     return Finding(
-        "clock-not-known",
+        "clock-uncertain",
         Severity.WARNING,
         "The trace does not tell when it began, so on the timeline it begins at 0 and is not aligned with other "
         "processes.",

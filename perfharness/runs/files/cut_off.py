@@ -18,7 +18,7 @@ from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import REPORT_STEM, REPORT_SUFFIX, find_nsys
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
-NO_TRACE = ("trace-missing", "trace-import-failed")
+NO_TRACE = "trace-missing"
 
 
 def complete_run(run_dir: Path) -> None:
@@ -37,7 +37,7 @@ def complete_run(run_dir: Path) -> None:
         _export_reports(folders)
     records = [_with_traces(run_dir, record, manifest) for record in manifest.processes]
     traced = {record.folder for record in records if record.left_traces}
-    findings = [one for one in manifest.findings if not (one.process in traced and one.code in NO_TRACE)]
+    findings = [one for one in manifest.findings if not (one.process in traced and one.code == NO_TRACE)]
     write_model(run_dir / MANIFEST_NAME, manifest.model_copy(update={"processes": records, "findings": findings}))
 
 

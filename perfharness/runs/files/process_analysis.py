@@ -155,7 +155,7 @@ def _not_sampled(probe: HostProbe | None) -> list[Finding]:
     if probe is None or len(probe.samples) or not probe.missing:
         return []
     message = f"No Python stacks were sampled, so functions and lines are not named: {probe.missing[0]}"
-    return [Finding("not-sampled", Severity.NOTE, message)]
+    return [Finding("no-stacks", Severity.NOTE, message)]
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:

@@ -265,9 +265,9 @@ def _included(
         message = (
             f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
         )
-        return included, [Finding("mean-without-failed", Severity.WARNING, message)]
+        return included, [Finding("processes-failed", Severity.WARNING, message)]
     message = "No process ended well: means cover only the batches before the failure."
-    return results, [Finding("mean-of-failed", Severity.ERROR, message)]
+    return results, [Finding("processes-failed", Severity.ERROR, message)]
 
 
 def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict[str, str]:

@@ -124,7 +124,7 @@ def unsteady_findings(changes: Sequence[MachineChange], effect: float) -> list[F
         return []
     reasons = "; ".join(one.reason for one in beyond)
     message = f"The machine was unsteady: {reasons}."
-    return [Finding("machine-unsteady", Severity.WARNING, message, "Stop other programs and repeat.")]
+    return [Finding("machine-noisy", Severity.WARNING, message, "Stop other programs and repeat.")]
 
 
 def _changes(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:

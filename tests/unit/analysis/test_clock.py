@@ -101,11 +101,11 @@ def test_the_truth_lies_within_the_stated_error(delays: list[int], tmp_path_fact
 @pytest.mark.parametrize(
     ("drift_ns", "start_off_ns", "told"),
     [
-        (-3_000_000, 2 * S, {"trace-clock-drift": "-3.000 ms", "trace-session-start-off": "+2000.000 ms"}),
-        (400, 0, {}),
+        (-3_000_000, 2 * S, ["-3.000 ms", "+2000.000 ms"]),
+        (400, 0, []),
     ],
 )
-def test_a_drift_is_followed_and_told(drift_ns: int, start_off_ns: int, told: dict[str, str], tmp_path: Path) -> None:
+def test_a_drift_is_followed_and_told(drift_ns: int, start_off_ns: int, told: list[str], tmp_path: Path) -> None:
     rows = (0, [500, 500], 0), (10 * S, [500, 500], drift_ns)
     clock = tied(tmp_path, *rows, session_start=UTC + start_off_ns)
     assert clock is not None
@@ -113,6 +113,7 @@ def test_a_drift_is_followed_and_told(drift_ns: int, start_off_ns: int, told: di
     times = np.array([-1, 0, 5 * S, 10 * S, 20 * S])
     drifts = clock.to_unix(times) - times - UTC
     assert drifts.tolist() == [0, 0, drift_ns // 2, drift_ns, drift_ns]
-    findings = {finding.code: finding.message for finding in clock_findings(clock)}
-    assert findings.keys() == told.keys()
-    assert all(figure in findings[code] for code, figure in told.items())
+    findings = sorted((finding.message, finding.code) for finding in clock_findings(clock))
+    assert {code for _, code in findings} <= {"clock-uncertain"}
+    assert len(findings) == len(told)
+    assert all(any(figure in message for message, _ in findings) for figure in told)

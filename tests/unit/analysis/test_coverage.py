@@ -27,7 +27,7 @@ LOSSES: dict[str, tuple[str, str | None, list[bool]]] = {
     # name: (trace, error, of which ranges the GPU time is known)
     "a kernel": (
         f"whole 0..10; launch 1..2 -> 20..30; partial 20..30; {LAUNCH} 21..22",
-        "trace-missing-kernels",
+        "trace-incomplete",
         [True, False],
     ),
     "a launch that failed": (f"stage 0..10; {LAUNCH} 1..2 result=98", None, [True]),
@@ -46,14 +46,14 @@ LOSSES: dict[str, tuple[str, str | None, list[bool]]] = {
     ),
     "the table of copies": (
         f"upload 0..10; {COPY} 1..2; infer 20..30; launch 21..22 -> 40..50",
-        "trace-missing-copies",
+        "trace-incomplete",
         [False, True],
     ),
     "a copy of nothing": (f"upload 0..10; {COPY} 1..2; copy 3..4 -> 20..30", None, [True]),
     # What ended before the last recorded call can be trusted; what ended after it cannot.
     "calls stop": (
         f"{pairs(9)}; {LAUNCHES}",
-        "trace-cuda-calls-stop",
+        "trace-incomplete",
         2 * ([True] * 3 + [False] * 6),
     ),
     "a pipeline that winds down": (f"{pairs(6)}; {LAUNCHES}", None, [True] * 12),
@@ -85,7 +85,7 @@ def test_a_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("says", "known", "code"),
     [
-        ({schema.META_CUDA_TRACED: "yes", schema.META_DROPPED_RECORDS: "17"}, True, "trace-dropped-records"),
+        ({schema.META_CUDA_TRACED: "yes", schema.META_DROPPED_RECORDS: "17"}, True, "trace-incomplete"),
         ({schema.META_CUDA_TRACED: "no", schema.META_CUDA_USED: "no"}, True, None),
         ({schema.META_CUDA_TRACED: "no", schema.META_CUDA_USED: "yes"}, False, "gpu-not-traced"),
     ],
@@ -114,7 +114,7 @@ def test_ranges_after_the_last_cuda_event_of_a_process_that_nsys_lacks_the_rest_
             builder.add(f"launch 1..2 -> 10..20 pid={pid}")
     table = builder.analysis(tmp_path).table
     assert table.gpu_known.tolist() == [True, False, False, False, True, True]
-    assert "trace-cuda-cut-off" in errors(table)
+    assert "trace-incomplete" in errors(table)
 
 
 @pytest.mark.parametrize(("kernel", "expected"), [("launch 1..2 -> 10..20", []), ("", ["CUDA", "CUDA"])])
@@ -126,7 +126,7 @@ def test_a_helper_without_events_is_no_complaint_about_the_process(
     complain(builder, "CUDA profiling might have not been started correctly.")
     complain(builder, "No CUDA events collected. Does the process use CUDA?")
     complain(builder, "No NVTX events collected. Does the process use NVTX?")
-    found = [one.message for one in builder.analysis(tmp_path).table.findings if one.code == "nsys-diagnostic"]
+    found = [one.message for one in builder.analysis(tmp_path).table.findings if one.code == "tracer-message"]
     assert [kind for message in found for kind in ("CUDA", "NVTX") if f"{kind} " in message] == expected
 
 

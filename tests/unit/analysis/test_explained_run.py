@@ -76,7 +76,7 @@ def test_each_process_is_explained_by_its_own_second_pass(tmp_path: Path) -> Non
     assert {name: one["wall_ms"] for name, one in first.items()} == times
     assert [name for name, one in first.items() if one["is_changed"]] == []
     assert [name for name, one in second.items() if one["is_changed"]] == ["load", "infer"]
-    assert codes.count("explaining-pass-differs") == 1
+    assert codes.count("profiling-pass-differs") == 1
     mean = valid("benchmark_mean", out / "benchmark_mean.json")
     assert mean["mean_data"]["toy"]["pipeline"]["batch"]["cpu_time"] == 10.0
     assert {one["path"][-1]: one["wall_ms"] for one in mean["diagnosis"]["stages"]} == times
@@ -141,14 +141,14 @@ def test_a_failure_that_was_mended_since_is_not_reported(tmp_path: Path) -> None
 def test_an_explaining_pass_that_is_gone(tmp_path: Path) -> None:
     out = make(tmp_path)
     change(out, explained=True)
-    assert "explaining-pass-missing" not in analyzed(out)[1]
+    assert "profiling-pass-missing" not in analyzed(out)[1]
     shutil.rmtree(out / "explain")
     for _ in range(2):  # results that know nothing of it any more make it no less gone
         found, codes = analyzed(out)
         assert slowdowns(found) == [{None}, {None}]
-        assert codes.count("explaining-pass-missing") == 1
+        assert codes.count("profiling-pass-missing") == 1
     findings = valid("benchmark_mean", out / "benchmark_mean.json")["meta"]["findings"]
-    assert [one["severity"] for one in findings if one["code"] == "explaining-pass-missing"] == ["warning"]
+    assert [one["severity"] for one in findings if one["code"] == "profiling-pass-missing"] == ["warning"]
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ RECORDED: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "D/toy/pipeline/cpu_time": 400.0, "D/toy/pipeline/cpu_time_minus_warmup": 300.0,
             "D/toy/pipeline/cpu_time_per_item": 100.0, "D/toy/elsewhere/cpu_time": 900.0,
-            "codes": {"start-barrier-wait", "start-barrier-wait-of-other-threads"},
+            "codes": {"start-barrier-wait"},
         },
     ),
     # Batches every 20 ms, but for a pause of 65 ms in 165 ms.

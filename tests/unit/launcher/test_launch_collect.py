@@ -36,7 +36,7 @@ def log(tmp_path: Path, text: str) -> Path:
 def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severity: Severity | None) -> None:
     found = tracer_findings(log_lines(log(tmp_path, f"{WELL}{line}\n")), "proc_0_gpu_0")
     assert [(one.code, one.severity, line in one.message) for one in found] == (
-        [("tracer-complained", severity, True)] if line else []
+        [("tracer-message", severity, True)] if line else []
     )
 
 

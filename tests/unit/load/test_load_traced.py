@@ -16,9 +16,9 @@ DUE = [S + number * S // 10 for number in range(4)]
     ("waits_ms", "count", "code"),
     [
         ([1, 2, 3, 4], 4, None),
-        ([1, 2], 2, "requests-partly-traced"),  # one of two processes of the server has no trace
-        ([], 0, "requests-not-traced"),
-        ([-5, 2, 3, 4], 0, "requests-clock-untied"),  # served before it was sent
+        ([1, 2], 2, "requests-not-joined"),  # one of two processes of the server has no trace
+        ([], 0, "requests-not-joined"),
+        ([-5, 2, 3, 4], 0, "requests-not-joined"),  # served before it was sent
     ],
 )
 def test_service_begins_as_the_trace_says(waits_ms: list[int], count: int, code: str | None) -> None:

@@ -302,7 +302,7 @@ def test_a_mig_instance_has_its_memory_and_its_gpu_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "stolen", "found"), [(0.06, 2.0, ["cpu-quota-throttled", "cpu-stolen"]), (0.05, 1.9, [])]
+    ("lost", "stolen", "found"), [(0.06, 2.0, ["cpu-quota-throttled", "cpu-shared"]), (0.05, 1.9, [])]
 )
 def test_host_and_process_figures(lost: float, stolen: float, found: list[str]) -> None:
     """A process that used one CPU all the time, and a machine that wanted 40 % of its CPUs."""

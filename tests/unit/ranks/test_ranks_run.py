@@ -173,5 +173,5 @@ def test_findings_of_ranks(tmp_path: Path) -> None:
     assert codes(replace(group, parallel_basis="option", delays=[])) == []
     assert codes(replace(group, parallel_basis="option", delays=[], world_size=4)) == ["ranks-missing"]
     unknown = replace(group, parallel=None, parallel_basis=None, parallel_reason="why", delays=[])
-    assert codes(unknown) == ["ranks-parallel-unknown"]
+    assert codes(unknown) == ["ranks-not-compared"]
     assert codes(replace(group, parallel_basis="option", delays=[], reason="why")) == ["ranks-not-compared"]

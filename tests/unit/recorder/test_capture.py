@@ -27,7 +27,7 @@ def journal(captured: CapturedRecord | None) -> RecorderJournal:
     [
         (CapturedRecord(ranges=2, batches=1), ["batches-captured"]),
         (CapturedRecord(ranges=3, batches=2), ["trace-missing-ranges", "batches-captured"]),
-        (None, ["trace-missing-ranges", "trace-missing-items"]),
+        (None, ["trace-missing-ranges", "trace-incomplete"]),
     ],
 )
 def test_a_trace_is_checked_against_what_was_captured(
@@ -39,7 +39,7 @@ def test_a_trace_is_checked_against_what_was_captured(
     trace.range("batch", 2, 9, domain="perfharness", category="net", payload=1)
     opened = open_trace(trace.write(tmp_path / "trace.sqlite"))
     found = [finding.code for finding in check_journals([journal(captured)], opened)]
-    assert [code for code in found if code != "gpu-work-not-traced"] == codes
+    assert [code for code in found if code != "gpu-not-traced"] == codes
 
 
 @pytest.mark.parametrize(("batches", "severity"), [(8, Severity.NOTE), (0, Severity.ERROR)])

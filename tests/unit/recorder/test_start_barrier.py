@@ -107,7 +107,7 @@ def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: C
     clock.now += 0.2
     barrier.poll([])
     assert is_open(barrier)
-    assert codes(barrier) == [("start-barrier-timeout", "proc_1_gpu_0")]
+    assert codes(barrier) == [("start-barrier-missed", "proc_1_gpu_0")]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_one_that_never_comes_is_named_and_the_others_go_on(hold: Hold, clock: C
     [
         (THREE, [0, [1], 2, [1]], 3, [("start-barrier-missed", "proc_1_gpu_0")]),
         (TWO, [0, [], [1]], 2, [("start-barrier-missed", "proc_1_gpu_0")]),
-        (TWO, [[0, 1]], None, [("start-barrier-not-reached", None)]),
+        (TWO, [[0, 1]], None, [("start-barrier-missed", None)]),
         (THREE, [0, [], [0], 1, 2, [0]], 5, []),
     ],
     ids=["one ends before it comes", "the last one ends", "nobody comes", "one ended while it waited"],

@@ -92,7 +92,7 @@ def test_a_process_that_failed_is_left_out_as_in_the_mean(tmp_path: Path) -> Non
     assert [line[1:3] for line in stages(found)] == [(1, 9.0), (1, 1.0), (1, 2.0), (1, 6.0)]
     assert {one.process for one in found.series} == {one.process for one in found.timelines} == {"proc_0_gpu_0"}
     assert [one.ended for one in found.measured.processes] == ["ok", "failed"]
-    assert "mean-without-failed" in {one.code for one in found.findings}
+    assert "processes-failed" in {one.code for one in found.findings}
 
 
 def test_the_share_of_stages_that_do_not_always_occur(tmp_path: Path) -> None:

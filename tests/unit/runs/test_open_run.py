@@ -137,7 +137,7 @@ def test_what_could_not_be_measured_is_null() -> None:
     assert batches["gpu_busy_ns"].null_count == batches["gpu_op_count"].null_count == 12
     assert batches["duration_ns"].null_count == 0
     assert batches["items"].null_count == batches["duration_per_item_ns"].null_count == 12
-    assert "trace-cuda-calls-stop" in {finding.code for finding in run.findings}
+    assert "trace-incomplete" in {finding.code for finding in run.findings}
 
 
 def test_a_batch_of_no_items_has_no_time_per_item(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_process_that_did_not_end_well_is_not_in_the_mean(
     assert mean["meta"]["processes"] == [FIRST]
     assert mean["mean_all_batches"]["toy"]["batch_2"]["cpu_time"] == 10.0
     assert (whole / SECOND / "benchmark.json").exists() is left_a_trace
-    assert codes(summary) == ([("mean-without-failed", None)] if left_a_trace else [])
+    assert codes(summary) == ([("processes-failed", None)] if left_a_trace else [])
     rates = [summary.mean, summary.mean_of(FIRST), summary.mean_of(SECOND)]
     found = [rate["throughput"]["items_per_second"] if rate else None for rate in rates]
     assert found == [None, pytest.approx(40), None]
@@ -208,10 +208,10 @@ def test_nothing_at_all(tmp_path: Path) -> None:
 TOO_MANY_ITEMS = 2**62 + 1
 CHECKED: dict[str, tuple[dict[str, Any], int, list[str]]] = {
     "ranges": ({"ranges": 12}, 4, ["trace-missing-ranges"]),
-    "items": ({"items": 1000}, 4, ["trace-missing-items"]),
+    "items": ({"items": 1000}, 4, ["trace-incomplete"]),
     "not finalized": ({"finalized": False}, 4, ["recorder-not-finalized"]),
     "a sum beyond 64 bits": ({"items": 5 * TOO_MANY_ITEMS}, TOO_MANY_ITEMS, []),
-    "its last item": ({"items": 5 * TOO_MANY_ITEMS + 1}, TOO_MANY_ITEMS, ["trace-missing-items"]),
+    "its last item": ({"items": 5 * TOO_MANY_ITEMS + 1}, TOO_MANY_ITEMS, ["trace-incomplete"]),
 }
 
 

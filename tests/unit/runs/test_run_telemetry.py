@@ -191,7 +191,7 @@ def test_a_sensor_cannot_separate_processes(tmp_path: Path) -> None:
     assert first["reason"]
     assert mean["energy"]["energy_per_item_j"] == pytest.approx(made.truth_j() / (2 * 8 * (BATCHES - 2)), rel=0.01)
     assert (gpu["idle_j"], gpu["energy_above_idle_j"]) == (None, None)
-    assert "energy-idle-unknown" in codes
+    assert "energy-uncertain" in codes
 
 
 def test_throttled_batches_are_marked_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,10 +302,10 @@ def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
     mean, codes = analyzed(tmp_path)
     assert not {"energy", "gpu_metrics"} & set(mean)
     assert "throttled" not in own(tmp_path)["data"]["toy"]["batch_0"]
-    assert "telemetry-unreadable" not in codes
+    assert "telemetry-incomplete" not in codes
     (tmp_path / TELEMETRY_NAME).write_text("not parquet")
     mean, codes = analyzed(tmp_path)
-    assert ("telemetry-unreadable" in codes, "energy" in mean) == (True, False)
+    assert ("telemetry-incomplete" in codes, "energy" in mean) == (True, False)
 
 
 def test_a_long_chart_is_thinned_and_keeps_every_extreme(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ OTHERS = (10.0, 10.2, 9.9, 10.1, 10.05)
         ((10.0, 14.0, 12.0, 11.0, 13.0), None, set()),
         ((14.0, *OTHERS), None, {"first-launch-differs"}),
         ((None, *OTHERS), None, set()),
-        ((10.0, 10.1, 9.9, 10.0), 2, {"machine-unsteady"}),
+        ((10.0, 10.1, 9.9, 10.0), 2, {"machine-noisy"}),
         ((5.0, 10.0, 15.0), 2, set()),  # the interval of ±124 % is wider
     ],
 )

@@ -167,7 +167,7 @@ def test_the_last_records_of_a_killed_process(
     path.write_bytes(content)
     trace = trace_of(log)
     assert rows(trace) == expected
-    assert [finding.code for finding in trace.meta.findings] == ["trace-lost-events"] * lost
+    assert [finding.code for finding in trace.meta.findings] == ["trace-incomplete"] * lost
 
 
 def test_what_was_recorded_is_in_the_file_and_not_in_memory(log: RangeLog) -> None:
@@ -223,7 +223,7 @@ def test_events_without_room_on_the_disk_are_counted(log: RangeLog, monkeypatch:
     kept = len(trace.ranges) + len(trace.marks)
     assert 0.2 * room < kept < room
     (finding,) = trace.meta.findings
-    assert finding.code == "trace-lost-events"
+    assert finding.code == "trace-incomplete"
     assert finding.message.startswith(f"{room + 1 - kept} ")
 
 
