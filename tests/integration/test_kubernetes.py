@@ -16,24 +16,12 @@ from typing import Any
 import pytest
 
 from tests.integration.launches import CHECKOUT, environment, manifest
-from tests.integration.test_nodes import launch_all, mean_of
+from tests.integration.test_nodes import SCRIPT, launch_all, mean_of
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = CHECKOUT / "docs" / "examples" / "kubernetes"
 MANIFESTS = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
-
-APP = """
-import time
-from perfharness import PerfRecorder
-perf = PerfRecorder("rec")
-with perf.range("pipeline"):
-    for i in range(30):
-        with perf.batch(i, total_items=4):
-            with perf.range("decode"):
-                time.sleep(0.01)
-perf.finalize()
-"""
 
 
 def documents(name: str) -> dict[str, dict[str, Any]]:
@@ -116,7 +104,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_launches_make_the_runs_that_a_manifest_promises(name: str, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(SCRIPT)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     pods = range(documents(name)["Job"]["spec"].get("completions", 1))
@@ -152,7 +140,7 @@ def test_the_steps_of_the_image_run_and_it_measures_with_nsys(tmp_path: Path) ->
     clean = {**kept, "XDG_DATA_HOME": str(tmp_path / "data"), "PIP_NO_COMPILE": "1"}
     for step in steps_of_the_image(tmp_path):
         subprocess.run(step, cwd=CHECKOUT, env=clean, check=True)
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(SCRIPT)
     launch = [str(tmp_path / "venv" / "bin" / "perfharness"), "launch", "-o", "out", "app.py"]
     subprocess.run(launch, cwd=tmp_path, env=clean, check=True)
     assert manifest(tmp_path / "out")["tracer"]["kind"] == "nsys"

@@ -32,7 +32,8 @@ SCRIPT = """
 import os, sys, time
 from perfharness import PerfRecorder
 perf = PerfRecorder("rec")
-time.sleep(float(sys.argv[1]) if os.environ["PERFHARNESS_NODE_RANK"] == "1" else 0)
+if os.environ.get("PERFHARNESS_NODE_RANK") == "1":
+    time.sleep(float(sys.argv[1]))
 with perf.range("pipeline"):
     for i in range(30):
         with perf.batch(i, total_items=4):
