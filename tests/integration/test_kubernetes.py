@@ -132,7 +132,7 @@ def steps_of_the_image(root: Path) -> list[list[str]]:
     return steps
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_steps_of_the_image_run_and_it_measures_with_nsys(tmp_path: Path) -> None:
     if shutil.which("apt-get") is None:
         pytest.skip("nsys in the image takes Debian's packages")

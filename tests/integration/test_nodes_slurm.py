@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.integration.launches import CHECKOUT, environment, manifest, wait_for
-from tests.integration.test_nodes import codes_of, in_other_clocks, mean_of
+from tests.integration.test_nodes import TORCH_RANKS, codes_of, in_other_clocks, mean_of
 
 pytestmark = pytest.mark.slow
 
@@ -64,23 +64,6 @@ with perf.range("pipeline"):
         if i == 10:
             open("measuring." + os.environ["SLURM_NODEID"], "w").close()
 perf.finalize()
-"""
-
-RANKS = """
-import sys, time, torch, torch.distributed as dist
-from perfharness import PerfRecorder
-dist.init_process_group("gloo")
-late_s, gradients = float(sys.argv[1]) / 1000 if dist.get_rank() == 3 else 0, torch.ones(1000)
-perf = PerfRecorder("ranks")
-with perf.range("pipeline"):
-    for i in range(30):
-        with perf.batch(i, total_items=4, shared=True):
-            with perf.range("forward"):
-                time.sleep(0.01 + late_s)
-            with perf.range("reduce"):
-                dist.all_reduce(gradients)
-perf.finalize()
-dist.destroy_process_group()
 """
 
 NODE = """#!/bin/bash
@@ -261,7 +244,7 @@ def test_results_travel_where_no_folder_is_shared(job: dict[str, str], tmp_path:
 @pytest.mark.parametrize("late_ms", [10, 0])
 def test_ranks_over_nodes_of_which_one_has_another_clock(slurm: dict[str, str], tmp_path: Path, late_ms: int) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "app.py").write_text(RANKS)
+    (tmp_path / "app.py").write_text(TORCH_RANKS)
     environ = on_nodes(slurm, tmp_path, f'before="{" ".join(in_other_clocks(tmp_path))}"')
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = typed("torchrun").replace("HOST:29500", free_address()).replace("-per-node 8", "-per-node 2")
