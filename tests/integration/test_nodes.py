@@ -333,7 +333,7 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
     ahead = in_other_clocks(tmp_path)
     script.write_text(RANKS)
     meeting.mkdir()
-    options = options_of(out, "--telemetry", script, meeting, 0.01)
+    options = options_of(out, "--telemetry", script, meeting, 0.03)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(run_to_the_end, options, node(0))
         other = subprocess.run([*ahead, *command(*options)], env=node(1), check=False)
