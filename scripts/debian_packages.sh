@@ -5,7 +5,7 @@ say() { echo "$(basename "$0"): $*" >&2; }
 fail() { say "$*"; exit 1; }
 
 # unpack FOLDER PACKAGE…: the packages, and what they need beyond what the system has, into FOLDER.
-# Sets `work` to a folder that is removed in the end; FOLDER may lie in it.
+# `work` is a folder that the caller removes in the end; FOLDER may lie in it.
 unpack() {
   local folder=$1 tool deb apt packages
   shift
