@@ -116,8 +116,15 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
 
+MEMORY_V2 = 0x02000028  # nvmlMemory_v2: `used` is without what the driver reserves
+UNLISTED = 0
+UNLISTED_BYTES = 64 << 20
+"""An idle GPU has 0 bytes in use, and a CUDA context takes more than this."""
+
 Users = dict[int, dict[str, Any]]
-"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if they are known."""
+"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if they are known. `UNLISTED` stands for those of
+another container: NVML lists the processes of the own PID namespace only, but counts the memory of all.
+"""
 
 
 def other_users(*, required: bool = False) -> Condition:
@@ -172,6 +179,10 @@ def _users(nvml: Nvml, gpu: GpuRecord) -> tuple[Users, str | None]:
         memory, name = getattr(process, "usedGpuMemory", None), nvml.ask("nvmlSystemGetProcessName", process.pid).value
         if Path(name or "").name != MPS_SERVER:
             users[process.pid] = {"pid": process.pid, "name": name, "memory_bytes": memory}
+    is_listed = any(answer.value for answer in answers)
+    used_bytes = getattr(device.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2).value, "used", 0)
+    if answers[0].ok and not is_listed and not device.is_mig and used_bytes > UNLISTED_BYTES:
+        users[UNLISTED] = {"pid": UNLISTED, "name": "processes of another container?", "memory_bytes": used_bytes}
     return users, answers[0].reason
 
 
@@ -183,11 +194,15 @@ def _shared(gpu: GpuRecord, when: str, users: Users, severity: Severity) -> Iter
 
 def _text(user: dict[str, Any]) -> str:
     memory = "" if user["memory_bytes"] is None else f", {user['memory_bytes'] / 2**20:.0f} MiB"
+    if user["pid"] == UNLISTED:
+        return f"{user['name']}{memory}"
     return f"{user['pid']} ({user['name'] or 'name unknown'}{memory})"
 
 
 def _is_other(pid: int, run: Run) -> bool:
     """Whether a process lives and is not of the run."""
+    if pid == UNLISTED:
+        return True
     try:
         return not carries(psutil.Process(pid), run.run_id)
     except psutil.Error:

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from tests.integration.launches import (
-    CHECKOUT,
     command,
     environment,
     launching,
@@ -32,7 +31,8 @@ SCRIPT = """
 import os, sys, time
 from perfharness import PerfRecorder
 perf = PerfRecorder("rec")
-time.sleep(float(sys.argv[1]) if os.environ["PERFHARNESS_NODE_RANK"] == "1" else 0)
+if os.environ.get("PERFHARNESS_NODE_RANK") == "1":
+    time.sleep(float(sys.argv[1]))
 with perf.range("pipeline"):
     for i in range(30):
         with perf.batch(i, total_items=4):
@@ -67,6 +67,24 @@ with perf.range("pipeline"):
                 while not all(os.path.exists(f"{folder}/{i}.{other}") for other in range(4)):
                     time.sleep(0.0002)
 perf.finalize()
+"""
+
+TORCH_RANKS = """
+import sys, time, torch, torch.distributed as dist
+from perfharness import PerfRecorder
+dist.init_process_group("gloo")
+late_s = float(sys.argv[1]) / 1000 if dist.get_rank() == dist.get_world_size() - 1 else 0
+gradients = torch.ones(1000)
+perf = PerfRecorder("ranks")
+with perf.range("pipeline"):
+    for i in range(30):
+        with perf.batch(i, total_items=4, shared=True):
+            with perf.range("forward"):
+                time.sleep(0.01 + late_s)
+            with perf.range("reduce"):
+                dist.all_reduce(gradients)
+perf.finalize()
+dist.destroy_process_group()
 """
 
 
@@ -300,19 +318,25 @@ def test_strangers_and_a_second_launch_of_a_node_are_refused(script: Path, tmp_p
     assert [one["node"] for one in manifest(tmp_path)["processes"]] == [0, 1]
 
 
-@pytest.mark.slow
-def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
-    script, meeting, out, shim = (tmp_path / name for name in ("ranks.py", "meeting", "out", "ahead.so"))
-    monotonic = ["unshare", "-T", "--monotonic", "86400"]
+def in_other_clocks(folder: Path) -> list[str]:
+    """What runs a command as on another machine: its clock is three seconds ahead, and it has run a day longer."""
+    monotonic, shim = ["unshare", "-T", "--monotonic", "86400"], folder / "ahead.so"
     if shutil.which("cc") is None or subprocess.run([*monotonic, "true"], capture_output=True).returncode:
         pytest.skip("another clock takes a C compiler, and root for a time namespace")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, Path(__file__).with_name("ahead_clock.c")], check=True)
+    return [*monotonic, "env", f"LD_PRELOAD={shim}"]
+
+
+@pytest.mark.slow
+def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
+    script, meeting, out = (tmp_path / name for name in ("ranks.py", "meeting", "out"))
+    ahead = in_other_clocks(tmp_path)
     script.write_text(RANKS)
     meeting.mkdir()
-    options = options_of(out, "--telemetry", script, meeting, 0.01)
+    options = options_of(out, "--telemetry", script, meeting, 0.03)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(run_to_the_end, options, node(0))
-        other = subprocess.run([*monotonic, *command(*options)], env=node(1, LD_PRELOAD=str(shim)), check=False)
+        other = subprocess.run([*ahead, *command(*options)], env=node(1), check=False)
     assert (first.result().returncode, other.returncode) == (0, 0), first.result().stderr
     record = manifest(out)["nodes"][1]
     assert abs(record["clock_offset_ns"] + 3_000_000_000) <= record["clock_error_ns"] < 100_000_000
@@ -326,24 +350,24 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow_rank", ["1", "-1"])
-def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
+@pytest.mark.parametrize("late_ms", [30, 0])
+def test_torchrun_over_nodes(tmp_path: Path, late_ms: int) -> None:
     pytest.importorskip("torch")
+    script, out = tmp_path / "ranks.py", tmp_path / "out"
+    script.write_text(TORCH_RANKS)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     words = [Path(sys.executable).with_name("torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
     words += ["--master-addr", "127.0.0.1", "--master-port", port]
-    sample = [CHECKOUT / "samples" / "tensor_parallel.py", "--batches", "16", "--slow-rank", slow_rank]
-    sample += ["--slow-host-ms", "30"]
-    options = options_of(tmp_path, "--annotate-collectives", *words)
+    options = options_of(out, "--annotate-collectives", *words)
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    launches = [((*options, "--node-rank", rank, *sample), node(rank, **own)) for rank in range(2)]
+    launches = [((*options, "--node-rank", rank, script, late_ms), node(rank, **own)) for rank in range(2)]
     for done in launch_all(*launches):
         assert done.returncode == 0, done.stderr
-    (group,) = mean_of(tmp_path)["ranks"]["groups"]
+    (group,) = mean_of(out)["ranks"]["groups"]
     assert group["world_size"] == len(group["processes"]) == 2
-    assert [one["rank"] for one in group["delays"]] == ([1] if slow_rank == "1" else [])
-    assert "ranks-missing" not in codes_of(tmp_path)
+    assert [one["rank"] for one in group["delays"]] == ([1] if late_ms else [])
+    assert "ranks-missing" not in codes_of(out)
 
 
 @pytest.mark.parametrize("late_s", [0.03, pytest.param(0, marks=pytest.mark.slow)])

@@ -24,6 +24,8 @@ PAGES = [
     CHECKOUT / "perfharness" / "programs.md",
     CHECKOUT / "samples" / "README.md",
 ]
+EXAMPLES = CHECKOUT / "docs" / "examples"
+MANIFESTS = sorted(EXAMPLES.rglob("*.yaml"))
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -91,12 +93,14 @@ def test_modules_that_pages_and_code_run_exist() -> None:
 
 
 def commands() -> set[str]:
-    """What follows `perfharness` in the blocks of code of all pages."""
+    """What follows `perfharness` in the blocks of code of all pages, and in the images of examples."""
     found: set[str] = set()
     for page in PAGES:
         text = page.read_text("utf-8").replace("\\\n", " ")
         blocks = FENCE.findall(text) + re.findall(r"(?:^    .*\n)+", FENCE.sub("", text), re.MULTILINE)
         found |= set(re.findall(r"^(?:.*?[ (])?perfharness (?!import )([a-z].*)$", "\n".join(blocks), re.MULTILINE))
+    for image in EXAMPLES.rglob("Containerfile"):
+        found |= set(re.findall(r"^RUN perfharness (.*)$", image.read_text("utf-8"), re.MULTILINE))
     return found
 
 
@@ -110,6 +114,15 @@ def test_commands_of_pages_have_verbs_and_options_that_exist(capsys: pytest.Capt
             failed[command] = capsys.readouterr().err
     assert not failed
     assert len(commands()) > 50
+
+
+@pytest.mark.parametrize("example", MANIFESTS, ids=lambda example: example.name)
+def test_pods_of_examples_run_commands_that_exist(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    (job,) = (one for one in yaml.safe_load_all(example.read_text("utf-8")) if one["kind"] == "Job")
+    program, verb, *arguments = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert program == "perfharness"
+    assert run([verb, "--help", *arguments]) == 0, capsys.readouterr().err
 
 
 def test_python_of_pages_compiles_and_uses_names_that_exist() -> None:

@@ -30,9 +30,10 @@ GPU = device(gpu_uuid(0))
 Users = Mapping[str, list[int]]
 
 
-def machine(users: Users) -> NvmlRecord:
-    """An H100 with so many processes in each of NVML's lists."""
+def machine(users: Users, used_bytes: int = 0) -> NvmlRecord:
+    """An H100 with so many processes in each of NVML's lists, and so much memory in use."""
     record = h100_machine()
+    value(record, "nvmlDeviceGetMemoryInfo", GPU, pynvml.nvmlMemory_v2, result={"struct": {"used": used_bytes}})
     value(record, "nvmlSystemGetProcessName", SERVER, result="/usr/bin/nvidia-cuda-mps-server")
     for name in LISTS:
         listed = [{"struct": {"pid": pid, "usedGpuMemory": 64 << 20}} for pid in users.get(name, ())]
@@ -94,6 +95,30 @@ def test_other_users_before_and_after(
     assert here.found() == found
     lists = [here.recorded()[name] for name in ("foreign_before", "foreign_after")]
     assert [[user["pid"] for user in users] for users in lists] == list(recorded)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found", "recorded"),
+    [
+        (1 << 20, 1 << 20, [], ([], [])),
+        (1 << 30, 1 << 30, SHARED, ([1 << 30], [])),
+        (0, 1 << 30, SHARED, ([], [1 << 30])),
+    ],
+)
+def test_memory_in_use_by_processes_of_another_container(
+    here: Machine, before: int, after: int, found: list[Any], recorded: tuple[list[int], list[int]]
+) -> None:
+    with here.launched(machine({}, before)):
+        here.replay(machine({}, after))
+    assert here.found() == found
+    lists = [here.recorded()[name] for name in ("foreign_before", "foreign_after")]
+    assert [[user["memory_bytes"] for user in users] for users in lists] == list(recorded)
+
+
+def test_memory_of_processes_that_are_listed_is_theirs(here: Machine) -> None:
+    with here.launched(machine({COMPUTE: [SERVER]}, 1 << 30)):
+        pass
+    assert here.found() == []
 
 
 def test_a_process_of_the_run_is_no_other(here: Machine) -> None:
