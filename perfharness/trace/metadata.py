@@ -136,7 +136,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
             Finding(
                 "trace-incomplete",
                 Severity.ERROR,
-                f"{lost} events of ranges were not recorded, because the disk was full. Earlier events are in the trace.",
+                f"{lost} events of ranges were lost, because the disk was full. Earlier events are in the trace.",
                 "Free disk space, or measure with fewer batches.",
             )
         )
