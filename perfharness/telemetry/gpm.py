@@ -1,8 +1,8 @@
 """Hardware counters without privileges: NVML's GPU Performance Monitoring (GPM; Hopper and newer).
 
 The driver returns opaque samples, and computes means between any two of them. It refreshes sampled values from time to
-time (every 100 ms on an H200). Two samples without a refresh in between cover no time and give mostly zeros: such a pair
-is not a reading, and the first sample is kept until a refresh.
+time (every 100 ms on an H200). Two samples without a refresh in between cover no time and give mostly zeros. Such a
+pair is not a reading, and the first sample is kept until a refresh.
 """
 
 from __future__ import annotations
