@@ -20,7 +20,7 @@ from perfharness.host_probe import reader, sample_file
 SAMPLER = """
 import os, sys
 if os.fork():
-    os._exit(0)  # the sampler must not be a child of the process, which may wait for all its children
+    os._exit(0)  # not a child of the process, which may wait for all its children
 sys.path.insert(0, sys.argv[1])
 from perfharness.host_probe.sampler import main
 main(*map(int, sys.argv[2:]))

@@ -1,7 +1,7 @@
 """Read threads, stacks and open ranges from the memory of a running process.
 
-Nothing is stopped or locked, so data may be inconsistent: reads fail with one of `UNREADABLE`, and the caller drops that
-stack.
+Nothing is stopped or locked, so data may be inconsistent: reads fail with one of `UNREADABLE`, and the caller drops
+that stack.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ META = 1
 META_NAMES = ("pid", "interval_ns", "monotonic_ns", "unix_ns")
 """JSON object with these names; the last two are the same moment on both clocks."""
 DEFINE = 2
-"""JSON object of lists that continue those of earlier chunks: `frames` ([function, file, line], and 1 if it may suspend,
-as a coroutine or generator), `stacks` (indices of frames, innermost first) and `stages` (paths, starting with the
-recorder's name)."""
+"""JSON object of lists that continue those of earlier chunks: `frames` ([function, file, line], and 1 if it may
+suspend, as a coroutine or generator), `stacks` (indices of frames, innermost first) and `stages` (paths, starting with
+the recorder's name)."""
 SAMPLES = 3
 EVENTS = 4
 MISSING = 5

@@ -17,8 +17,8 @@ MIN_CHANGES = 5
 """Fewest changes for an update period."""
 
 MIN_SHARE = 0.5
-"""Least share of times between changes that are one period long. Otherwise changes come from the signal, not the source:
-a temperature changes when it crosses a degree."""
+"""Least share of times between changes that are one period long. Otherwise changes come from the signal, not the
+source: a temperature changes when it crosses a degree."""
 
 
 SLACK = 0.05
@@ -83,7 +83,7 @@ def _mark_silent_updates(changed: Bool, times: Int64, period_ns: int) -> None:
     polling = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
     first = np.flatnonzero(changed)
     after = np.append(first[1:], len(changed))
-    # Both changes may be seen one polling period late: assume the fewest updates. The last run has no change at its end.
+    # Both changes may be seen one polling period late: assume the fewest updates. The last run ends without.
     end = times[np.minimum(after, len(times) - 1)]
     updates = np.ceil((end - times[first] - polling) / period_ns - SLACK).astype(np.int64) - 1
     updates[-1:] = np.floor((end[-1:] - times[first[-1:]]) / period_ns + SLACK).astype(np.int64)
