@@ -202,7 +202,7 @@ def named_outputs(value: Any, names: Sequence[str]) -> tuple[tuple[str, ...], li
         return tuple(map(str, order)), [value[name] for name in order]
     values = list(value) if isinstance(value, list | tuple) else [value]
     if names and len(names) != len(values):
-            raise BackendError(f"the model returns {len(values)} outputs, not {len(names)}: {', '.join(names)}")
+        raise BackendError(f"the model returns {len(values)} outputs, not {len(names)}: {', '.join(names)}")
     return tuple(names) or tuple(f"output_{index}" for index in range(len(values))), values
 
 

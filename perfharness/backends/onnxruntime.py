@@ -157,9 +157,7 @@ class OnnxRuntimeSession(BufferSession):
         if self._options.threads is not None:
             settings["intra_op_num_threads"] = str(self._options.threads)
         if self._options.precision in ("fp16", "bf16") and not self._on_gpu:
-            settings["arithmetic"] = (
-                f"fp32, between casts, in operators without {self._options.precision} on the CPU"
-            )
+            settings["arithmetic"] = f"fp32, between casts, in operators without {self._options.precision} on the CPU"
         if self._left_to_library:
             settings["allocated in each round"] = ", ".join(self._left_to_library)
         if self._on_gpu:

@@ -70,9 +70,7 @@ def read_sample_log(path: Path) -> SampleLog:
         raise ResultError(f"there is no {path}: the run was not sampled, or the file was moved") from None
     except (OSError, pa.ArrowException, ValidationError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ResultError(
-            f"{path} cannot be read ({reason}); it is damaged, or not written by perfharness"
-        ) from error
+        raise ResultError(f"{path} cannot be read ({reason}); it is damaged, or not written by perfharness") from error
 
 
 def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:
