@@ -1,1 +1,1 @@
-"""Pure functions over columns: nesting, projection, busy time, batches, statistics, findings. No path, no clock."""
+"""Pure functions over columns: nesting, projection, busy time, batches, statistics, findings. No paths, no clocks."""

@@ -1,4 +1,4 @@
-"""What is worked out of a process's trace: each thing once, when it is first asked for."""
+"""Results derived from the trace of one process, each computed once, on first use."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from perfharness.model.trace import Trace
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """How a trace is read: batches excluded as warm-up, and what plain NVTX ranges mean."""
+    """How to read a trace: warm-up batches to drop, and the meaning of plain NVTX ranges."""
 
     warmup_batches: int = 0
-    """At the front and at the end of each loop."""
+    """Dropped at each end of every loop."""
 
     domain: str | None = None
     batch_pattern: str | None = None
     parallel: Literal["auto", "data", "model"] = "auto"
-    """Whether ranks have items of their own, or share them; auto: find out."""
+    """Whether ranks process items of their own (data) or share them (model); auto: detect."""
 
 
 @dataclass
 class Analysis:
-    """A trace, and what its events come to. Tables, diagnosis, energy and exports are functions of it."""
+    """A trace and the tables derived from it, on which results, diagnosis, energy and exports are built."""
 
     trace: Trace
     options: AnalysisOptions = field(default_factory=AnalysisOptions)
     host_probe: HostProbe | None = None
-    """What was sampled of the process's threads, on the trace's clock; None: not a profiling pass."""
+    """Samples of the process's threads, on the trace's clock; None if this is not a profiling pass."""
 
     @cached_property
     def launches(self) -> Launches:
@@ -49,7 +49,7 @@ class Analysis:
 
     @cached_property
     def stages(self) -> StageTable:
-        """The ranges that results are made of."""
+        """The ranges that become results."""
         return find_stages(self.trace, self.table.nesting, self.options.domain, self.options.batch_pattern)
 
     @cached_property

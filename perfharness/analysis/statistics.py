@@ -1,11 +1,11 @@
-"""Statistics of all of `analysis`: summaries, and 95 % intervals, also of values that depend on their neighbours.
+"""Summaries and 95 % intervals, including values that depend on their neighbours.
 
-A launch is one value: `student_interval`. Values of one loop or one queue depend on each other. Their series is cut
-into batches, and the variance of the mean is that of the batch means (Law, Simulation Modeling and Analysis, 9.5.3).
-The largest variance that several numbers of batches show is taken, widened by Student's t. Where the batches would
-depend on each other, too, there is no interval, and the reason says so.
+Launches are independent (`student_interval`). Values of one loop or queue are not: their series is cut into batches,
+and the variance of the mean is that of the batch means (Law, Simulation Modeling and Analysis, 9.5.3), the largest
+over several numbers of batches, widened by Student's t. If even the batches would be dependent, the result is a
+reason instead of an interval.
 
-docs/internals/statistics.md has the table of how often the intervals hold the truth.
+docs/internals/statistics.md shows how often the intervals cover the true value.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ ALPHA = 0.05
 """1 - confidence of all intervals."""
 
 MEAN_BATCHES = (5, 10, 20)
-"""Numbers of batches for a mean. Five batches hold slow changes, and the rare long values of heavy tails."""
+"""Numbers of batches for a mean; five include slow changes, and rare long values of heavy tails."""
 
 SHARE_BATCHES = (10, 20)
-"""The same for shares and percentiles, which rare long values do not decide."""
+"""Numbers of batches for shares and percentiles, which rare long values do not decide."""
 
 MIN_VALUES = 200
-"""Fewer values cannot tell dependent neighbours from independent ones, nor show what happens once in a hundred."""
+"""Fewest values to tell dependent from independent neighbours, and to show events of one in a hundred."""
 
 MIN_INDEPENDENT = 30.0
-"""Independent values that a series is worth, by its lag-one autocorrelation; with fewer, batches are dependent."""
+"""Fewest independent values, by lag-one autocorrelation, in a series; with fewer, batches are dependent."""
 
 MIN_BEYOND = 5.0
-"""Independent values beyond a percentile, on its thinner side."""
+"""Fewest independent values beyond a percentile, on its thinner side."""
 
 MILDER = 5.0
-"""Times as many values lie beyond the percentile that dependence is looked for in, too."""
+"""Ratio of values beyond the milder percentile, whose dependence is checked as well."""
 
 MIN_FOR_TREND = 5
-"""Four values in ascending order are chance in one of twelve cases."""
+"""Four values are ascending or descending by chance in one of twelve cases."""
 
 Interval = tuple[float, float]
 
 
 def min_count(percentile: int) -> int:
-    """Fewest values for which a percentile is more than the largest value: one must lie above it."""
+    """Fewest values for which a percentile differs from the largest value."""
     return 1 if percentile <= 50 else -(-100 // (100 - percentile))
 
 
 def summarise(values: Float64, mean: float | None = None) -> Statistics:
-    """Statistics of the values, one per batch; all null where one is NaN, that is, could not be measured. Percentiles
-    interpolate linearly between the closest ranks (type 7 of Hyndman and Fan 1996). `mean`: one that is not that of the
-    values (per item: a ratio of totals).
+    """Statistics of values, one per batch; all null if any is NaN (not measured). Percentiles interpolate linearly
+    between the closest ranks (type 7 of Hyndman and Fan 1996). `mean`: replaces the mean of the values (per item: a
+    ratio of totals).
     """
     count = len(values)
     own_mean = figure(mean) if mean is not None and not np.isnan(mean) else None
@@ -77,7 +77,7 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
 
 
 def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
-    """The smallest value that is not exceeded for this part of the weight."""
+    """Smallest value that is not exceeded for this share of the weight."""
     order = np.argsort(value, kind="stable")
     reached = np.cumsum(weight[order])
     at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
@@ -85,29 +85,27 @@ def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float
 
 
 def student_t(freedom: float, share: float = 1 - ALPHA / 2) -> float:
-    """Below which this share of Student's t lies, in standard errors; with infinite freedom, of the normal law."""
+    """Quantile of Student's t, in standard errors; with infinite freedom, of the normal distribution."""
     from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run
 
     return float(stdtrit(max(freedom, 1), share) if isfinite(freedom) else ndtri(share))
 
 
 def student_interval(values: Float64, alpha: float = ALPHA) -> Interval:
-    """The interval of the mean of two or more independent values, as of launches."""
+    """Confidence interval of the mean of at least two independent values, such as launches."""
     half = student_t(len(values) - 1, 1 - alpha / 2) * float(values.std(ddof=1)) / sqrt(len(values))
     return float(values.mean()) - half, float(values.mean()) + half
 
 
 def mean_interval(values: Float64) -> Interval | str:
-    """The interval of the mean of values in their order in time, by batch means; or why there is none."""
+    """Interval of the mean of values in time order, by batch means; or the reason why there is none."""
     if len(values) < MIN_VALUES:
-        return f"{len(values)} values are too few for an interval; measure {MIN_VALUES} or more"
+        return f"{len(values)} values are too few for an interval; measure at least {MIN_VALUES}"
     return ratio_interval(values, np.ones(len(values)))
 
 
 def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> Interval | str:
-    """The interval of the sum of the values over that of the counts, both in their order in time; `least` independent
-    parts are needed.
-    """
+    """Interval of the sum of the values over that of the counts, both in time order; at least `least` parts."""
     total = float(counts.sum())
     ratio = float(values.sum()) / total
     variance = batch_variance(values - ratio * counts, MEAN_BATCHES, least)
@@ -120,16 +118,16 @@ def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPEND
 def batch_variance(
     residuals: Float64, batches: Sequence[int] = SHARE_BATCHES, least: float = MIN_INDEPENDENT
 ) -> float | str:
-    """The variance of the sum of residuals, which add up to 0, in their order in time, widened so that 1.96 of its
-    roots are the interval of Student's t; or why it is not known.
+    """Variance of the sum of residuals (with sum 0, in time order), widened so that 1.96 standard deviations give the
+    interval of Student's t; or the reason why it is unknown.
     """
     count = len(residuals)
     if count < MIN_INDEPENDENT:
-        return f"{count} parts in time are too few for an interval; measure {MIN_INDEPENDENT:.0f} or more"
+        return f"{count} parts in time are too few for an interval; measure at least {MIN_INDEPENDENT:.0f}"
     independent = count * _independence(residuals)
     if independent < least:
         return (
-            f"neighbouring values depend on each other: {count} are worth {independent:.0f} independent ones, an "
+            f"neighbouring values depend on each other: {count} are worth {independent:.0f} independent values, but an "
             f"interval needs {least:.0f}; measure longer"
         )
     found = []
@@ -141,8 +139,8 @@ def batch_variance(
 
 
 def _independence(residuals: Float64) -> float:
-    """How many independent values one is worth, by its lag-one autocorrelation beside a linear trend (which is in the
-    variance between batches); at most 1.
+    """Independent values per value (at most 1), by lag-one autocorrelation around a linear trend, which is part of the
+    variance between batches.
     """
     count = len(residuals)
     position = np.arange(count) - (count - 1) / 2
@@ -154,10 +152,10 @@ def _independence(residuals: Float64) -> float:
 
 
 def percentile_interval(values: Float64, share: float) -> Interval | str:
-    """The interval of a percentile of values in their order in time, by order statistics; or why there is none."""
+    """Interval of a percentile of values in time order, by order statistics; or the reason why there is none."""
     count = len(values)
     if count < MIN_VALUES:
-        return f"{count} values are too few for an interval; measure {MIN_VALUES} or more"
+        return f"{count} values are too few for an interval; measure at least {MIN_VALUES}"
     if isinstance(dependent := batch_variance(values - values.mean()), str):
         return dependent
     below = (values <= np.quantile(values, (share, milder(share)))[:, None]).astype(np.float64)
@@ -169,13 +167,13 @@ def percentile_interval(values: Float64, share: float) -> Interval | str:
 
 
 def milder(share: float) -> float:
-    """A percentile that more values lie beyond. Its dependence is known better, and is taken as the least."""
+    """A percentile with more values beyond it. Its dependence is better known, and is used as a lower bound."""
     return max(0.5, 1 - MILDER * (1 - share))
 
 
 def share_inflation(below: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> float | str:
-    """How many values are worth one independent value, to know the share of those below a threshold; at least 1.
-    `below`, `counts`: of each block in time; `least` independent blocks are needed.
+    """Values per independent value, at least 1, for the share of values below a threshold. `below`, `counts`: per block
+    in time; needs `least` independent blocks.
     """
     total = float(counts.sum())
     share = float(below.sum()) / total
@@ -187,7 +185,7 @@ def share_inflation(below: Float64, counts: Float64, least: float = MIN_INDEPEND
 
 
 def ranks_around(count: int, share: float, inflations: Sequence[float | str] = (1.0,)) -> tuple[int, int] | str:
-    """Ranks, from 0, of the ordered values that enclose a percentile in 95 of 100 cases; or why there are none."""
+    """Ranks (from 0) of ordered values that enclose a percentile in 95 % of cases; or the reason why there are none."""
     independent = count
     for inflation in inflations:
         if isinstance(inflation, str):
@@ -195,12 +193,12 @@ def ranks_around(count: int, share: float, inflations: Sequence[float | str] = (
         independent = min(independent, int(count / inflation))
     low, high = _binomial_ranks(independent, share) if independent * min(share, 1 - share) >= MIN_BEYOND else (-1, 0)
     if low < 0 or high >= independent:
-        return f"{count} values are worth {independent} independent ones, too few for an interval of this percentile"
+        return f"{count} values are worth {independent} independent values, too few for an interval of this percentile"
     return floor(low * count / independent), min(ceil((high + 1) * count / independent), count) - 1
 
 
 def _binomial_ranks(count: int, share: float) -> tuple[int, int]:
-    """The same of independent values; -1 or `count` where no rank encloses (Le Boudec, Performance Evaluation, 2.1)."""
+    """Ranks for independent values; -1 or `count` if no rank encloses (Le Boudec, Performance Evaluation, 2.1)."""
     from scipy.special import bdtr  # takes longer to import than most commands to run
 
     reach = 6 * sqrt(count * share * (1 - share)) + 6
@@ -220,12 +218,12 @@ class Slope:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it goes one way only."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def trend(values: Sequence[float] | Float64, alpha: float = ALPHA) -> Slope | None:
-    """The trend of values that are independent but for it (Theil and Sen); None where there are too few."""
+    """Linear trend (Theil and Sen) of otherwise independent values; None for too few."""
     if len(values) < MIN_FOR_TREND:
         return None
     from scipy.stats import theilslopes  # takes longer to import than most commands to run
@@ -235,8 +233,8 @@ def trend(values: Sequence[float] | Float64, alpha: float = ALPHA) -> Slope | No
 
 
 def growth(levels: Float64) -> Slope:
-    """The growth of a level that keeps what it gained, as memory does: the mean step, with Student's interval. Steps
-    are independent even where a level wanders at random; one large step widens the interval.
+    """Growth of a level that keeps its gains, such as memory: the mean step, with Student's interval. Steps are
+    independent even if the level is a random walk; one large step widens the interval.
     """
     steps = np.diff(levels)
     return Slope(float(steps.mean()), *student_interval(steps))

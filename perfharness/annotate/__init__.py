@@ -1,4 +1,4 @@
-"""Annotation from outside: functions that a file names become ranges, in every process of a launch.
+"""Annotation from outside: functions named in a file become ranges, in every process of a launch.
 
 The start-up hook calls `start`. Standard library only; the recorder is imported with the first range.
 """
@@ -11,7 +11,7 @@ from perfharness.model import environment
 
 
 def start() -> None:
-    """Annotate what the launch asks for, as it is imported from now on."""
+    """Annotate the requested functions when they are imported."""
     text, folder = os.environ.get(environment.ANNOTATIONS), os.environ.get(environment.OUTPUT_DIR)
     if not text or not folder:
         return

@@ -1,7 +1,7 @@
-"""Calls of `torch.distributed` as ranges of the category `communication`, in which ranks wait for each other.
+"""Make calls of `torch.distributed` ranges of category `communication`.
 
-Nothing here imports torch. The functions are replaced in the module that defines them, before `torch.distributed` takes
-them over. Of calls inside each other the outermost is a range.
+Torch is not imported here. Functions are replaced in their defining module, before `torch.distributed` imports them. Of
+nested calls, only the outermost becomes a range.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OPERATIONS = (
     "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter",
     "scatter_object_list", "send", "send_object_list",
 )  # fmt: skip
-"""Functions of PyTorch that communicate; which of them there are depends on its version."""
+"""Communicating functions of PyTorch, some of which only exist in some versions."""
 
 
 def follow_collectives(runtime: Runtime, distributed: ModuleType) -> None:
-    """Replace the functions of `torch.distributed.distributed_c10d`, just executed."""
+    """Replace functions of the newly executed `torch.distributed.distributed_c10d`."""
     note = runtime.collectives_note
     note.imported = True
     inside = threading.local()
@@ -43,7 +43,7 @@ def follow_collectives(runtime: Runtime, distributed: ModuleType) -> None:
             setattr(distributed, operation, _in_range(function, name, inside, runtime))
             note.found = True
     if not note.found:
-        note.problem = "this PyTorch has no function that communicates; it was built without distributed support"
+        note.problem = "this PyTorch has no communicating functions; it was built without distributed support"
         return
     work: Any = distributed.Work
     waiting = collective_name("wait", is_async=True)
@@ -66,9 +66,9 @@ def _in_range(function: Function, name: Callable[..., str], inside: threading.lo
 
 
 def _name(distributed: Any, operation: str, signature: inspect.Signature, /, *args: Any, **kwargs: Any) -> str:
-    """The name of a call, with the ranks of its group unless these are all."""
+    """Name of a call, with the ranks of its group unless these are all ranks."""
     ranks, is_async = None, False
-    with contextlib.suppress(Exception):  # PyTorch itself will report what is wrong
+    with contextlib.suppress(Exception):  # PyTorch itself reports wrong arguments
         given = signature.bind_partial(*args, **kwargs).arguments
         is_async = bool(given.get("async_op"))
         if (group := given.get("group")) is not None:

@@ -1,4 +1,4 @@
-"""The expressions of an annotation file, and the annotated functions that have them."""
+"""Expressions of an annotation file, and the functions that they belong to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _signature = functools.cache(inspect.signature)
 class Expression:
     """An expression over one call: `len(args[1])`, `len(files)`, `result.count`, `self.batch_size`.
 
-    It sees `args`, `kwargs`, `self` (the first argument), `result`, the parameters and Python's built-in functions.
+    Available names: `args`, `kwargs`, `self` (the first argument), `result`, the parameters and built-in functions.
 
     Raises:
         SyntaxError: the text is not an expression.
@@ -36,7 +36,7 @@ class Expression:
         self._uses_parameters = bool(names - {"args", "kwargs", "self", "result"} - {*vars(builtins)})
 
     def value(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], result: object = None) -> Any:
-        """Evaluate it for one call; raises whatever the expression raises."""
+        """Evaluate for one call; raises any error of the expression."""
         names: dict[str, Any] = {"__builtins__": builtins}
         if self._uses_parameters:
             bound = _signature(function).bind(*args, **kwargs)
@@ -59,7 +59,7 @@ class Target:
         self.indices = itertools.count()
 
     def count(self, what: str, expression: Expression, *call: Any) -> int | None:
-        """The number of items, or the index, of a call; None and a note if it cannot be computed."""
+        """Item count or index of a call; None and a note if it cannot be computed."""
         try:
             value = operator.index(expression.value(*call))
             if not (0 if what == "items" else -COUNTS) <= value < COUNTS:

@@ -1,4 +1,4 @@
-"""Functions that an annotation file names: a range around each call; of a generator, around each step."""
+"""Wrap functions named in an annotation file: a range per call, or per step of a generator."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from perfharness.annotate.runtime import Call, Runtime
 from perfharness.steps import async_generator_in_steps, generator_in_steps
 
 Open = Callable[[tuple[Any, ...], dict[str, Any]], Call]
-"""Gives the range of a call with these arguments."""
+"""Returns the range of a call with these arguments."""
 
 MARK = "__perfharness_annotation__"
-"""Attribute of each wrapper: the annotation."""
+"""Attribute of wrappers with the annotation."""
 
 WRAPPABLE = (types.FunctionType, types.BuiltinFunctionType)
 CYTHON_FUNCTION = "cython_function_or_method"
 
 
 def annotated(found: Any, target: Target, runtime: Runtime) -> Any:
-    """What takes the place of a function, a method as it stands in its class, or a property.
+    """Wrap a function, a method as stored in its class, or a property.
 
     Raises:
-        TypeError: why it cannot be annotated, as one sentence.
+        TypeError: it cannot be annotated; the message is one sentence.
     """
     if isinstance(found, property):
         return property(annotated(found.fget, target, runtime), found.fset, found.fdel, found.__doc__)
@@ -35,9 +35,9 @@ def annotated(found: Any, target: Target, runtime: Runtime) -> Any:
         return type(found)(annotated(found.__func__, target, runtime))
     other = getattr(found, MARK, None)
     if other == target.annotation.target:
-        return found  # the module was executed again, or another name of it imported
+        return found  # executed again, or imported under another name
     if other is not None:
-        raise TypeError(f"it is the same function as {other}, which is annotated already")
+        raise TypeError(f"it is the same function as {other}, which is already annotated")
     if isinstance(found, type):
         raise TypeError("it is a class; name one of its methods (__init__, __call__)")
     if not isinstance(found, WRAPPABLE) and type(found).__name__ != CYTHON_FUNCTION:
@@ -51,7 +51,7 @@ def _wrapper(function: Function, target: Target, runtime: Runtime) -> Function:
     open_call: Open = functools.partial(runtime.open_call, target, function)
     is_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
     if target.annotation.loop and is_async:
-        raise TypeError("`loop` is for iterators of a plain `for`, and this is asynchronous")
+        raise TypeError("`loop` needs an iterator for a plain `for`, but this is asynchronous")
     if target.annotation.loop:
         return lambda *args, **kwargs: _elements(open_call, args, kwargs, iter(function(*args, **kwargs)))
     if inspect.isasyncgenfunction(function):
@@ -89,7 +89,7 @@ def _coroutine_function(function: Function, open_call: Open) -> Function:
 
 
 def _elements(open_call: Open, args: Any, kwargs: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-    """The range is the caller's work on each element, not the time to yield it."""
+    """Yield elements; the range is the caller's work on each, not the time to produce it."""
     try:
         for element in iterator:
             with open_call(args, kwargs) as opened:

@@ -1,4 +1,4 @@
-"""Named functions are replaced right after their module was executed, before they can be imported from it."""
+"""Replace named functions right after their module was executed, before they can be imported from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def follow_imports(runtime: Runtime) -> None:
         changes[DISTRIBUTED_MODULE].append(partial(follow_collectives, runtime))
 
     def apply(module: ModuleType, name: str) -> None:
-        """Change a module; its name may be another one than its own (`os.path`)."""
+        """Change a module; it may be imported under another name (`os.path`)."""
         for change in changes[name]:
             change(module)
 
@@ -43,7 +43,7 @@ def follow_imports(runtime: Runtime) -> None:
 
 
 def _annotate(target: Target, runtime: Runtime, module: ModuleType) -> None:
-    """Replace the function in its module or class, or note why not."""
+    """Replace the function in its module or class, or note the problem."""
     note = target.note
     note.imported = True
     *path, name = target.annotation.qualname.split(".")
@@ -51,7 +51,7 @@ def _annotate(target: Target, runtime: Runtime, module: ModuleType) -> None:
     try:
         for part in path:
             owner = getattr(owner, part)
-        # a method as it stands in the class, not bound
+        # a method as stored in the class, not bound
         found = inspect.getattr_static(owner, name) if path else getattr(owner, name)
         if path and not isinstance(found, METHODS):
             raise TypeError(f"it is not a method written in Python but {type(found).__name__}")

@@ -1,4 +1,4 @@
-"""What the annotations of one process share: the recorder, whether `within` is open, a note for each annotation.
+"""Shared state of one process's annotations: the recorder, open `within` ranges, and a note per annotation.
 
 Problems are noted for the launch and never raised into the pipeline.
 """
@@ -30,11 +30,11 @@ COLLECTIVES = "torch.distributed"
 
 
 class Call:
-    """The range around one call, or around one step of a generator.
+    """The range around one call or one step of a generator.
 
     Args:
-        block: of the recorder; None: the call is not recorded.
-        within: the open `within` ranges, if this is one of them.
+        block: of the recorder; None if the call is not recorded.
+        within: open `within` ranges, if this is one of them.
         count: counts the items of a batch from the result.
     """
 
@@ -56,11 +56,11 @@ class Call:
         if self._block is None:
             return
         if isinstance(error, (StopIteration, StopAsyncIteration)) and hasattr(self._block, "delete_range"):
-            self._block.delete_range = True  # the end of a loop is not a batch, nor one that failed
+            self._block.delete_range = True  # the end of a loop is neither a batch nor a failed one
             kind = error = trace = None
         try:
             self._block.__exit__(kind, error, trace)
-        except RecorderError:  # ranges that the function left open, which the recorder's file names
+        except RecorderError:  # ranges left open by the function, listed in the recorder's file
             return
 
     def set_result(self, result: object) -> None:
@@ -73,7 +73,7 @@ NOT_RECORDED = Call()
 
 
 class Runtime:
-    """All annotations of this process; `folder`: of the launched process, where the notes go."""
+    """All annotations of this process; `folder`: of the launched process, for the notes."""
 
     def __init__(self, annotations: Annotations, folder: str) -> None:
         self.annotations = annotations
@@ -92,7 +92,7 @@ class Runtime:
         atexit.register(self._write)
 
     def open_call(self, target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The range of one call of an annotated function."""
+        """Range of one call of an annotated function."""
         annotation = target.annotation
         within = self._within if annotation.name == self.annotations.within else None
         recorder = self._recording(target.note, is_within=within is not None)
@@ -112,12 +112,12 @@ class Runtime:
         return Call(recorder.batch(index, items, message=annotation.name), within, count)
 
     def open_range(self, note: FunctionNote, name: str, category: str | None = None) -> Call:
-        """The range of a call of PyTorch."""
+        """Range of a PyTorch call."""
         recorder = self._recording(note)
         return NOT_RECORDED if recorder is None else Call(recorder.range(name, category=category))
 
     def _recording(self, note: FunctionNote, *, is_within: bool = False) -> PerfRecorder | None:
-        """The recorder; None outside of the `within` range."""
+        """The recorder, or None outside the `within` range."""
         recorded = is_within or self.annotations.within is None or bool(self._within)
         if not note.called or (recorded and not note.recorded):
             note.called, note.recorded = True, recorded
@@ -126,9 +126,9 @@ class Runtime:
         return (self._recorder or self._make_recorder()) if recorded else None
 
     def _make_recorder(self) -> PerfRecorder | None:
-        """Make the recorder with the first range: by then the script has made its own, if it has one.
+        """Create the recorder with the first range, after the script has created its own, if any.
 
-        None for functions that its own imports call.
+        None while the recorder's imports call annotated functions.
         """
         with self._lock:
             if self._recorder is None and not self._is_making:
@@ -136,7 +136,7 @@ class Runtime:
                 from perfharness.recorder import PerfRecorder, default_recorder
 
                 recorder = PerfRecorder(self.annotations.recorder or default_recorder() or DEFAULT_RECORDER)
-                atexit.register(_finalize, recorder)  # behind the recorder's own exit function, so it runs first
+                atexit.register(_finalize, recorder)  # registered after the recorder's exit function, so it runs first
                 self._recorder = recorder
             return self._recorder
 
@@ -149,5 +149,5 @@ class Runtime:
 
 
 def _finalize(recorder: PerfRecorder) -> None:
-    with contextlib.suppress(RecorderError):  # its file names what is open
+    with contextlib.suppress(RecorderError):  # its file lists open ranges
         recorder.finalize()

@@ -1,8 +1,8 @@
-"""The script's own functions are annotated as they are defined: each gets a decorator in the script's syntax tree.
+"""Annotate the script's own functions by adding decorators to its syntax tree.
 
-Line numbers, names and the results of `inspect` do not change. Python runs a script file itself, but a folder through
-`runpy`, which asks a loader for the code. So a path hook presents the script as a folder; the frames of `runpy` in its
-tracebacks are all that shows.
+Line numbers, names and results of `inspect` do not change. Python runs script files itself, but runs folders through
+`runpy`, which asks a loader for the code. So a path hook presents the script as a folder; the only visible effect is
+the frames of `runpy` in tracebacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from perfharness.model.annotations import MAIN
 
 DECORATE = "__perfharness_annotate__"
 RUN = "__perfharness_run__"
-"""Names added to Python's built-in functions: the script's own names do not change."""
+"""Names added to Python's built-ins, so that the script's own names do not change."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def follow_script(runtime: Runtime) -> None:
-    """Annotate the functions of `__main__`, also of one that `multiprocessing` imports again."""
+    """Annotate the functions of `__main__`, including the one imported again by `multiprocessing`."""
     targets = {target.annotation.qualname: target for target in runtime.targets if target.annotation.module == MAIN}
     if not targets:
         return
@@ -42,7 +42,7 @@ def follow_script(runtime: Runtime) -> None:
     find = module_of_runpy._get_module_details
 
     def find_annotated(name: str, error: type[Exception] = ImportError) -> tuple[str, ModuleSpec, CodeType]:
-        module_of_runpy._get_module_details = find  # what runs later is not the script
+        module_of_runpy._get_module_details = find  # later modules are not the script
         name, spec, code = find(name, error)
         if spec.origin is not None and hasattr(spec.loader, "get_data"):  # with -m
             code = _compile(spec.loader.get_data(spec.origin), spec.origin, targets)
@@ -63,10 +63,10 @@ def _decorated(function: Any, target: Target, runtime: Runtime) -> Any:
 
 
 class _Script:
-    """Finds and loads `__main__` in the script file.
+    """Finds and loads `__main__` from the script file.
 
     Raises:
-        ImportError: another path than the script's, or no source, which Python runs or refuses itself.
+        ImportError: another path than the script's, or not source code, which Python handles itself.
     """
 
     def __init__(self, path: str, targets: dict[str, Target]) -> None:
@@ -80,21 +80,21 @@ class _Script:
             raise ImportError(path) from error
 
     def find_spec(self, name: str, _target: object = None) -> ModuleSpec | None:
-        """Its spec."""
+        """Module spec of the script."""
         loader: Any = self
         return ModuleSpec(name, loader, origin=self._path) if name == MAIN else None
 
     def get_code(self, _name: str) -> CodeType:
-        """Code that runs the script's."""
+        """Code that runs the script's code."""
         setattr(builtins, RUN, functools.partial(_run_as_script, self._code))
         return compile(f"{RUN}(globals())", self._path, "exec")
 
 
 def _run_as_script(code: CodeType, names: dict[str, Any]) -> None:
-    """Have `__main__` and `sys.path` look as they do in a script that Python runs itself, and run it."""
+    """Run the script with `__main__` and `sys.path` as set up by Python for script files."""
     path = names["__file__"]
     names.update(__loader__=SourceFileLoader(MAIN, path), __spec__=None)
-    if names["__name__"] == MAIN:  # not in a worker of multiprocessing
+    if names["__name__"] == MAIN:  # False in a worker of multiprocessing
         names.update(__package__=None, __cached__=None)
         if getattr(sys.flags, "safe_path", False):
             del sys.path[0]
@@ -119,7 +119,7 @@ def _compile(source: bytes, path: str, targets: dict[str, Target]) -> CodeType:
 
 
 def definitions(body: Iterable[ast.AST], path: Sequence[str]) -> list[Definition]:
-    """The functions of that dotted name in any branch of a module or class."""
+    """Functions with this dotted name in any branch of a module or class."""
     found: list[Definition] = []
     for node in body:
         if isinstance(node, Definition):

@@ -1,6 +1,6 @@
-"""PyTorch modules as stages: the forward call of each, down to a depth, by its dotted name in the outermost one.
+"""Make PyTorch modules stages: one per forward call, down to a depth, named by the dotted name in the outermost module.
 
-Nothing here imports torch. PyTorch's global module hooks are used, so no model is changed.
+Torch is not imported here. Models are not changed, because global module hooks are used.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from perfharness import compiled_code
 from perfharness.annotate.runtime import Call, Runtime
 
 TORCH_MODULE = "torch.nn.modules.module"
-"""The module with `nn.Module` and the global hooks."""
+"""Module with `nn.Module` and the global hooks."""
 
 COMPILED = "_orig_mod"
-"""The attribute of a module made by torch.compile that has the model."""
+"""Attribute of a torch.compile module with the original model."""
 
 
 def follow_modules(runtime: Runtime, depth: int, torch_module: ModuleType) -> None:
-    """Hook into `torch.nn.modules.module`, just executed."""
+    """Register hooks in the newly executed `torch.nn.modules.module`."""
     note = runtime.torch_note
     note.imported = True
     hooks = _Hooks(runtime, depth)
@@ -29,15 +29,15 @@ def follow_modules(runtime: Runtime, depth: int, torch_module: ModuleType) -> No
         torch_module.register_module_forward_pre_hook(hooks.before)
         torch_module.register_module_forward_hook(hooks.after, always_call=True)
     except (AttributeError, TypeError) as error:
-        note.problem = f"this PyTorch has no such hooks ({error}); 2.1 or newer has"
+        note.problem = f"this PyTorch lacks module hooks ({error}); use 2.1 or newer"
     else:
         note.found = True
 
 
 class _Hooks:
-    """Follows the forward calls of each thread. A range is open exactly while its module's call is.
+    """Follows forward calls per thread. A range is open exactly during its module's call.
 
-    PyTorch calls both hooks for every module, most of which are below the depth: those have to be fast.
+    PyTorch calls both hooks for every module, so modules below the depth must be fast.
     """
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
@@ -48,18 +48,18 @@ class _Hooks:
         self._names = weakref.WeakKeyDictionary()
 
     def before(self, module: Any, _args: Any) -> None:
-        """A forward call begins."""
+        """Handle the start of a forward call."""
         if compiled_code.is_traced():
-            return  # torch.compile traces this function with the model; the compiled code has no modules
+            return  # torch.compile traces this function with the model, but compiled code has no modules
         calls = self._open.calls
         if calls and calls[0][0] is module:
-            _leave(calls, 0)  # an interrupt ended it without calling a hook
+            _leave(calls, 0)  # an interrupt ended it without a hook
         name = self._name(calls[0][0], module) if calls else type(getattr(module, COMPILED, module)).__name__
         if name is not None:
             calls.append((module, self._runtime.open_range(self._runtime.torch_note, name).__enter__()))
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
-        """A forward call ends, also by an exception; so do calls inside it that ended without calling a hook."""
+        """Handle the end of a forward call, including exceptions, and of inner calls that ended without a hook."""
         if compiled_code.is_traced():
             return
         calls = self._open.calls
@@ -69,9 +69,9 @@ class _Hooks:
                 return
 
     def _name(self, outermost: Any, module: Any) -> str | None:
-        """The name of a module inside the outermost one; None if it is deeper, or not in it.
+        """Name of a module inside the outermost one; None if it is deeper or not inside.
 
-        Walking a model is slow, so it is done once, and again for a module that was added since.
+        Walking a model is slow, so it is done once, and again for modules added later.
         """
         try:
             return self._names[outermost][module]
@@ -84,7 +84,7 @@ class _Hooks:
 
 
 class _Open(threading.local):
-    """The modules of a thread that are in their forward calls, outermost first."""
+    """Modules of a thread in forward calls, outermost first."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Call]] = []

@@ -1,4 +1,4 @@
-"""Inference backends behind one interface; the list of them. Adding one is a file and a line here."""
+"""Inference backends behind one interface. To add one, add a file and a line in `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "tf": ("tensorflow", "tf"),
     "tfxla": ("tensorflow", "tfxla"),
 }
-"""Names on the command line for a backend in one of its modes."""
+"""Names on the command line for backends in a specific mode."""
 
 
 def backend_and_mode(text: str) -> tuple[str, str]:
-    """Backend and mode (empty: the default) of `NAME`, `NAME/MODE`, one of `SPELLINGS`, or `module:class[/MODE]`."""
+    """Backend and mode (empty for the default) of `NAME`, `NAME/MODE`, one of `SPELLINGS`, or `module:class[/MODE]`."""
     if text in SPELLINGS:
         return SPELLINGS[text]
     before, _, last = text.rpartition(":")
@@ -59,19 +59,19 @@ def backend_and_mode(text: str) -> tuple[str, str]:
 
 
 def backend(name: str) -> Backend:
-    """The backend of that name, or a user's own as `module:class`. Raises `UsageError` where there is none."""
+    """The backend with this name, or a user's own as `module:class`. Raises `UsageError` if unknown."""
     if name not in BACKENDS and ":" not in name:
-        raise UsageError(f"there is no backend {name!r}; there are: {', '.join(sorted(BACKENDS))}, or module:class")
+        raise UsageError(f"unknown backend {name!r}; known are: {', '.join(sorted(BACKENDS))}, or module:class")
     module, _, cls = BACKENDS.get(name, name).partition(":")
     try:
         made: Backend = getattr(import_module(module), cls)()
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"there is no backend {name!r}: {error}") from error
+        raise UsageError(f"unknown backend {name!r}: {error}") from error
     return made
 
 
 def device_for(asked: DeviceChoice, made: Backend, mode: str, *, has_gpu: bool) -> Device:
-    """The device on which a launched process runs a model; `auto`: its GPU where it has one and the mode uses it."""
+    """Device for a model in a launched process; `auto` is its GPU, if it has one and the mode supports it."""
     if asked != "auto":
         return asked
     return "cuda" if has_gpu and (not mode or mode in made.modes_on("cuda")) else "cpu"

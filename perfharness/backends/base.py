@@ -1,7 +1,7 @@
-"""Interface of all inference backends: whether options can run here, and a session of a model.
+"""Interface of inference backends: check options, and open a session for a model.
 
 A backend is one file with a `Backend` and a `Session`, and one line in `perfharness.backends.BACKENDS`. Frameworks are
-imported inside methods only: importing `perfharness.backends` loads none of them.
+imported only inside methods, so importing `perfharness.backends` loads none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision
 
 NUMBER = ("a whole number",)
-"""In place of the possible values of an option."""
+"""Placeholder for the values of a numeric option."""
 
 Device = Literal["cpu", "cuda"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
@@ -29,11 +29,11 @@ class BackendOptions:
     """How to run a model.
 
     Args:
-        mode: one of the backend's `modes`, e.g. `eager`, `compile`, `cudagraph`; `xla`; a provider's name.
-        threads: of the host, for backends that compute there; None: the backend's own choice.
-        extra: options of this backend only, by name; unknown names are an error.
-        cache_dir: for engines; None: no cache.
-        calibration: samples on which an ONNX model in fp32 is quantised, where the precision is int8.
+        mode: one of the backend's `modes`, such as `eager`, `compile`, `cudagraph`, `xla`, or a provider's name.
+        threads: host threads for backends that compute there; None for the backend's default.
+        extra: options specific to this backend, by name; unknown names are errors.
+        cache_dir: for engines; None for no cache.
+        calibration: samples for quantising an fp32 ONNX model if the precision is int8.
     """
 
     device: Device = "cpu"
@@ -50,12 +50,12 @@ class Backend:
 
     Args:
         name: as on the command line.
-        modes: how it can run a model, the default first.
-        precisions: that it supports on some device.
-        suffixes: of the model files that it accepts, e.g. `.onnx`; `SAVED_MODEL` for such a folder.
-        install: command that installs it.
-        libraries: modules whose versions are reported, the framework's first.
-        extra: its own options, each with the possible values (the default first) or `NUMBER`; none: any.
+        modes: ways to run a model, the default first.
+        precisions: supported on some device.
+        suffixes: accepted model files, such as `.onnx`; `SAVED_MODEL` for a SavedModel folder.
+        install: install command.
+        libraries: modules with reported versions, the framework's first.
+        extra: own options with possible values (the default first) or `NUMBER`; empty for any value.
     """
 
     name: str
@@ -67,36 +67,36 @@ class Backend:
     extra: Mapping[str, tuple[str, ...]] = {}
 
     def versions(self) -> dict[str, str]:
-        """Versions of the libraries in use, by name. Raises `BackendUnavailableError` where it is not installed."""
+        """Versions of the libraries in use, by name. Raises `BackendUnavailableError` if it is not installed."""
         return {name: str(imported(name, self.install).__version__) for name in self.libraries}
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """Why it cannot run here with valid options (not installed, no GPU), or None; may raise `BackendError`."""
+        """Reason why valid options cannot run here (not installed, no GPU), or None; may raise `BackendError`."""
         del options
         return None
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session of a model that it takes, with options that it can run.
+        """Open a session for an accepted model with supported options.
 
-        Whatever is built (an engine, say) is built here or in `allocate`, never in a round. Raises `BackendError` where
-        the model cannot be loaded.
+        Engines and the like are built here or in `allocate`, never in a round. Raises `BackendError` if the model
+        cannot be loaded.
         """
         raise NotImplementedError
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
-        """The modes for a device, the default first; `problem` checks whether one runs here."""
+        """Modes for a device, the default first; `problem` checks whether one runs here."""
         del device
         return self.modes
 
     def problem(self, options: BackendOptions) -> str | None:
-        """Why it cannot run here with these options (not installed, no GPU, no such mode or precision), or None."""
+        """Reason why these options cannot run here (not installed, no GPU, unknown mode or precision), or None."""
         if options.mode and options.mode not in self.modes:
-            return f"there is no mode {options.mode!r}; there are: {', '.join(self.modes)}"
+            return f"unknown mode {options.mode!r}; known are: {', '.join(self.modes)}"
         if options.precision not in self.precisions:
-            return f"it does not compute in {options.precision}; it does in: {', '.join(self.precisions)}"
+            return f"it does not support {options.precision}; it supports: {', '.join(self.precisions)}"
         for name, value in options.extra.items():
             if name not in self.extra:
-                return f"there is no option {name!r}; there are: {', '.join(sorted(self.extra)) or 'none'}"
+                return f"unknown option {name!r}; known are: {', '.join(sorted(self.extra)) or 'none'}"
             values = self.extra[name]
             if values and not (value.isdigit() if values == NUMBER else value in values):
                 return f"{name} cannot be {value!r}; it can be: {', '.join(values)}"
@@ -108,9 +108,9 @@ class Backend:
             return str(error)
 
     def load(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session of a model.
+        """Load a model into a session.
 
-        Raises `BackendUnavailableError` where `problem` gives a reason, `BackendError` where it cannot be loaded.
+        Raises `BackendUnavailableError` if `problem` gives a reason, `BackendError` if the model cannot be loaded.
         """
         if (problem := self.problem(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
@@ -118,14 +118,14 @@ class Backend:
         return self.open(model, options)
 
     def check_model(self, model: ModelSource) -> None:
-        """Raise `BackendError` where it does not take files of this kind. A factory is taken by every backend."""
+        """Raise `BackendError` for unsupported model files. All backends accept functions."""
         if model.factory is None and model.suffix not in self.suffixes:
             taken = ", ".join([*self.suffixes, "module:function"])
-            raise BackendError(f"{self.name} does not take {model.path}; it takes {taken}")
+            raise BackendError(f"{self.name} does not support {model.path}; it supports {taken}")
 
 
 def imported(module: str, install: str, title: str = "") -> Any:
-    """A framework's module. Raises `BackendUnavailableError`; `title` is its name in that message."""
+    """Import a framework's module. Raises `BackendUnavailableError` with `title` as its name."""
     try:
         return import_module(module)
     except (ImportError, OSError) as error:

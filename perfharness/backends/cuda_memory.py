@@ -1,7 +1,7 @@
-"""Streams, events, pinned host and device buffers through cuda-python, for backends without their own.
+"""Streams, events, and pinned host and device buffers through cuda-python, for backends without their own.
 
-Everything is freed by `close`, in any order, more than once if necessary. Errors of CUDA become `BackendError`, and
-`OutOfMemoryError` where there is no room.
+Everything is freed by `close`, which may be called in any order and repeatedly. CUDA errors become `BackendError`, or
+`OutOfMemoryError` for missing memory.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from perfharness.model.bench import TensorSpec
 
 
 def runtime() -> Any:
-    """The bindings of CUDA's runtime. Raises `BackendUnavailableError` where cuda-python is not installed."""
+    """Bindings of the CUDA runtime. Raises `BackendUnavailableError` if cuda-python is not installed."""
     return imported("cuda.bindings.runtime", install_command("cuda"), "cuda-python")
 
 
 def checked(answer: tuple[Any, ...], what: str, size_bytes: int | None = None) -> Any:
-    """The value of a call of the bindings, which return an error code first."""
+    """Unwrap a result of the bindings, which return an error code first."""
     code, *values = answer
     if int(code) != 0:
         name = getattr(code, "name", str(code))
         if name == "cudaErrorMemoryAllocation":
-            raise OutOfMemoryError(f"no room for {what}" + ("" if size_bytes is None else f" of {size_bytes} bytes"))
+            raise OutOfMemoryError(f"no memory for {what}" + ("" if size_bytes is None else f" of {size_bytes} bytes"))
         raise BackendError(f"{what} failed: {name}")
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def gpu_problem() -> str | None:
-    """Why no GPU can be used here through CUDA's runtime, or None. Raises `BackendUnavailableError`."""
+    """Reason why the CUDA runtime cannot use a GPU here, or None. Raises `BackendUnavailableError`."""
     code, count = runtime().cudaGetDeviceCount()
     if int(code) != 0:
-        return f"there is no GPU that CUDA can use here ({getattr(code, 'name', code)})"
-    return None if count else "there is no GPU that CUDA can use here"
+        return f"no GPU that CUDA can use here ({getattr(code, 'name', code)})"
+    return None if count else "no GPU that CUDA can use here"
 
 
 class CudaStream:
-    """A stream of its own, that does not wait for the default stream."""
+    """A stream that does not synchronise with the default stream."""
 
     def __init__(self) -> None:
         self._cuda = runtime()
@@ -59,7 +59,7 @@ class CudaStream:
         return int(self._stream)
 
     def synchronize(self) -> None:
-        """Wait until all that was put into the stream is done."""
+        """Wait for all work in the stream."""
         checked(self._cuda.cudaStreamSynchronize(self._stream), "what runs in the CUDA stream")
 
     def timer(self) -> StreamTimer:
@@ -101,18 +101,18 @@ class StreamTimer(DeviceTimer):
 
 
 class HostBuffer:
-    """A tensor in the host's memory: `host` is the array, `pointer` where a model reads or writes it."""
+    """A tensor in host memory: `host` is the array, `pointer` the address for the model."""
 
     def __init__(self, shape: Shape, dtype: npt.DTypeLike) -> None:
         self.host: npt.NDArray[Any] = np.zeros(shape, dtype)
         self.pointer = int(self.host.ctypes.data)
 
     def close(self) -> None:
-        """Nothing: there is no other memory."""
+        """Do nothing, because there is no other memory."""
 
 
 class PairedBuffer(HostBuffer):
-    """A tensor on host and GPU: `host` is an array in pinned memory, `pointer` GPU memory of the same size."""
+    """A tensor on host and GPU: `host` is an array in pinned memory, `pointer` GPU memory of equal size."""
 
     def __init__(self, shape: Shape, dtype: npt.DTypeLike) -> None:
         self._cuda = runtime()
@@ -156,7 +156,7 @@ class PairedBuffer(HostBuffer):
 
 
 class BufferSession(Session):
-    """A session over buffers whose addresses a framework takes; on a GPU copied in a stream of the session's own."""
+    """A session over buffers passed by address; on a GPU, copied in the session's own stream."""
 
     def __init__(self, on_gpu: bool) -> None:
         super().__init__()
@@ -164,22 +164,22 @@ class BufferSession(Session):
         self._buffers: dict[str, Any] = {}
 
     def _buffer(self, spec: TensorSpec, shape: Shape) -> HostBuffer:
-        """Make the buffer of an input or output."""
+        """Create the buffer of an input or output."""
         made = (HostBuffer if self._stream is None else PairedBuffer)(shape, spec.dtype)
         self._buffers[spec.name], self._host[spec.name] = made, made.host
         return made
 
     def copy_in(self) -> None:
-        """Host to GPU, in the stream."""
+        """Copy host to GPU in the stream."""
         if self._stream is not None:
             for spec in self.inputs:
                 self._buffers[spec.name].copy_in(self._stream)
 
     def copy_out(self) -> None:
-        """GPU to host, in the stream."""
+        """Copy GPU to host in the stream."""
         if self._stream is not None:
             for spec in self.outputs:
-                if spec.name in self._buffers:  # others are the framework's own
+                if spec.name in self._buffers:  # others belong to the framework
                     self._buffers[spec.name].copy_out(self._stream)
 
     def synchronize(self) -> None:
@@ -201,5 +201,5 @@ class BufferSession(Session):
             self._stream = None
 
     def device_timer(self) -> DeviceTimer | None:
-        """Events in the session's stream."""
+        """Timer with events in the session's stream."""
         return None if self._stream is None else self._stream.timer()

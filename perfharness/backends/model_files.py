@@ -1,4 +1,4 @@
-"""The files that define a model, found without running its code."""
+"""Find the files that define a model without running its code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from perfharness.backends.onnx_files import onnx_weight_files
 
 
 def model_files(model: ModelSource) -> list[Path]:
-    """Existing files of a model: its own and its weights', or the program that makes it.
+    """Existing files of a model: the file and its weights, or the program that creates it.
 
-    Of a function in a file it is that file; of one in a module of a package the package folder's `*.py`, since models
-    use more than the named module. Imports from elsewhere are not followed.
+    For a function in a file, that file; for a function in a package's module, the package folder's `*.py`, because
+    models use more than the named module. Imports from elsewhere are not followed.
     """
     if model.path is None:
         return _files_of_function(str(model.factory).rpartition(":")[0])
@@ -25,13 +25,13 @@ def model_files(model: ModelSource) -> list[Path]:
         return sorted(one for one in model.path.rglob("*") if one.is_file())
     companions: Iterable[Path] = ()
     if model.suffix == ".onnx":
-        with suppress(Exception):  # a file that cannot be read, which loading reports
+        with suppress(Exception):  # unreadable files are reported by loading
             companions = onnx_weight_files(model.path)
     return [path for path in (model.path, *companions) if path.is_file()]
 
 
 def sha256_of(*files: Path) -> str:
-    """Digest of the contents of files, one after the other."""
+    """Digest of the concatenated contents of files."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -51,10 +51,10 @@ def _files_of_function(module: str) -> list[Path]:
 
 
 def _module_file(name: str) -> Path | None:
-    """File of a module that would be imported from the working folder or `sys.path`."""
+    """File of a module as imported from the working folder or `sys.path`."""
     *packages, last = name.split(".")
     folders = [Path.cwd(), *map(Path, sys.path)]
-    for package in packages:  # with an __init__.py or without one
+    for package in packages:  # with or without an __init__.py
         folders = [folder / package for folder in folders if (folder / package).is_dir()]
     found = PathFinder.find_spec(last, [str(folder) for folder in folders])
     return Path(found.origin) if found is not None and found.has_location and found.origin else None

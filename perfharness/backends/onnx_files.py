@@ -1,4 +1,4 @@
-"""ONNX models: as users' functions return them, the precision in which they compute, the files of their weights."""
+"""ONNX models: from files or functions, their precision, and their weight files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from perfharness.errors import BackendError
 from perfharness.model.bench import Precision, TensorSpec
 
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "Integer", "QAttention", "QGemm")
-"""Operators of quantised models have one of these in their names."""
+"""Parts of operator names in quantised models."""
 
 
 def onnx_source(model: ModelSource, backend: str, options: BackendOptions, takes: str) -> Path | bytes:
-    """The path of a model, or its bytes, as file or function give it; quantised where calibration samples are given.
+    """Path or bytes of a model from its file or function, quantised if calibration samples are given.
 
     Args:
         backend: for which a function is called.
-        takes: what the function may return, for the message.
+        takes: return values allowed for the function, for the message.
     """
     if options.precision != "int8" or options.calibration is None:
         return _given(model, backend, options.precision, takes)
@@ -49,8 +49,8 @@ def _given(model: ModelSource, backend: str, precision: Precision, takes: str) -
 def model_precision(source: str | Path | bytes) -> Precision | None:
     """Precision of a model, from its path or bytes.
 
-    int8 where it has operators of quantised models, else that of most of its weights' elements (those of inputs and
-    outputs where it has no weights); None where there are no floating-point values. Raises `BackendError`.
+    int8 if it has operators of quantised models, else that of most elements of its weights (of inputs and outputs if it
+    has no weights); None without floating-point values. Raises `BackendError`.
     """
     import onnx
 
@@ -78,14 +78,14 @@ def model_precision(source: str | Path | bytes) -> Precision | None:
 
 
 def onnx_inputs(path: Path) -> list[TensorSpec] | None:
-    """Inputs of a file, without its weights; None where onnx is not installed, or cannot read it."""
+    """Inputs of a file except weights; None if onnx is not installed or cannot read it."""
     try:
         import onnx
 
         graph = onnx.load_model(path, load_external_data=False).graph
     except Exception:
         return None
-    if not graph.node:  # so is what text and empty files are read as
+    if not graph.node:  # also the result for text and empty files
         return None
     weights = {tensor.name for tensor in graph.initializer}
     found = []
@@ -103,8 +103,8 @@ def onnx_inputs(path: Path) -> list[TensorSpec] | None:
 
 
 def onnx_weight_files(path: Path) -> list[Path]:
-    """Files next to an ONNX file that hold its weights."""
-    if not _holds(path, b"location"):  # the key that names such a file; to import onnx and parse a model takes seconds
+    """Weight files next to an ONNX file."""
+    if not _holds(path, b"location"):  # the key of such files; avoids seconds of importing onnx and parsing
         return []
     import onnx
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime: CPU, CUDA and TensorRT providers, buffers bound once, no silent fallback of a provider."""
+"""ONNX Runtime: CPU, CUDA and TensorRT providers, buffers bound once, no silent fallback to another provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import Precision, TensorSpec
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
-"""Mode -> the provider's name."""
+"""Mode -> name of the provider."""
 
 OPTIMIZATION_LEVELS = {
     "all": "ORT_ENABLE_ALL",
@@ -34,7 +34,7 @@ OPTIMIZATION_LEVELS = {
 }
 
 OTHER_PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": (), "cuda": ("tf32",), "tensorrt": ("fp16", "bf16")}
-"""Mode -> precisions in which the provider computes a model in fp32, too."""
+"""Mode -> further precisions in which the provider computes an fp32 model."""
 
 DTYPES = {
     "tensor(float)": "float32",
@@ -43,7 +43,7 @@ DTYPES = {
     "tensor(bool)": "bool",
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-"""ONNX Runtime's name of a type -> NumPy's."""
+"""ONNX Runtime's type name -> NumPy's."""
 
 
 class OnnxRuntimeBackend(Backend):
@@ -53,16 +53,16 @@ class OnnxRuntimeBackend(Backend):
     modes = ("cpu", "cuda", "tensorrt")
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".onnx",)
-    install = f"{install_command('onnxruntime')}, for a GPU also onnxruntime-gpu in place of onnxruntime"
+    install = f"{install_command('onnxruntime')}, for a GPU with onnxruntime-gpu instead of onnxruntime"
     libraries = ("onnxruntime", "onnx")
     extra: Mapping[str, tuple[str, ...]] = {"optimization": tuple(OPTIMIZATION_LEVELS), "cudnn_conv_algo_search": ()}
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
-        """Providers for that device: each computes on one kind."""
+        """Providers for the device; each supports a single kind."""
         return ("cpu",) if device == "cpu" else ("cuda", "tensorrt")
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """A build without the provider, no GPU, or a provider of another device."""
+        """Check the build's providers, the GPU, and the provider's device."""
         self.versions()
         mode = self.mode_of(options)
         if (mode == "cpu") != (options.device == "cpu"):
@@ -76,7 +76,7 @@ class OnnxRuntimeBackend(Backend):
         return gpu_problem() if options.device == "cuda" else None
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session on the requested provider."""
+        """Open a session on the requested provider."""
         takes = "the path of an .onnx file, its bytes, or an onnx.ModelProto"
         begin_ns = time.perf_counter_ns()
         source = onnx_source(model, self.name, options, takes)
@@ -89,16 +89,16 @@ class OnnxRuntimeBackend(Backend):
         return session
 
     def mode_of(self, options: BackendOptions) -> str:
-        """The mode, or the device's default."""
+        """The given mode, or the device's default."""
         return options.mode or self.modes_on(options.device)[0]
 
 
 class OnnxRuntimeSession(BufferSession):
     """An `InferenceSession` with an I/O binding to buffers that are allocated once.
 
-    On a GPU the session computes in a CUDA stream of ours, in which the copies from and to pinned memory run too, so
-    that one wait per round suffices. Outputs whose shape does not follow from the names of the inputs' dimensions are
-    allocated by ONNX Runtime in each round, and `settings` names them.
+    On a GPU it computes in our own CUDA stream, which also copies from and to pinned memory, so that one wait per round
+    suffices. Outputs with shapes that do not follow from dimension names of the inputs are allocated by ONNX Runtime in
+    each round, and named in `settings`.
     """
 
     def __init__(self, library: Any, source: Path | bytes, options: BackendOptions) -> None:
@@ -118,13 +118,13 @@ class OnnxRuntimeSession(BufferSession):
         except BaseException:
             self.close()
             raise
-        self._run_options: Any = None  # own run options cost 27 microseconds per run on the CPU (ONNX Runtime 1.31)
-        if self._on_gpu:  # we wait for the stream once per round
+        self._run_options: Any = None  # on the CPU, run options cost 27 microseconds per run (ONNX Runtime 1.31)
+        if self._on_gpu:  # the stream is awaited once per round
             self._run_options = library.RunOptions()
             self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
-        """Make and bind the buffers."""
+        """Create and bind the buffers."""
         device = self._options.device
         known = shapes | output_shapes(self._session, shapes)
         self._left_to_library = tuple(spec.name for spec in self.outputs if spec.name not in known)
@@ -135,31 +135,29 @@ class OnnxRuntimeSession(BufferSession):
             bind(spec.name, device, 0, np.dtype(spec.dtype).type, list(known[spec.name]), buffer.pointer)
 
     def _execute(self) -> None:
-        for name in self._left_to_library:  # bound again: the next run may need another size
+        for name in self._left_to_library:  # bind again, because the next run may need another size
             self._binding.bind_output(name, self._options.device)
         self._session.run_with_iobinding(self._binding, self._run_options)
 
     def copy_out(self) -> None:
-        """GPU to host; outputs that ONNX Runtime allocated are there already."""
+        """Copy GPU to host; outputs allocated by ONNX Runtime are there already."""
         if self._on_gpu:
             super().copy_out()
         if self._left_to_library:
             self.synchronize()
-            # The binding holds outputs in the order in which they were bound: these were bound last.
+            # The binding returns outputs in bound order, and these were bound last.
             values = self._binding.get_outputs()[-len(self._left_to_library) :]
             self._host |= {name: value.numpy() for name, value in zip(self._left_to_library, values, strict=True)}
 
     def settings(self) -> dict[str, str]:
-        """Provider and its nodes, threads, level of optimisation."""
+        """Provider and its nodes, threads, optimisation level."""
         settings = {"provider": self._provider, "optimization": self._options.extra.get("optimization", "all")}
         if self._nodes:
             settings["nodes"] = ", ".join(f"{count} on {provider}" for provider, count in self._nodes.items())
         if self._options.threads is not None:
             settings["intra_op_num_threads"] = str(self._options.threads)
         if self._options.precision in ("fp16", "bf16") and not self._on_gpu:
-            settings["arithmetic"] = (
-                f"fp32, between casts, in operators that have no {self._options.precision} on the CPU"
-            )
+            settings["arithmetic"] = f"fp32, between casts, in operators without {self._options.precision} on the CPU"
         if self._left_to_library:
             settings["allocated in each round"] = ", ".join(self._left_to_library)
         if self._on_gpu:
@@ -168,12 +166,12 @@ class OnnxRuntimeSession(BufferSession):
         return settings
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """From ONNX Runtime's own profile, of a second session on the same inputs; operators as they are after fusion.
+        """Times from ONNX Runtime's profile of a second session on the same inputs, by operator after fusion.
 
-        On a GPU that profile holds the host's time for starting each operator, not the GPU's time.
+        On a GPU, that profile has only the host's time to start each operator.
         """
         if self._on_gpu:
-            return "ONNX Runtime's profile has the time to start an operator on a GPU, not the operator's own"
+            return "ONNX Runtime's profile has only the time to start an operator on a GPU"
         feeds = {spec.name: self._host[spec.name] for spec in self.inputs}
         with tempfile.TemporaryDirectory() as folder:
             options = _session_options(self._library, self._options)
@@ -194,7 +192,7 @@ class OnnxRuntimeSession(BufferSession):
         super()._release()
 
     def _made(self, options: Any) -> Any:
-        """An `InferenceSession`; ONNX Runtime adds the CPU provider for operators that the other does not support."""
+        """Create an `InferenceSession`; ONNX Runtime adds the CPU provider for unsupported operators."""
         providers: list[Any] = [(self._provider, self._provider_options()) if self._on_gpu else self._provider]
         source = self._source if isinstance(self._source, bytes) else str(self._source)
         with translated("the model could not be loaded"):
@@ -219,21 +217,21 @@ class OnnxRuntimeSession(BufferSession):
         return given
 
     def _refuse_fallback(self, missing: str) -> None:
-        """Raise where ONNX Runtime took another provider than the requested one, which it only logs."""
+        """Raise if ONNX Runtime replaced the requested provider, which it only logs."""
         used = self._session.get_providers()
         if not used or used[0] != self._provider:
             raise BackendUnavailableError(
-                f"onnxruntime: {self._provider} could not be started and it fell back to {', '.join(used) or 'none'}; "
-                f"its libraries are missing or do not fit ({missing or 'its log on stderr names them'})"
+                f"onnxruntime: {self._provider} could not be started, so it fell back to {', '.join(used) or 'none'}; "
+                f"its libraries are missing or incompatible ({missing or 'see its log on stderr'})"
             )
         if self._nodes and self._provider not in self._nodes:
             raise BackendUnavailableError(
-                f"onnxruntime: {self._provider} takes no node of this model; all run on {', '.join(self._nodes)}"
+                f"onnxruntime: {self._provider} runs no node of this model; all run on {', '.join(self._nodes)}"
             )
 
 
 def _load_cuda(library: Any) -> str:
-    """Load CUDA and cuDNN from their wheels, which the provider does not search; returns ONNX Runtime's messages."""
+    """Load CUDA and cuDNN from their wheels, where the provider does not search; returns ONNX Runtime's messages."""
     if not hasattr(library, "preload_dlls"):  # before ONNX Runtime 1.21
         return ""
     with redirect_stdout(io.StringIO()) as said:
@@ -254,19 +252,19 @@ def _session_options(library: Any, options: BackendOptions) -> Any:
 
 
 def tensor_spec(node: Any) -> TensorSpec:
-    """Spec of an input or output. Raises `BackendError` for types that NumPy does not have."""
+    """Spec of an input or output. Raises `BackendError` for types unknown to NumPy."""
     if node.type not in DTYPES:
         raise BackendError(
-            f"{node.name!r} is {node.type}, which cannot be measured; export the model with numbers there"
+            f"{node.name!r} is {node.type}, which cannot be measured; export the model with numbers instead"
         )
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
     return TensorSpec(name=node.name, shape=shape, dtype=DTYPES[node.type])
 
 
 def output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Shapes of the outputs, as far as names of open dimensions determine them from the inputs' shapes.
+    """Shapes of the outputs that follow from dimension names and the inputs' shapes.
 
-    Raises `BackendError` where one name would have two sizes.
+    Raises `BackendError` if a name would have two sizes.
     """
     sizes: dict[str, int] = {}
     for node in session.get_inputs():
@@ -284,7 +282,7 @@ def output_shapes(session: Any, shapes: Mapping[str, Shape]) -> dict[str, Shape]
 
 
 def nodes_by_provider(session: Any) -> dict[str, int]:
-    """How many nodes each provider got; empty where this version of ONNX Runtime does not report it."""
+    """Number of nodes per provider; empty if this version of ONNX Runtime does not report it."""
     counts: Counter[str] = Counter()
     with suppress(AttributeError, RuntimeError):
         for part in session.get_provider_graph_assignment_info():
@@ -293,9 +291,9 @@ def nodes_by_provider(session: Any) -> dict[str, int]:
 
 
 def layer_times_of_profile(events: list[dict[str, Any]], rounds: int) -> list[LayerTime]:
-    """Mean milliseconds of each operator over the last `rounds` runs of a profile, in the order of execution.
+    """Mean milliseconds per operator over the last `rounds` runs of a profile, in order of execution.
 
-    The first run is excluded, since it allocates. Times of an operator that runs several times in a run are added up.
+    The first run is excluded, because it allocates. Times of repeated operators within a run are added up.
     """
     runs = [event for event in events if event.get("cat") == "Session" and event.get("name") == "model_run"]
     if len(runs) < rounds + 1:

@@ -1,4 +1,4 @@
-"""int8 of ONNX models: QuantizeLinear and DequantizeLinear around their operators, calibrated on samples."""
+"""Quantise ONNX models to int8: QuantizeLinear and DequantizeLinear around operators, calibrated on samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfharness.errors import BackendError
 
 
 def read_calibration(path: Path) -> dict[str, Any]:
-    """Arrays of samples by input name, one sample a row. Raises `BackendError`."""
+    """Arrays of samples by input name, one sample per row. Raises `BackendError`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
@@ -26,22 +26,22 @@ def read_calibration(path: Path) -> dict[str, Any]:
         raise BackendError(f"{path} is not a .npz file of calibration samples: {error}") from error
     counts = {len(array) if array.ndim else 0 for array in found.values()}
     if len(counts) != 1 or not counts - {0}:
-        raise BackendError(f"{path} must hold an array for each input, all with the same number of samples")
+        raise BackendError(f"{path} must have an array for each input, all with the same number of samples")
     return found
 
 
 TENSORRT_OPTIONS = {"ActivationSymmetric": True, "QuantizeBias": False}
-"""TensorRT takes zero points of 0 only, and no biases in int32."""
+"""TensorRT requires zero points of 0, and does not support biases in int32."""
 
 
 def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) -> bytes:
-    """The model in int8: activations and weights (per channel), by the smallest and largest values of the samples.
+    """Quantise a model to int8: activations and weights (per channel), by minimum and maximum of the samples.
 
     Args:
-        calibration: `.npz` with an array for each input, whose first dimension counts samples.
-        for_tensorrt: with what TensorRT takes.
+        calibration: `.npz` with an array per input, whose first dimension counts samples.
+        for_tensorrt: respect TensorRT's restrictions.
 
-    Raises `BackendError` where samples or model do not fit.
+    Raises `BackendError` if samples and model do not match.
     """
     quantization = imported("onnxruntime.quantization", install_command("onnxruntime"))
     shapes = imported("onnxruntime.quantization.shape_inference", install_command("onnxruntime"))
@@ -59,9 +59,9 @@ def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) ->
         prepared, result = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
         logger = logging.getLogger()
         before = logger.level
-        logger.setLevel(logging.ERROR)  # it advises on shape inference
+        logger.setLevel(logging.ERROR)  # hides advice about shape inference
         try:
-            shapes.quant_pre_process(model, prepared, skip_symbolic_shape=True)  # folds batch norms, as runtimes do
+            shapes.quant_pre_process(model, prepared, skip_symbolic_shape=True)  # folds batch norms, like runtimes
             extra = TENSORRT_OPTIONS if for_tensorrt else {}
             quantization.quantize_static(prepared, result, reader, per_channel=True, extra_options=extra)
         finally:
@@ -70,9 +70,9 @@ def quantised(source: Path | bytes, calibration: Path, *, for_tensorrt: bool) ->
 
 
 def _batches(samples: dict[str, Any], size: int) -> Iterator[dict[str, Any]]:
-    """Batches of the model's own size, without a remainder. Raises `BackendError` where there is none."""
+    """Batches of the model's own size, without a remainder. Raises `BackendError` for too few samples."""
     count = len(next(iter(samples.values())))
     if count < size:
-        raise BackendError(f"the model takes a batch of {size}, and there are {count} calibration samples")
+        raise BackendError(f"the model needs batches of {size}, but there are only {count} calibration samples")
     for begin in range(0, count - size + 1, size):
         yield {name: array[begin : begin + size] for name, array in samples.items()}

@@ -1,4 +1,4 @@
-"""Sessions: the order of calls, their checks, the host's arrays, what is reported, errors in our terms."""
+"""Sessions: order of calls, checks, host arrays, reports, and translated errors."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ OUT_OF_MEMORY_SIGNS = (
     *("can't allocate memory", "alloc_failed", "not enough memory", "available memory of"),
     *("insufficient memory", "insufficient gpu memory", "requested amount"),
 )
-"""Parts of the frameworks' messages about missing memory, in lower case."""
+"""Parts of frameworks' out-of-memory messages, in lower case."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Time of one layer in one inference, on the device where there is one, else on the host."""
+    """Time of one layer per inference, on the device if there is one, else on the host."""
 
     name: str
     milliseconds: float
 
 
 class DeviceTimer(ABC):
-    """Time on the device between two points in the session's stream, from the device's own events."""
+    """Device time between two points in the session's stream, from the device's events."""
 
     @abstractmethod
     def start(self) -> None:
-        """Put the first point into the stream."""
+        """Insert the first point into the stream."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Put the second point into the stream."""
+        """Insert the second point into the stream."""
 
     @abstractmethod
     def milliseconds(self) -> float:
@@ -56,23 +56,21 @@ class DeviceTimer(ABC):
 class Session:
     """A loaded model. Use as a context manager.
 
-    The order of calls is: `allocate` (again for other shapes), `write_inputs`, then any number of rounds of `copy_in`,
-    `execute`, `copy_out`, `synchronize`, then `read_outputs`. Everything that can be done once (buffers, bindings,
-    compilation of this shape, capture of a CUDA graph) is done in `allocate`, so that a round does nothing but what a
-    service would do for each batch.
+    Order of calls: `allocate` (again for other shapes), `write_inputs`, any number of rounds of `copy_in`, `execute`,
+    `copy_out`, `synchronize`, then `read_outputs`. One-time work (buffers, bindings, compilation for this shape,
+    capture of a CUDA graph) is done in `allocate`, so that a round does only what a service would do per batch.
 
     Sessions with the same options may run concurrently in threads, each in one thread from `allocate` on.
 
-    The state and the checks of all sessions are here; subclasses do what differs between frameworks in `_allocate`,
-    which puts the array of each input into `_host`, `_execute`, `_results`, `_free` and `_release`, and, where there is
-    another memory than the host's, in `copy_in` and `copy_out`.
+    State and checks of all sessions are here. Subclasses implement `_allocate`, which puts the array of each input into
+    `_host`, `_execute`, `_results`, `_free`, `_release`, and `copy_in` and `copy_out` if there is device memory.
     """
 
     build_ms: float | None = None
-    """What of `load` and `allocate` was the build of an engine, or a compilation, with the first call where frameworks
-    compile in it; None: nothing was built."""
+    """Part of `load` and `allocate` spent on building an engine or compiling, including the first call if a framework
+    compiles in it; None if nothing was built."""
 
-    no_layer_times = "this backend does not report the times of its layers"
+    no_layer_times = "this backend does not report layer times"
 
     def __init__(self, inputs: Iterable[TensorSpec] = (), outputs: Iterable[TensorSpec] = ()) -> None:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -89,19 +87,19 @@ class Session:
         raise NotImplementedError
 
     def _results(self) -> Sequence[Any]:
-        """The outputs of the last round on the host, as NumPy reads them; empty where there was none."""
+        """Outputs of the last round on the host, readable by NumPy; empty without a round."""
         raise NotImplementedError
 
     def _free(self) -> None:
-        """Free what `_allocate` made, if anything; nothing runs on it any more."""
+        """Free the allocations of `_allocate`, if any, which are no longer in use."""
 
     def _release(self) -> None:
         """Free the model; called once, after `_free`."""
 
     def allocate(self, shapes: Mapping[str, Shape]) -> None:
-        """Make host (pinned, where there is a GPU) and device buffers for these input shapes, by input name.
+        """Allocate host (with a GPU: pinned) and device buffers for these input shapes, by input name.
 
-        Raises `OutOfMemoryError` where they do not fit, `BackendError` where the model does not take the shapes.
+        Raises `OutOfMemoryError` if they do not fit, `BackendError` if the model does not support the shapes.
         """
         if self._closed:
             raise BackendError("the session is closed; load the model again")
@@ -112,51 +110,51 @@ class Session:
         self._shapes = whole
 
     def write_inputs(self, arrays: Mapping[str, Array]) -> None:
-        """Fill the host's arrays; shapes and dtypes are those of `allocate` and `inputs`."""
+        """Fill the host arrays; shapes and dtypes must match `allocate` and `inputs`."""
         self._check_names(arrays)
         for spec in self.inputs:
             array, shape = arrays[spec.name], self._shapes.get(spec.name)
             if shape is None:
-                raise BackendError(f"input {spec.name!r} has no buffer; allocate before inputs are written")
+                raise BackendError(f"input {spec.name!r} has no buffer; call allocate before writing inputs")
             if array.shape != shape or array.dtype.name != spec.dtype:
                 raise BackendError(
-                    f"input {spec.name!r} is {array.dtype} {array.shape}, and was allocated as {spec.dtype} {shape}; "
-                    "write what was allocated"
+                    f"input {spec.name!r} is {array.dtype} {array.shape}, but was allocated as {spec.dtype} {shape}; "
+                    "write arrays as allocated"
                 )
         self.synchronize()
         for spec in self.inputs:
             np.copyto(self._host[spec.name], arrays[spec.name])
 
     def copy_in(self) -> None:
-        """Start the copy of the inputs from the host to the device; on the CPU nothing."""
+        """Start copying the inputs from host to device; nothing on the CPU."""
 
     def execute(self) -> None:
-        """Start one inference; it may return before the inference is done."""
+        """Start one inference; may return before it is done."""
         if not self._shapes:
-            raise BackendError("nothing is allocated; allocate before a model is executed")
+            raise BackendError("nothing is allocated; call allocate before executing")
         try:
             self._execute()
         except Exception as error:
             raise translation(error, "the model could not be run") from error
 
     def copy_out(self) -> None:
-        """Start the copy of the outputs from the device to the host; on the CPU nothing."""
+        """Start copying the outputs from device to host; nothing on the CPU."""
 
     def synchronize(self) -> None:
-        """Wait until all started work is done."""
+        """Wait for all started work."""
 
     def run_round(self) -> None:
-        """One round: what a service does for each batch."""
+        """Run one round: a service's work per batch."""
         self.copy_in()
         self.execute()
         self.copy_out()
         self.synchronize()
 
     def read_outputs(self) -> dict[str, Array]:
-        """The outputs of the last round, copies that stay valid; call after `synchronize`."""
+        """Copies of the last round's outputs, which stay valid; call after `synchronize`."""
         values = self._results() if self._shapes else ()
         if len(values) != len(self.outputs):
-            raise BackendError("there are no outputs; allocate and run a round before they are read")
+            raise BackendError("there are no outputs; allocate and run a round before reading them")
         return {spec.name: np.array(value, order="C") for spec, value in zip(self.outputs, values, strict=True)}
 
     def close(self) -> None:
@@ -167,29 +165,29 @@ class Session:
             self._release()
 
     def device_timer(self) -> DeviceTimer | None:
-        """A timer on the session's stream, or None where there is no device."""
+        """A timer on the session's stream, or None without a device."""
         return None
 
     def device_memory_bytes(self) -> int | None:
-        """Peak that the framework's allocator has reserved on the device since `allocate`; None: not reported."""
+        """Peak memory reserved on the device by the framework's allocator since `allocate`; None if not reported."""
         return None
 
     def parameter_bytes(self) -> int | None:
-        """Size of the model's parameters; None: not reported."""
+        """Size of the model's parameters; None if not reported."""
         return None
 
     def settings(self) -> dict[str, str]:
-        """Settings of this session that change its speed or numbers, by the framework's names."""
+        """Settings of this session that affect speed or numbers, with the framework's names."""
         return {}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Mean time of each layer over so many rounds, or why there are none, one sentence."""
+        """Mean time of each layer over this many rounds, or a sentence why there are none."""
         del rounds
         return self.no_layer_times
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Count the time inside as build."""
+        """Count the time inside as build time."""
         begin_ns = time.perf_counter_ns()
         try:
             yield
@@ -203,13 +201,13 @@ class Session:
         self.close()
 
     def _reset(self) -> None:
-        with suppress(BackendError):  # after an error nothing runs, and everything can be freed
+        with suppress(BackendError):  # after an error nothing is running, so everything can be freed
             self.synchronize()
         self._shapes, self._host = {}, {}
         self._free()
 
     def _checked(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """The shapes of all inputs. Raises `BackendError` where the model does not take them."""
+        """Shapes of all inputs. Raises `BackendError` if the model does not support them."""
         self._check_names(shapes)
         for spec in self.inputs:
             shape = shapes[spec.name]
@@ -226,7 +224,7 @@ class Session:
                 raise BackendError(f"the model {problem} {min(names)!r}; it takes {self._described()}")
 
     def _described(self) -> str:
-        """Inputs in one line, e.g. `image float32 (?, 3, 224, 224)`."""
+        """Inputs on one line, such as `image float32 (?, 3, 224, 224)`."""
         return ", ".join(
             f"{spec.name} {spec.dtype} ({', '.join('?' if size is None else str(size) for size in spec.shape)})"
             for spec in self.inputs
@@ -235,7 +233,7 @@ class Session:
 
 @contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """An environment variable with this value inside."""
+    """Set an environment variable while the block runs."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -248,7 +246,7 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """What a framework raises inside as a `BackendError` of one line."""
+    """Convert a framework's exceptions to `BackendError`s of one line."""
     try:
         yield
     except Exception as error:
@@ -256,11 +254,11 @@ def translated(what: str) -> Iterator[None]:
 
 
 def translation(error: Exception, what: str) -> BackendError:
-    """The framework's exception as ours; out of memory is recognised by its text only."""
+    """Convert a framework's exception; out of memory is recognised by its text."""
     if isinstance(error, BackendError):
         return error
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if isinstance(error, MemoryError) or any(sign in text.lower() for sign in OUT_OF_MEMORY_SIGNS):
-        clear_frames(error.__traceback__)  # free the memory of the failed call, so that a smaller one may succeed
+        clear_frames(error.__traceback__)  # frees the failed call's memory, so that a smaller one may succeed
         return OutOfMemoryError(f"{what}: {text[:300]}")
     return BackendError(f"{what}: {text[:500]}")

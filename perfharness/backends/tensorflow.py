@@ -1,4 +1,4 @@
-"""TensorFlow, and Keras 3 on it: as a graph (`tf`, `keras`), or compiled by XLA (`tfxla`, `kerasxla`)."""
+"""TensorFlow, and Keras 3 on TensorFlow: as a graph (`tf`, `keras`), or compiled by XLA (`tfxla`, `kerasxla`)."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 
 PACKAGES = {"keras": ("keras",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
-"""Module -> the packages that install it."""
+"""Module -> packages that install it."""
 
 SIGNATURE = "serving_default"
 
 ALIGNMENT_BYTES = 64
-"""TensorFlow reads host arrays in place if their address is a multiple of this; it copies others first."""
+"""TensorFlow reads host arrays in place if their address is a multiple of this, and copies others."""
 
 VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "TF_XLA_FLAGS")
 
-LAYERS_OF_XLA = "XLA fuses a model's layers into kernels of its own, and TensorFlow does not report their times"
-LAYERS_OF_GRAPH = "TensorFlow reports the times of operators only in its profiler's traces for TensorBoard"
+LAYERS_OF_XLA = "XLA fuses the layers of a model into its own kernels, and TensorFlow does not report their times"
+LAYERS_OF_GRAPH = "TensorFlow reports operator times only in its profiler's traces for TensorBoard"
 
 
 class TensorFlowBackend(Backend):
-    """SavedModels, by their signature; functions and `tf.Module`s in a `FactoryModel`.
+    """SavedModels, by signature; functions and `tf.Module`s in a `FactoryModel`.
 
-    TensorFlow computes in the dtypes of a model's weights, so a model in fp16 or bf16 must have been made in it.
+    TensorFlow computes in the dtypes of a model's weights, so a model for fp16 or bf16 must be created in it.
     """
 
     name = "tensorflow"
@@ -60,15 +60,15 @@ class TensorFlowBackend(Backend):
     extra: Mapping[str, tuple[str, ...]] = {"signature": ()}
 
     def versions(self) -> dict[str, str]:
-        """TensorFlow's."""
+        """Version of TensorFlow."""
         return {"tensorflow": str(library().__version__)}
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No GPU, or a number of threads other than TensorFlow's."""
+        """Check for a GPU, and whether the number of threads can be set."""
         return _configured(options)
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Load the SavedModel or call the factory; the graph is made in `allocate`."""
+        """Load the SavedModel or call the factory; the graph is built in `allocate`."""
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
                 made = _signature(str(model.path), options.extra.get("signature", SIGNATURE))
@@ -76,19 +76,19 @@ class TensorFlowBackend(Backend):
             made = described_model(model, self.name, options.precision, "a function or a tf.Module")
             if not callable(made.model):
                 raise BackendError(
-                    f"the model of {model.factory} is a {type(made.model).__name__}, and cannot be called"
+                    f"the model of {model.factory} is a {type(made.model).__name__}, which cannot be called"
                 )
         return TensorFlowSession(model.name, made, options)
 
 
 class TensorFlowSession(Session):
-    """A concrete function for the shapes that were allocated.
+    """A concrete function for the allocated shapes.
 
-    `copy_in` passes the host's arrays to TensorFlow in each round, as a service does with each batch; on the CPU it may
-    read them in place.
+    `copy_in` passes the host arrays to TensorFlow in each round, like a service per batch; on the CPU it may read them
+    in place.
 
     Args:
-        made: a function of tensors; XLA compiles it in the modes `tfxla` and `kerasxla`.
+        made: a function of tensors; compiled by XLA in the modes `tfxla` and `kerasxla`.
     """
 
     def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:
@@ -114,12 +114,12 @@ class TensorFlowSession(Session):
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def parameter_bytes(self) -> int | None:
-        """The variables of the graph."""
+        """Size of the graph's variables."""
         held = () if self._concrete is None else self._concrete.variables
         return sum((one.shape.num_elements() or 0) * one.dtype.size for one in held) or None
 
     def settings(self) -> dict[str, str]:
-        """Settings of TensorFlow."""
+        """TensorFlow's settings."""
         threading = self._tf.config.threading
         settings = {
             "jit_compile": str(self._xla),
@@ -129,7 +129,7 @@ class TensorFlowSession(Session):
         return settings | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
     def _made(self, shapes: Sequence[tuple[int | None, ...]], inputs: Sequence[TensorSpec]) -> Any:
-        """The concrete function for these shapes."""
+        """Create the concrete function for these shapes."""
         tf = self._tf
 
         def traced(*values: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class TensorFlowSession(Session):
             return tf.function(traced, autograph=False, jit_compile=self._xla or None).get_concrete_function(*signature)
 
     def _whole(self, value: Any) -> Any:
-        """Half precision as float32, as with the other frameworks."""
+        """Convert half precision to float32, as for the other frameworks."""
         tensor = self._tf.convert_to_tensor(value)
         return self._tf.cast(tensor, "float32") if tensor.dtype.name in HALF_DTYPES.values() else tensor
 
@@ -155,7 +155,7 @@ class TensorFlowSession(Session):
         with self.building():
             self._concrete = self._made([array.shape for array in arrays.values()], self.inputs)
             self._on_device = self._put(arrays.values())
-            self._execute()  # XLA compiles, and oneDNN orders weights, at the first call
+            self._execute()  # on the first call, XLA compiles and oneDNN reorders weights
             self.synchronize()
         self._host = arrays
 
@@ -164,8 +164,8 @@ class TensorFlowSession(Session):
             return [self._tf.convert_to_tensor(array) for array in arrays]
 
     def copy_in(self) -> None:
-        """Pass the host's arrays to TensorFlow."""
-        self._on_device = []  # freed first: XLA records its CUDA graphs anew when arrays lie at other addresses
+        """Pass the host arrays to TensorFlow."""
+        self._on_device = []  # freed first, because XLA records its CUDA graphs again for arrays at other addresses
         self._on_device = self._put(self._host.values())
 
     def _execute(self) -> None:
@@ -173,14 +173,14 @@ class TensorFlowSession(Session):
         self._values, self._fetched = list(self._concrete(*self._on_device)), False
 
     def copy_out(self) -> None:
-        """Copy the outputs to the host, which waits for them."""
+        """Copy the outputs to the host, waiting for them."""
         try:
             self._values, self._fetched = [value.numpy() for value in self._values], True
         except Exception as error:
             raise translation(error, "the model could not be run") from error
 
     def synchronize(self) -> None:
-        """Wait for the outputs on the device, unless they were copied to the host."""
+        """Wait for the outputs on the device, unless copied to the host."""
         if self._values and not self._fetched and self._options.device == "cuda":
             self._tf.test.experimental.sync_devices()
 
@@ -195,7 +195,7 @@ class TensorFlowSession(Session):
 
 
 def aligned_zeros(shape: Shape, dtype: str) -> Array:
-    """An array aligned to `ALIGNMENT_BYTES`."""
+    """Create an array aligned to `ALIGNMENT_BYTES`."""
     kind = np.dtype(dtype)
     size_bytes = prod(shape) * kind.itemsize
     raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
@@ -210,20 +210,20 @@ def library() -> Any:
 
 
 def _configured(options: BackendOptions) -> str | None:
-    """Set the options' number of threads, and let memory grow; why that is not possible, or None.
+    """Set the number of threads and enable memory growth; returns the reason if that is impossible, or None.
 
-    TensorFlow accepts them only before the first tensor.
+    TensorFlow accepts these settings only before the first tensor.
     """
     config = library().config
     if options.device == "cuda":
         gpus = config.list_physical_devices("GPU")
         if not gpus:
-            return "TensorFlow finds no GPU here (a build for the CPU, or CUDA's libraries are missing)"
+            return "TensorFlow finds no GPU here (a CPU build, or missing CUDA libraries)"
         if not config.experimental.get_memory_growth(gpus[0]):  # else it reserves the whole GPU
             try:
                 config.experimental.set_memory_growth(gpus[0], True)
             except RuntimeError:
-                return "TensorFlow has started in this process and has taken the whole GPU; use a process of its own"
+                return "TensorFlow has started in this process and taken the whole GPU; use a separate process"
     if options.threads is None:
         return None
     for kind, wanted in (("intra", options.threads), ("inter", 1)):
@@ -233,14 +233,14 @@ def _configured(options: BackendOptions) -> str | None:
             getattr(config.threading, f"set_{kind}_op_parallelism_threads")(wanted)
         except RuntimeError:
             return (
-                "TensorFlow has started in this process and its number of threads cannot be changed; "
-                f"for {options.threads} use a process of its own"
+                "TensorFlow has started in this process, so its number of threads cannot be changed; "
+                f"use a separate process for {options.threads} threads"
             )
     return None
 
 
 def _signature(path: str, name: str) -> FactoryModel:
-    """A SavedModel's signature as a function in the order of its inputs' names."""
+    """A SavedModel's signature as a function, in the order of its input names."""
     loaded = library().saved_model.load(path)
     if name not in loaded.signatures:
         found = ", ".join(loaded.signatures) or "none"
@@ -248,7 +248,7 @@ def _signature(path: str, name: str) -> FactoryModel:
     signature = loaded.signatures[name]
     specs = signature.structured_input_signature[1]
 
-    def function(*values: Any, _keep: Any = loaded) -> Any:  # the signature alone does not keep the variables
+    def function(*values: Any, _keep: Any = loaded) -> Any:  # the signature does not keep the variables alive
         return signature(**dict(zip(specs, values, strict=True)))
 
     inputs = tuple(_spec(each, tensor) for each, tensor in specs.items())
@@ -261,7 +261,7 @@ def _spec(name: str, tensor: Any) -> TensorSpec:
 
 
 def _weights(concrete: Any) -> Counter[str]:
-    """Dtype -> number of elements of a graph's floating-point variables and constants."""
+    """Element counts of a graph's floating-point variables and constants, by dtype."""
     functions = concrete.graph._functions.values()
     graphs = [concrete.graph, *(function.graph for function in functions if hasattr(function, "graph"))]
     operations = [operation for graph in graphs for operation in graph.get_operations() if operation.type == "Const"]
@@ -272,20 +272,20 @@ def _weights(concrete: Any) -> Counter[str]:
 
 
 class KerasBackend(Backend):
-    """`.keras` files, and functions that return a `keras.Model` (in a `FactoryModel` where it has no `Input`s).
+    """`.keras` files, and functions that return a `keras.Model` (in a `FactoryModel` if it has no `Input`s).
 
-    The model is called as one function that TensorFlow compiles, as `Model.predict` does it. In fp16 and bf16 every
-    layer gets that dtype policy.
+    The model is called as one function compiled by TensorFlow, like in `Model.predict`. In fp16 and bf16, every layer
+    gets that dtype policy.
     """
 
     name = "keras"
     modes = ("keras", "kerasxla")
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (".keras",)
-    install = f"{install_command('keras')}, and tensorflow for it to compute with"
+    install = f"{install_command('keras')}, and tensorflow as its backend"
 
     def versions(self) -> dict[str, str]:
-        """Keras's, and TensorFlow's where it is installed; importing them takes seconds."""
+        """Versions of Keras and TensorFlow from package metadata, because importing them takes seconds."""
         found: dict[str, str] = {}
         for module, packages in PACKAGES.items():
             for package in packages:
@@ -296,22 +296,22 @@ class KerasBackend(Backend):
         return found
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No TensorFlow, no GPU, or another number of threads than TensorFlow's."""
+        """Check for TensorFlow and a GPU, and whether the number of threads can be set."""
         for module in PACKAGES:
             if module not in sys.modules and find_spec(module) is None:
                 return f"{module} is not installed: {self.install}"
         if options.device == "cpu" and options.threads is None:
-            return None  # nothing that needs the framework: importing it takes seconds
+            return None  # avoids importing the framework, which takes seconds
         return _configured(options)
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Load the file or call the factory; it is compiled in `allocate`."""
-        os.environ["KERAS_BACKEND"] = "tensorflow"  # read once, when keras is imported
+        """Load the file or call the factory; compiled in `allocate`."""
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # read when keras is imported
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         keras = imported("keras", self.install, "keras on tensorflow")
         if (loaded := keras.backend.backend()) != "tensorflow":
             raise BackendUnavailableError(
-                f"Keras was imported with its {loaded} backend in this process; run it in a process of its own"
+                f"Keras was imported with its {loaded} backend in this process; use a separate process"
             )
         if (problem := _configured(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
@@ -323,7 +323,7 @@ class KerasBackend(Backend):
         given = returned if isinstance(returned, FactoryModel) else FactoryModel(returned, ())
         if not isinstance(given.model, keras.Model):
             raise BackendError(f"{model.name} is a {type(given.model).__name__}; for keras it must be a keras.Model")
-        with translated(f"{model.name}'s layers cannot be made anew in {options.precision}"):
+        with translated(f"{model.name}'s layers cannot be converted to {options.precision}"):
             network = _in_precision(keras, given.model, options)
 
         def called(*values: Any) -> Any:
@@ -336,7 +336,7 @@ class KerasBackend(Backend):
 
 
 def _in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
-    """The model with every layer in fp16 or bf16, the same weights rounded; as it is in other precisions."""
+    """The model with every layer in fp16 or bf16 and rounded weights; unchanged for other precisions."""
     wanted = HALF_DTYPES.get(options.precision, "float32")
     layers = [layer for layer in network._flatten_layers(include_self=False) if layer.weights]
     if all(layer.dtype_policy.name == wanted for layer in layers):
@@ -351,17 +351,17 @@ def _in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
 
 
 def _inputs(network: Any, name: str) -> tuple[TensorSpec, ...]:
-    """Inputs that the model declares. Raises `BackendError` where it does not."""
+    """Declared inputs of the model. Raises `BackendError` if there are none."""
     tensors = getattr(network, "inputs", None)
     if not tensors:
         raise BackendError(
-            f"{name} declares no inputs; make it from keras.Input, or return a FactoryModel that names them"
+            f"{name} declares no inputs; build it from keras.Input, or return a FactoryModel that names them"
         )
     return tuple(TensorSpec(name=tensor.name, shape=tuple(tensor.shape), dtype=str(tensor.dtype)) for tensor in tensors)
 
 
 def _output_names(network: Any) -> tuple[str, ...]:
-    """Names of the layers that give the outputs; none where two are the same or the model names them itself."""
+    """Names of the output layers; empty if two are equal or the model names its outputs itself."""
     names = tuple(getattr(network, "output_names", None) or ())
     if isinstance(getattr(network, "output", None), dict) or len(set(names)) != len(names):
         return ()
@@ -369,7 +369,7 @@ def _output_names(network: Any) -> tuple[str, ...]:
 
 
 def _packed(keras: Any, network: Any, values: Sequence[Any]) -> Any:
-    """The inputs in the structure in which the model declares them."""
+    """Inputs in the structure declared by the model."""
     declared = getattr(network, "input", None) if getattr(network, "inputs", None) else None
     if declared is None:
         return values[0] if len(values) == 1 else list(values)

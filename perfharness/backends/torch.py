@@ -1,7 +1,7 @@
-"""PyTorch: eager, torch.compile and CUDA graphs; fp32, tf32, fp16, bf16, int8 on the CPU.
+"""PyTorch: eager, torch.compile and CUDA graphs; fp32, tf32, fp16, bf16, and int8 on the CPU.
 
-Inputs and outputs have the dtypes of the model's description in every precision: a session in fp16 or bf16 casts on the
-device, inside `execute`, as a service with float32 data would.
+Inputs and outputs always have the dtypes of the model's description. A session in fp16 or bf16 casts on the device,
+inside `execute`, like a service with float32 data.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from perfharness.model.bench import Precision, TensorSpec
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that capture CUDA graphs, on a GPU."""
+"""Modes of torch.compile that capture CUDA graphs on a GPU."""
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 WARMUP_ROUNDS = 3
-"""Rounds before a capture, on the session's stream, in which libraries choose algorithms and allocate workspaces."""
+"""Rounds on the session's stream before a capture, in which libraries choose algorithms and allocate workspaces."""
 
 COMPILED_SHAPES = 1024
-"""Limit of compiled shapes per model; beyond its default of eight PyTorch continues uncompiled, and only logs it."""
+"""Limit of compiled shapes per model; beyond the default of eight, PyTorch runs uncompiled and only logs it."""
 
 COMPILE_LIMITS = (
     *("recompile_limit", "accumulated_recompile_limit"),
     *("cache_size_limit", "accumulated_cache_size_limit"),
 )
-"""Compiler settings for that limit, the last two before PyTorch 2.6. They are per thread."""
+"""Per-thread compiler settings for that limit; the last two are for PyTorch before 2.6."""
 
 
 @dataclass
 class Program:
-    """A module, with its inputs and outputs.
+    """A module with its inputs and outputs.
 
     Args:
-        input_dtypes: to which inputs are cast on the device.
-        output_dtypes: likewise the outputs.
+        input_dtypes: to cast inputs to, on the device.
+        output_dtypes: to cast outputs to.
         computes_in: dtype as text.
-        exported: by torch.export, so that it has no submodules.
+        exported: by torch.export, so without submodules.
     """
 
     module: Any
@@ -83,7 +83,7 @@ class TorchBackend(Backend):
     extra: Mapping[str, tuple[str, ...]] = {"compile_mode": COMPILE_MODES, "cudnn_benchmark": ("off", "on")}
 
     def versions(self) -> dict[str, str]:
-        """PyTorch's, and those of its GPU libraries."""
+        """Versions of PyTorch and its GPU libraries."""
         torch = imported("torch", self.install)
         found = {"torch": str(torch.__version__)}
         if torch.version.cuda is not None:
@@ -93,12 +93,12 @@ class TorchBackend(Backend):
         return found
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No GPU, no compiler, or a precision that device or mode do not support."""
+        """Check for a GPU, a compiler, and a precision supported by device and mode."""
         torch, mode = imported("torch", self.install), options.mode or "eager"
         if options.device == "cuda":
             return _gpu_problem(torch, options)
         if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
-            return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
+            return f"PyTorch {torch.__version__} no longer has dynamic quantisation; install an older version"
         if mode == "cudagraph":
             return "CUDA graphs need a GPU"
         if mode == "compile" and options.precision == "int8":
@@ -108,23 +108,23 @@ class TorchBackend(Backend):
         return None
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Convert the model to the precision, and move it to the device."""
+        """Convert the model to the precision and move it to the device."""
         torch = imported("torch", self.install)
         with translated("the model could not be loaded"):
             return TorchSession(torch, load_program(torch, model, options), options)
 
 
 class TorchSession(Session):
-    """A module in inference mode, with a stream of its own on a GPU.
+    """A module in inference mode, on a GPU with its own stream.
 
-    PyTorch's settings are those of the process: sessions that are open at the same time must have equal ones.
+    PyTorch's settings are per process, so concurrent sessions must have equal settings.
     """
 
     _open: ClassVar[list[dict[str, str]]] = []
-    """The settings of open sessions."""
+    """Settings of open sessions."""
 
     _idle_streams: ClassVar[list[Any]] = []
-    """Streams of closed sessions, for reuse: cuBLAS keeps a workspace per stream, 32 MiB on an H200."""
+    """Streams of closed sessions, reused because cuBLAS keeps a workspace per stream (32 MiB on an H200)."""
 
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
         super().__init__(program.inputs, program.outputs)
@@ -135,7 +135,7 @@ class TorchSession(Session):
         wanted = _process_settings(options)
         if any(one != wanted for one in self._open):
             raise BackendError(
-                f"PyTorch is set to {self._open[0]} for another session of this process; close it, or load both alike"
+                f"PyTorch is set to {self._open[0]} for another session of this process; close it, or use equal options"
             )
         self._process_settings = wanted
         _set_for_process(torch, wanted)
@@ -150,7 +150,7 @@ class TorchSession(Session):
         self._open.append(wanted)
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
-        """Allocate buffers; compile for these shapes, or capture the graph."""
+        """Allocate buffers, and compile for these shapes or capture the graph."""
         if self._on_gpu:
             self._torch.cuda.empty_cache()
             self._torch.cuda.reset_peak_memory_stats(self._device)
@@ -163,14 +163,14 @@ class TorchSession(Session):
             self._prepare()
 
     def copy_in(self) -> None:
-        """Host to GPU, without waiting; on the CPU the model reads the host's buffers."""
+        """Copy host to GPU without waiting; on the CPU the model reads the host buffers."""
         if self._stream is not None:
             self._activate()
             for device, host in zip(self._at_device, self._pinned, strict=True):
                 device.copy_(host, non_blocking=True)
 
     def _execute(self) -> None:
-        """A call of the module, or a replay of the graph."""
+        """Call the module or replay the graph."""
         self._activate()
         if self._graph is not None:
             self._graph.replay()
@@ -178,7 +178,7 @@ class TorchSession(Session):
             self._values = self._inferred()
 
     def copy_out(self) -> None:
-        """GPU to pinned memory, without waiting."""
+        """Copy GPU to pinned memory without waiting."""
         if self._stream is None:
             return
         if [value.shape for value in self._values] != [host.shape for host in self._at_host]:
@@ -217,7 +217,7 @@ class TorchSession(Session):
             self._torch.cuda.empty_cache()
 
     def device_timer(self) -> DeviceTimer | None:
-        """From CUDA events on the session's stream."""
+        """Timer with CUDA events on the session's stream."""
         return None if self._stream is None else EventTimer(self._torch, self._stream)
 
     def device_memory_bytes(self) -> int | None:
@@ -225,22 +225,22 @@ class TorchSession(Session):
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
 
     def parameter_bytes(self) -> int | None:
-        """Parameters and buffers, quantised ones left out."""
+        """Size of parameters and buffers, except quantised ones."""
         return held_bytes(self._module)
 
     def settings(self) -> dict[str, str]:
-        """PyTorch's settings for this session, dtype, and what was compiled or quantised."""
+        """PyTorch's settings for this session, and the dtype."""
         settings = {"dtype": self._program.computes_in}
         if self._mode == "compile":
             settings["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
         return settings | {"num_threads": str(self._torch.get_num_threads()), **self._process_settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Each module's own work, by hooks, on the last written inputs."""
+        """Own time of each module, by hooks, on the last written inputs."""
         if self._mode != "eager":
-            return f"modules have no times of their own in mode {self._mode}; measure them in mode eager"
+            return f"modules are not timed in mode {self._mode}; measure them in mode eager"
         if self._program.exported:
-            return "an exported program has no modules left that could be timed; measure the model it was exported from"
+            return "an exported program has no modules to time; measure the original model"
         self.copy_in()
         self._activate()
         with translated("the layers could not be timed"):
@@ -248,20 +248,20 @@ class TorchSession(Session):
         return times
 
     def _inferred(self) -> list[Any]:
-        """The outputs of one inference, in the dtypes of the description."""
+        """Outputs of one inference, in the dtypes of the description."""
         torch = self._torch
         with torch.inference_mode():
             given = _cast(self._at_device, self._program.input_dtypes)
             return _cast(tensors(torch, self._call(*given)), self._program.output_dtypes)
 
     def _prepare(self) -> None:
-        """Warm up, which compiles, and capture where that is the mode. Inputs are zeros here."""
+        """Warm up, which compiles, and capture a graph in mode cudagraph. Inputs are zeros here."""
         torch = self._torch
         self.copy_in()
         with ExitStack() as stack:
-            if self._mode == "compile":  # compiled at the first call
+            if self._mode == "compile":  # compiles on the first call
                 stack.enter_context(many_shapes(torch))
-                if self._options.cache_dir is not None:  # its default is a user's temporary folder
+                if self._options.cache_dir is not None:  # the default is the user's temporary folder
                     stack.enter_context(variable(CACHE_VARIABLE, str(self._options.cache_dir)))
                 stack.enter_context(self.building())
             self._execute()
@@ -277,19 +277,19 @@ class TorchSession(Session):
             self.synchronize()
 
     def _compiled(self, module: Any) -> Any:
-        # One program per shape: a program for all sizes would be slower.
+        # One program per shape, because a program for all sizes would be slower.
         made = self._torch.compile(module, mode=self._compile_mode(), dynamic=False)
         if self._compile_mode() not in WITH_GRAPHS:
             return made
 
-        def with_marked_step(*given: Any) -> Any:  # these modes reuse the memory of outputs from step to step
+        def with_marked_step(*given: Any) -> Any:  # these modes reuse the memory of outputs in the next step
             self._torch.compiler.cudagraph_mark_step_begin()
             return made(*given)
 
         return with_marked_step
 
     def _idle_stream(self) -> Any:
-        """A stream that no open session uses."""
+        """A stream unused by open sessions."""
         for index, stream in enumerate(self._idle_streams):
             if stream.device == self._device:
                 return self._idle_streams.pop(index)
@@ -299,42 +299,42 @@ class TorchSession(Session):
         return self._options.extra.get("compile_mode", COMPILE_MODES[0])
 
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Host memory of zeros, pinned where there is a GPU."""
+        """Zeroed host memory, pinned if there is a GPU."""
         made = self._torch.zeros(shape, dtype=getattr(self._torch, dtype))
         return made.pin_memory() if self._on_gpu else made
 
     def _activate(self) -> None:
-        """Make the session's stream the current one."""
+        """Make the session's stream current."""
         if self._stream is not None and self._torch.cuda.current_stream() != self._stream:
             self._torch.cuda.set_stream(self._stream)
 
 
 def _cast(given: Iterable[Any], dtypes: Sequence[Any]) -> list[Any]:
-    """Tensors in these dtypes; skips `to` where possible, which takes two microseconds."""
+    """Cast tensors; skips `to` if possible, because it takes two microseconds."""
     return [each if each.dtype is dtype else each.to(dtype) for each, dtype in zip(given, dtypes, strict=True)]
 
 
 def _gpu_problem(torch: Any, options: BackendOptions) -> str | None:
-    """Why a precision is not possible on the GPU, or there is none."""
+    """Reason why a precision or the GPU is unavailable, or None."""
     if options.precision == "int8":
-        return "PyTorch's dynamic int8 is for the CPU; on a GPU use TensorRT, or a model that is quantised already"
+        return "PyTorch's dynamic int8 is for the CPU; on a GPU use TensorRT, or an already quantised model"
     if torch.version.cuda is None:
         return f"this PyTorch ({torch.__version__}) is built without CUDA"
     if not torch.cuda.is_available():
-        return "PyTorch sees no GPU here"
+        return "PyTorch finds no GPU here"
     if options.precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < (8, 0):
-        return f"{torch.cuda.get_device_name()} has no {options.precision}, which came with compute capability 8.0"
+        return f"{torch.cuda.get_device_name()} lacks {options.precision}, which needs compute capability 8.0"
     return None
 
 
 def many_shapes(torch: Any) -> Any:
-    """A context in which this thread compiles any number of shapes."""
-    config = torch._dynamo.config  # imported late: it takes seconds
+    """Context manager in which this thread compiles any number of shapes."""
+    config = torch._dynamo.config  # imported late, because it takes seconds
     return config.patch({name: COMPILED_SHAPES for name in COMPILE_LIMITS if hasattr(config, name)})
 
 
 def _process_settings(options: BackendOptions) -> dict[str, str]:
-    """PyTorch's settings for a session, as text; those of a GPU only for one on it."""
+    """PyTorch's settings for a session, as text; GPU settings only for sessions on it."""
     threads = {} if options.threads is None else {"num_threads": str(options.threads)}
     if options.device != "cuda":
         return threads
@@ -348,24 +348,24 @@ def _process_settings(options: BackendOptions) -> dict[str, str]:
 
 
 def _set_for_process(torch: Any, settings: Mapping[str, str]) -> None:
-    """Set them; they are not restored."""
+    """Apply settings; they are not restored."""
     if "num_threads" in settings:
         torch.set_num_threads(int(settings["num_threads"]))
     if "cudnn.benchmark" in settings:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # names of settings may change
+            warnings.simplefilter("ignore")  # about renamed settings
             torch.set_float32_matmul_precision(settings["float32_matmul_precision"])
             torch.backends.cudnn.allow_tf32 = settings["cudnn.allow_tf32"] == "on"
         torch.backends.cudnn.benchmark = settings["cudnn.benchmark"] == "on"
 
 
 def load_program(torch: Any, model: ModelSource, options: BackendOptions) -> Program:
-    """The model's module, still on the CPU. Raises `BackendError`."""
+    """Load the model's module on the CPU. Raises `BackendError`."""
     if model.path is not None:
         return _exported(torch, model, options)
     made = described_model(model, "torch", options.precision, "an nn.Module")
     if not isinstance(made.model, torch.nn.Module):
-        raise BackendError(f"{model.factory} returned a FactoryModel of a {type(made.model).__name__}, no nn.Module")
+        raise BackendError(f"{model.factory} returned a FactoryModel of a {type(made.model).__name__}, not nn.Module")
     module = made.model.eval()
     outputs = _described_outputs(torch, module, made)
     module, computes_in = _in_precision(torch, module, options.precision)
@@ -380,7 +380,7 @@ def load_program(torch: Any, model: ModelSource, options: BackendOptions) -> Pro
 
 
 def tensors(torch: Any, made: Any) -> list[Any]:
-    """A module's outputs as a list. Raises `BackendError` where they are anything but tensors."""
+    """A module's outputs as a list. Raises `BackendError` if they are not tensors."""
     if isinstance(made, torch.Tensor):
         return [made]
     if not isinstance(made, list | tuple) and isinstance(made, Mapping):
@@ -394,28 +394,28 @@ def tensors(torch: Any, made: Any) -> list[Any]:
 
 
 def _in_precision(torch: Any, module: Any, precision: Precision) -> tuple[Any, str]:
-    """The module with its weights in the precision, and its dtype as text."""
+    """The module with weights in the precision, and its dtype as text."""
     if precision in HALF_DTYPES:
         return module.to(getattr(torch, HALF_DTYPES[precision])), HALF_DTYPES[precision]
     if precision != "int8":
         return module, "float32"
     linear = [name for name, each in module.named_modules() if isinstance(each, torch.nn.Linear)]
     if not linear:
-        raise BackendError("the model has no linear layer, and dynamic int8 quantises nothing else; use fp32")
+        raise BackendError("the model has no linear layers, the only ones that dynamic int8 quantises; use fp32")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated, but there is no other without a further library
+        warnings.simplefilter("ignore")  # deprecated, but the alternative needs another library
         quantised = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, dtype=torch.qint8)
-    return quantised, f"float32, and qint8 in {len(linear)} linear layers (dynamic quantisation takes no others)"
+    return quantised, f"float32, and qint8 in {len(linear)} linear layers (dynamic quantisation skips others)"
 
 
 def _at_device(torch: Any, dtype: str, precision: Precision) -> Any:
-    """Dtype of an input on the device: floating-point inputs are in the precision, others unchanged."""
+    """Dtype of an input on the device: the precision for floating-point inputs, unchanged for others."""
     own = getattr(torch, dtype)
     return getattr(torch, HALF_DTYPES.get(precision, dtype)) if own.is_floating_point else own
 
 
 def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[TensorSpec, ...]:
-    """Names, shapes and dtypes, from two inferences with other sizes: dimensions that differ are open."""
+    """Names, shapes and dtypes, from two inferences with different sizes: dimensions that differ are open."""
     small, large = (_traced(torch, module, made.inputs, size) for size in (2, 3))
     own_names = tuple(map(str, small)) if isinstance(small, Mapping) else ()
     names, few = named_outputs(tensors(torch, small), made.outputs or own_names)
@@ -430,7 +430,7 @@ def _described_outputs(torch: Any, module: Any, made: FactoryModel) -> tuple[Ten
 
 
 def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) -> Any:
-    """What the module returns where every open dimension is `size`: on the meta device, unless it needs data."""
+    """The module's output with every open dimension `size`, on the meta device unless it needs data."""
 
     def zeros(device: str) -> list[Any]:
         return [
@@ -448,16 +448,14 @@ def _traced(torch: Any, module: Any, inputs: tuple[TensorSpec, ...], size: int) 
 
 
 def _exported(torch: Any, model: ModelSource, options: BackendOptions) -> Program:
-    """A file of `torch.export.save`, which describes itself."""
+    """Load a file of `torch.export.save`, which describes itself."""
     try:
         program = torch.export.load(str(model.path))
     except Exception as error:
         why = " ".join(str(error).split())[:300]
-        raise BackendError(
-            f"{model.path} is not a program of torch.export that this PyTorch can read: {why}"
-        ) from error
+        raise BackendError(f"{model.path} is not a torch.export program that this PyTorch can read: {why}") from error
     _check_precision(program, model.name, options.precision)
-    if options.device == "cuda":  # with its weights, and the constants that it creates
+    if options.device == "cuda":  # moves weights and created constants
         program = import_module(f"{torch.__name__}.export.passes").move_to_device_pass(program, "cuda")
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature = program.graph_signature
@@ -484,7 +482,7 @@ def _spec(torch: Any, name: str, value: Any) -> TensorSpec:
 
 
 def _check_precision(program: Any, name: str, precision: Precision) -> None:
-    """Raise `BackendError` where the program would not compute in the reported precision."""
+    """Raise `BackendError` if the program would not compute in the reported precision."""
     sizes: Counter[str] = Counter()
     for tensor in program.state_dict.values():
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""Times of PyTorch's modules in one inference, by hooks: CUDA events on a GPU, the clock on the CPU."""
+"""Times of PyTorch modules in one inference, by hooks: CUDA events on a GPU, the clock on the CPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from perfharness.backends.session import DeviceTimer, LayerTime
 from perfharness.errors import BackendError
 
 SLEEP_CYCLES_PER_NS = 2.0
-"""GPUs run at up to about 2 GHz; a slower one sleeps longer, which costs only time."""
+"""Upper limit of GPU clocks; a slower GPU sleeps longer, which only costs time."""
 
 WHOLE = "(model)"
-"""Name of the outermost module, whose own work is that outside of its modules."""
+"""Name of the outermost module, whose own work is outside its modules."""
 
 
 def held_bytes(module: Any) -> int:
-    """Bytes of a module's parameters and buffers; quantised ones are left out."""
+    """Bytes of a module's parameters and buffers, except quantised ones."""
     return sum(int(one.numel() * one.element_size()) for one in (*module.parameters(), *module.buffers()))
 
 
@@ -65,14 +65,14 @@ class _Call:
 
 
 def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, rounds: int) -> list[LayerTime]:
-    """Mean milliseconds of each module's own work over so many rounds, in the order of execution.
+    """Mean milliseconds of each module's own work over the rounds, in order of execution.
 
-    Own work is the time of a module less that of the modules that it calls: functions in a block (a residual sum, say)
-    belong to the block. Calls of one module in an inference are added up; containers without own work are excluded.
+    Own work is a module's time minus that of called modules: functions in a block (such as a residual sum) belong to
+    the block. Repeated calls of a module in an inference are added up; containers without own work are excluded.
 
-    On a GPU a sleep kernel first keeps the device busy until the host has started everything, else the times between
-    events would be the host's; this works up to the length of the launch queue, about a thousand. Each event adds about
-    a microsecond.
+    On a GPU, a sleep kernel first keeps the device busy until the host has started everything; otherwise the times
+    between events would be the host's. This works for up to about a thousand launches, the length of the queue. Each
+    event adds about a microsecond.
     """
     containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
     stack: list[_Call] = []
@@ -113,7 +113,7 @@ def layer_times(torch: Any, module: Any, infer: Callable[[], Any], stream: Any, 
         for handle in handles:
             handle.remove()
     if not finished:
-        raise BackendError("no module was called; the model computes without its modules")
+        raise BackendError("no module was called; the model computes outside of its modules")
     total: defaultdict[str, float] = defaultdict(float)
     for call in finished:
         own = call.timer.milliseconds() - sum(each.timer.milliseconds() for each in call.inside)

@@ -1,6 +1,6 @@
-"""Measure models over backends, precisions and batch sizes: what `perfharness bench` does, for Python.
+"""Measure models over backends, precisions and batch sizes: the Python interface of `perfharness bench`.
 
-`run_suite(load_suite(Path("suite.toml"), {"run.seed": 3}), Path("bench_out"))` returns what `bench.json` holds.
+`run_suite(load_suite(Path("suite.toml"), {"run.seed": 3}), Path("bench_out"))` returns the content of `bench.json`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the process of a case imports this package, and needs none of it."""
+    """Import on first use, because the process of a case imports this package without using it."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"perfharness.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The process of one case: load the model, measure every pass, and write each result as soon as it is known."""
+"""The process of one case: load the model, run all passes, and write each result immediately."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.hold import STARTED
 
 WATCHDOG = "a watchdog outside of the timed rounds"
-"""How the memory limit is enforced, as written to the results."""
+"""How the memory limit is enforced, for the results."""
 
 STATUSES: Mapping[type[Exception], CaseStatus] = {
     BackendUnavailableError: "unavailable",
@@ -67,7 +67,7 @@ STATUSES: Mapping[type[Exception], CaseStatus] = {
     MemoryError: "out-of-memory",
     PerfHarnessError: "failed",
 }
-"""Of a case that ended with an exception: the first that it is."""
+"""Status by exception; the first matching type counts."""
 
 SAMPLED = (
     *("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
@@ -79,7 +79,7 @@ Spec = TypeVar("Spec", bound=CaseSpec)
 
 
 class CaseRecord:
-    """Result of a running case, written to its folder at every change."""
+    """Result of a running case, written to its folder after every change."""
 
     def __init__(self, folder: Path, spec: CaseSpec, result_type: type[CaseResult] = CaseResult) -> None:
         self.folder, self.begun_ns = folder, time.monotonic_ns()
@@ -93,7 +93,7 @@ class CaseRecord:
         )
 
     def start_phase(self, phase: str) -> None:
-        """Record what the process does now."""
+        """Record the current phase."""
         self.keep_part("process", phase=phase)
 
     def keep(self, **fields: Any) -> None:
@@ -107,7 +107,7 @@ class CaseRecord:
         self.keep(**{part: getattr(self.result, part).model_copy(update=fields)})
 
     def add_reasons(self, **reasons: str | None) -> None:
-        """Add reasons why fields are empty, or caveats on them; None is skipped."""
+        """Add reasons for empty fields, or caveats; None is skipped."""
         given = {name: reason for name, reason in reasons.items() if reason}
         if given:
             self.keep(reasons={**self.result.reasons, **given})
@@ -142,7 +142,7 @@ def main(
     """Entry point of `python -m MODULE FOLDER/spec.json`; returns the exit code.
 
     Args:
-        work: runs the measurements; the stack closes what they open.
+        work: runs the measurements; resources go on the stack.
         result_type: type of `result.json`.
     """
     begun_unix_ns = time.time_ns()
@@ -174,7 +174,7 @@ def main(
 
 
 def status_of(error: Exception) -> CaseStatus | None:
-    """How a case with that error ended; None where the error is unknown."""
+    """Status of a case with this error; None for unknown errors."""
     return next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
 
 
@@ -205,14 +205,14 @@ def measure_passes(spec: CaseSpec, record: CaseRecord, session: Session, view: G
 
 
 def gpu_view(spec: CaseSpec, stack: ExitStack) -> GpuView | None:
-    """NVML's view of the case's GPU; None where it has none."""
+    """NVML's view of the case's GPU, or None."""
     if spec.case.device == "cpu" or not spec.telemetry.gpu_uuids:
         return None
     return GpuView(stack.enter_context(open_nvml()), spec.telemetry.gpu_uuids[0])
 
 
 def _watched(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> MemoryWatchdog:
-    """Start a watchdog on the memory to which the limit applies."""
+    """Start a watchdog for the limited memory."""
     if spec.memory_limit_bytes is not None:
         record.keep_part("memory", limit_held_by=WATCHDOG)
 
@@ -239,7 +239,7 @@ def loaded(spec: CaseSpec, record: CaseRecord, view: GpuView | None) -> Iterator
     model = model_source(spec.model, spec.model_name)
     made.check_model(model)
     record.keep_part("memory", model_file_bytes=size_on_disk(model.path), limit_bytes=spec.memory_limit_bytes)
-    record.add_reasons(model_file_bytes="the model is made by a function" if model.path is None else None)
+    record.add_reasons(model_file_bytes="the model is created by a function" if model.path is None else None)
     record.start_phase("load")
     gc.collect()
     host_before, device_before = host_bytes(), view.used_bytes() if view is not None else None
@@ -282,7 +282,7 @@ def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
 
 
 def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
-    """Measure the timed rounds, which are returned, then those with device events."""
+    """Measure the timed rounds (returned), then those with device events."""
     record.start_phase("latency")
     before = view.sm_clock_mhz() if view is not None else None
     timed = measure_latency(session, spec.latency)
@@ -308,14 +308,14 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
     if len(device_ms):
         record.keep_arrays(ITERATIONS_NAME, {**arrays, "device_ms": device_ms})
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
-    record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
+    record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with its own events")
     return timed
 
 
 def _keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None) -> None:
     """Record peak memory so far.
 
-    Raises `MemoryLimitError` where the peak, which the watchdog may have missed, was over the limit.
+    Raises `MemoryLimitError` if the peak was over the limit, which the watchdog may have missed.
     """
     allocator = session.device_memory_bytes()
     process = view.used_bytes() if view is not None else None
@@ -342,8 +342,8 @@ def _telemetry(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
 
 
 def keep_telemetry(spec: CaseSpec, record: CaseRecord, rounds: Callable[[], list[int]]) -> None:
-    """Run rounds, which return their ends (UTC ns), with the sampler running, and keep its figures."""
-    from perfharness.bench.telemetry import measure_telemetry  # its libraries take long to load
+    """Run rounds, which return their ends (UTC ns), while sampling, and keep the figures."""
+    from perfharness.bench.telemetry import measure_telemetry  # here, because its libraries load slowly
 
     def work() -> list[int]:
         with quiet_collector():
@@ -378,7 +378,7 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
     from perfharness.bench.accuracy.run import GROUND_TRUTH, measure_accuracy
 
     given = spec.accuracy
-    assert given is not None  # this pass is made of it
+    assert given is not None  # otherwise there is no such pass
     baseline = given.baseline if given.baseline is not None and given.baseline.is_dir() else None
     found = measure_accuracy(
         session,
@@ -390,13 +390,13 @@ def _accuracy(spec: CaseSpec, record: CaseRecord, session: Session) -> None:
         details=record.folder,
     )
     if baseline is None and not given.store:
-        why = f"{given.against} has no outputs of these samples"
+        why = f"{given.against} has no outputs for these samples"
         found = found.model_copy(update={"reasons": {**found.reasons, "baseline": why}})
     record.keep(accuracy=found)
 
 
 def in_ms(nanoseconds: int) -> float:
-    """Milliseconds, to the nanosecond."""
+    """Convert to milliseconds, to the nanosecond."""
     return round(nanoseconds / NS_PER_MS, 6)
 
 

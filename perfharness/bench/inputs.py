@@ -17,7 +17,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def input_shapes(specs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
-    """The shape of each input for the case's batch size. Raises `UsageError` where a dimension is left open."""
+    """Shape of each input for the case's batch size. Raises `UsageError` for undetermined dimensions."""
     unknown = sorted(set(spec.inputs) - {one.name for one in specs})
     if unknown:
         names = ", ".join(one.name for one in specs)
@@ -48,7 +48,7 @@ def _named(one: TensorSpec, given: tuple[int | str, ...], sizes: Mapping[str, in
         have in (None, want) for have, want in zip(one.shape, shape, strict=True)
     )
     if not fits:
-        raise UsageError(f"input {one.name!r} is {_text(one)} in the model, and cannot be {shape}")
+        raise UsageError(f"input {one.name!r} is {_text(one)} in the model, so it cannot be {shape}")
     return shape
 
 
@@ -58,13 +58,13 @@ def _of_model(one: TensorSpec, batch: int) -> tuple[int, ...]:
     rest = one.shape[1:]
     if None in rest:
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model; say what the other open dimensions are, as "
+            f"input {one.name!r} is {_text(one)} in the model; give its other open dimensions, as in "
             f"--shape {one.name}={'x'.join([BATCH, *('?' if size is None else str(size) for size in rest)])}"
         )
     if one.shape and one.shape[0] not in (None, batch):
         raise UsageError(
-            f"input {one.name!r} is {_text(one)} in the model, which takes batches of {one.shape[0]} only; "
-            f"for a batch of {batch} export it again with that dimension open"
+            f"input {one.name!r} is {_text(one)} in the model, which supports only batches of {one.shape[0]}; "
+            f"for a batch of {batch}, export it with that dimension open"
         )
     return (*shape, *(size for size in rest if size is not None))
 
@@ -74,9 +74,9 @@ def _text(one: TensorSpec) -> str:
 
 
 def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) -> dict[str, npt.NDArray[Any]]:
-    """Values of each input: those of the file, repeated over the batch, else seeded ones.
+    """Values of each input: from the file, repeated over the batch, else seeded.
 
-    Floats are standard normal; integers and booleans 0 or 1, which are indices of any table and good masks.
+    Floats are standard normal; integers and booleans are 0 or 1, which are valid indices and masks.
     """
     given = {} if spec.input_file is None else _read(spec.input_file)
     random = np.random.default_rng(spec.seed)
@@ -106,5 +106,5 @@ def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np
     if array.shape == shape[1:]:
         array = array[np.newaxis]
     if not shape or array.shape[1:] != shape[1:] or not len(array):
-        raise UsageError(f"input {name!r} of the file is {array.shape}; {shape} or {shape[1:]} is wanted")
+        raise UsageError(f"input {name!r} of the file is {array.shape}; it must be {shape} or {shape[1:]}")
     return np.ascontiguousarray(np.resize(array, shape), dtype=kind)

@@ -1,7 +1,7 @@
-"""The timed loop: pre-allocated buffers, consecutive rounds, wall clock of each, no other work.
+"""The timed loop: pre-allocated buffers, consecutive rounds, wall-clock time of each, no other work.
 
-Device time is measured in a separate pass afterwards: recording and reading two events per round would add a few
-microseconds to the wall clock of every round, which matters for a model that takes fifty.
+Device time is measured in a separate pass, because recording and reading two events would add a few microseconds to
+every round, which matters for a model that takes fifty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_MS
 
 CHECK_FACTOR = 1.25
-"""Growth of iterations between checks for a settled median; few checks make chance results unlikely."""
+"""Growth of iterations between checks for a stable median; few checks make chance results unlikely."""
 
 Clock = Callable[[], int]
 
@@ -35,9 +35,9 @@ class Timed:
 
     Args:
         start_ns: on the clock in use.
-        wall_ns: length of each.
-        stable: whether the median had settled; None where that was not requested.
-        ended: why there are fewer iterations than requested; None: all were done.
+        wall_ns: duration of each.
+        stable: whether the median stabilised; None if not requested.
+        ended: reason for fewer iterations than requested; None if all were done.
     """
 
     start_ns: Int64
@@ -47,13 +47,13 @@ class Timed:
 
     @property
     def milliseconds(self) -> Float64:
-        """Of each iteration."""
+        """Duration of each iteration."""
         return self.wall_ns / NS_PER_MS
 
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Disable garbage collection inside, and freeze existing objects; restores both."""
+    """Disable garbage collection and freeze existing objects while the block runs."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -74,7 +74,7 @@ def time_rounds(session: Session, count: int, max_seconds: float, clock: Clock =
 
 
 def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """The warm-up rounds; may be none."""
+    """Run the warm-up rounds, if any."""
     if not settings.warmup:
         nothing = np.zeros(0, np.int64)
         return Timed(nothing, nothing)
@@ -82,17 +82,17 @@ def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.per
 
 
 def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """The timed rounds after the warm-up: a number of them, or until the median has settled."""
+    """Run the timed rounds after the warm-up: a fixed number, or until the median is stable."""
     with quiet_collector():
         if settings.until_stable:
-            return _until_settled(session, settings, clock)
+            return _until_stable(session, settings, clock)
         if settings.min_seconds:
             return _for_min_seconds(session, settings, clock)
         return time_rounds(session, settings.iterations, settings.max_seconds, clock)
 
 
 def measure_device_time(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Float64:
-    """The device's own time of `execute`, in milliseconds, in rounds like the timed ones; empty without a device."""
+    """Device time of `execute` in milliseconds, in rounds like the timed ones; empty without a device."""
     timer = session.device_timer()
     if timer is None:
         return np.zeros(0)
@@ -119,7 +119,7 @@ def stats_of(timed: Timed, warmup: Timed) -> LatencyStats:
 
 
 def latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float | None = None) -> Iterator[str]:
-    """What a reader of the latency has to know, one phrase each."""
+    """Yield caveats about the latency, one phrase each."""
     if timed.ended is not None:
         yield timed.ended
     if stats.mean.reason is not None:
@@ -128,7 +128,7 @@ def latency_notes(timed: Timed, stats: LatencyStats, clock_drop_percent: float |
         side = "above" if drift > 0 else "below"
         yield f"it drifts: the median of the last third is {abs(drift):.1f} % {side} that of the first"
     if clock_drop_percent is not None and clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
-        yield f"the GPU's clock fell by {clock_drop_percent:.1f} % while it was measured"
+        yield f"the GPU clock fell by {clock_drop_percent:.1f} % during the measurement"
 
 
 def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> list[int]:
@@ -142,7 +142,7 @@ def work_for(session: Session, seconds: float, clock: Clock = time.time_ns) -> l
 
 
 def _for_min_seconds(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
-    """The requested rounds, and more until the minimum time is over."""
+    """Run the requested rounds, and more until the minimum time has passed."""
     most = max(settings.iterations, settings.max_iterations)
     start, end = _touched_zeros(most), _touched_zeros(most)
     begin = clock()
@@ -156,26 +156,26 @@ def _for_min_seconds(session: Session, settings: LatencySettings, clock: Clock) 
 
 
 def _touched_zeros(count: int) -> Int64:
-    """Zeros whose pages are allocated now: with `zeros` that happens at the first write, in the timed loop."""
+    """Zeros in allocated pages, because `zeros` allocates at the first write, which is in the timed loop."""
     values = np.empty(count, np.int64)
     values.fill(0)
     return values
 
 
-def _until_settled(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
+def _until_stable(session: Session, settings: LatencySettings, clock: Clock) -> Timed:
     deadline = clock() + round(settings.max_seconds * 1e9)
     most = max(settings.iterations, settings.max_iterations)
     start, end = _touched_zeros(most), _touched_zeros(most)
-    done, wanted, settled = 0, min(settings.iterations, most), False
-    while not settled and done < most and (not done or clock() < deadline):
+    done, wanted, stable = 0, min(settings.iterations, most), False
+    while not stable and done < most and (not done or clock() < deadline):
         done += _time_into(session, start[done:wanted], end[done:wanted], deadline, clock)
-        settled = done >= settings.iterations and is_stable((end - start)[:done] / NS_PER_MS, settings.stable_percent)
+        stable = done >= settings.iterations and is_stable((end - start)[:done] / NS_PER_MS, settings.stable_percent)
         wanted = min(most, max(done + 1, round(CHECK_FACTOR * done)))
     ended = None
-    if not settled:
-        limit = f"{settings.max_seconds:g} s were over" if done < most else f"{most} iterations were done"
-        ended = f"the median had not settled within {settings.stable_percent:g} % when {limit}"
-    return Timed(start[:done], (end - start)[:done], settled, ended)
+    if not stable:
+        limit = f"after {settings.max_seconds:g} s" if done < most else f"after {most} iterations"
+        ended = f"the median was not stable within {settings.stable_percent:g} % {limit}"
+    return Timed(start[:done], (end - start)[:done], stable, ended)
 
 
 def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock: Clock) -> int:
@@ -201,4 +201,4 @@ def _time_into(session: Session, start: Int64, end: Int64, deadline: int, clock:
 
 
 def _cut_reason(done: int, wanted: int, max_seconds: float) -> str | None:
-    return None if done == wanted else f"{done} of {wanted} iterations were done when {max_seconds:g} s were over"
+    return None if done == wanted else f"only {done} of {wanted} iterations were done in {max_seconds:g} s"

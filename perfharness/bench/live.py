@@ -1,8 +1,8 @@
-"""Benchmarks of models that live in this process: PyTorch modules, ONNX Runtime sessions, any function.
+"""Benchmark models in this process: PyTorch modules, ONNX Runtime sessions, any function.
 
-The timed loop is that of `bench`. Inputs are one batch as the model takes it: an array or tensor, a tuple of
-positional ones, or a dictionary by name; their first dimension is the batch. Models share the process: memory of the
-host, caches and the allocator are of all of them.
+The timed loop is that of `bench`. Inputs are one batch: an array or tensor, a tuple of positional ones, or a dictionary
+by name; the first dimension is the batch. Models share the process, so host memory, caches and the allocator are those
+of all models.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ PRECISIONS: dict[str, Precision] = {
     "qint8": "int8",
     "float32": "fp32",
 }
-"""Precision of a model with tensors of that type; the first that it has."""
+"""Precision of a model by type of its tensors; the first match counts."""
 
 Kind = Literal["torch", "onnxruntime", "function"]
 
 
 def kind_of(model: Model) -> Kind:
-    """What a model is. Raises `UsageError` where it cannot be called."""
+    """Kind of a model. Raises `UsageError` if it cannot be called."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         return "torch"
@@ -82,11 +82,11 @@ def kind_of(model: Model) -> Kind:
 class LiveSession(Session):
     """A model and one batch, for the timed loop.
 
-    A round calls the model and waits for its device. Inputs on the host of a model on a GPU are copied in each round;
-    outputs stay where the model leaves them. A module is in evaluation mode, without gradients, until `close`.
+    A round calls the model and waits for its device. For a model on a GPU, inputs on the host are copied in each round;
+    outputs stay on the device. A module is in evaluation mode, without gradients, until `close`.
     """
 
-    no_layer_times = "only modules of PyTorch have layers that can be timed"
+    no_layer_times = "only PyTorch modules have layer times"
 
     def __init__(self, model: Model, inputs: Inputs, device: str | None = None) -> None:
         super().__init__()
@@ -105,11 +105,11 @@ class LiveSession(Session):
 
     @property
     def gpu(self) -> Any:
-        """PyTorch's properties of the GPU that the model is on; None where it is on none."""
+        """PyTorch's properties of the model's GPU, or None."""
         return None if self._cuda is None else self._cuda.get_device_properties(self.device)
 
     def _own_device(self) -> Any:
-        """Of the parameters, else of the inputs; of a function that may use the GPU without either, the current one."""
+        """Device of the parameters, else of the inputs; for a function without either, the current GPU if in use."""
         placed, named = self._given
         tensors = [*self._tensors_of_model(), *placed, *named.values()]
         found = next((one.device for one in tensors if isinstance(one, self._torch.Tensor)), None)
@@ -123,18 +123,18 @@ class LiveSession(Session):
         return [*self.model.parameters(), *self.model.buffers()]
 
     def _arranged(self, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and named inputs; of ONNX Runtime all by name, as NumPy arrays."""
+        """Positional and named inputs; for ONNX Runtime, all by name as NumPy arrays."""
         named = dict(inputs) if isinstance(inputs, Mapping) else {}
         placed = () if named else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         if self.kind != "onnxruntime":
             return placed, named
         names = [one.name for one in self.model.get_inputs()]
         if len(placed) > len(names):
-            raise UsageError(f"{len(placed)} inputs were given; the model takes {', '.join(names)}")
+            raise UsageError(f"{len(placed)} inputs were given, but the model has {', '.join(names)}")
         return (), {name: to_numpy(one) for name, one in (named or dict(zip(names, placed, strict=False))).items()}
 
     def copy_in(self) -> None:
-        """Copy inputs that are on the host to the model's GPU."""
+        """Copy inputs on the host to the model's GPU."""
         if self._cuda is not None:
             placed, named = self._given
             self._on_device = tuple(map(self._moved, placed)), {name: self._moved(one) for name, one in named.items()}
@@ -163,7 +163,7 @@ class LiveSession(Session):
             self._cuda.synchronize()
 
     def outputs_of_round(self) -> dict[str, npt.NDArray[Any]]:
-        """The outputs of one round, by name or number."""
+        """Outputs of one round, by name or index."""
         self.run_round()
         found = self._value
         if isinstance(found, Mapping):
@@ -173,7 +173,7 @@ class LiveSession(Session):
         return {str(name): to_numpy(one) for name, one in zip(names, several, strict=True)}
 
     def device_timer(self) -> DeviceTimer | None:
-        """Of PyTorch's current stream on a GPU."""
+        """Timer on PyTorch's current stream on a GPU."""
         return None if self._cuda is None else EventTimer(self._torch, self._cuda.current_stream())
 
     def device_memory_bytes(self) -> int | None:
@@ -181,33 +181,33 @@ class LiveSession(Session):
         return None if self._cuda is None else int(self._cuda.max_memory_reserved())
 
     def forget_peak(self) -> None:
-        """Begin a new peak of the allocator."""
+        """Reset the peak of the allocator."""
         if self._cuda is not None:
             self._cuda.empty_cache()
             self._cuda.reset_peak_memory_stats()
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """Of each module of PyTorch, in the order of execution."""
+        """Times of each PyTorch module, in order of execution."""
         if self.kind != "torch":
             return self.no_layer_times
         stream = None if self._cuda is None else self._cuda.current_stream()
         return layer_times(self._torch, self.model, self.execute, stream, rounds)
 
     def parameter_bytes(self) -> int | None:
-        """Of the parameters and buffers of a module."""
+        """Size of a module's parameters and buffers."""
         return held_bytes(self.model) if self.kind == "torch" else None
 
     def file_bytes(self) -> int | None:
-        """Of the file of a session of ONNX Runtime."""
+        """Size of the file of an ONNX Runtime session."""
         path = Path(str(getattr(self.model, "_model_path", None) or ""))
         return path.stat().st_size if path.is_file() else None
 
     def gpu_uuids(self) -> tuple[str, ...]:
-        """Of the GPU that the model is on, as NVML names it; none where it is on none."""
+        """UUID of the model's GPU as in NVML; empty without a GPU."""
         return () if self.gpu is None else (f"GPU-{self.gpu.uuid}",)
 
     def spec(self, name: str, batch_size: int, latency: LatencySettings, telemetry_seconds: float = 0.0) -> CaseSpec:
-        """What is measured of this model at a batch size; without seconds of telemetry no sampler runs."""
+        """Specification of a measurement at a batch size; without telemetry seconds, no sampler runs."""
         kinds = {str(one.dtype).removeprefix("torch.") for one in self._tensors_of_model()}
         case = BenchCase(
             case_id=f"{name}-b{batch_size}",
@@ -228,7 +228,7 @@ class LiveSession(Session):
         )
 
     def close(self) -> None:
-        """Put the modules back into the modes in which they were."""
+        """Restore the modes of the modules."""
         super().close()
         for module, was_training in self._modes:
             module.training = was_training
@@ -238,7 +238,7 @@ class LiveSession(Session):
 
 
 def to_numpy(value: Any) -> npt.NDArray[Any]:
-    """An array of a tensor or array; bfloat16, which NumPy lacks, as float32. Raises `UsageError` of anything else."""
+    """Convert a tensor or array to NumPy, bfloat16 to float32. Raises `UsageError` for anything else."""
     if hasattr(value, "detach"):
         value = value.detach()
         value = (value.float() if "bfloat16" in str(value.dtype) else value).cpu().numpy()
@@ -249,14 +249,14 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
 
 
 def batch_size_of(inputs: Inputs) -> int:
-    """First dimension of the first array; 1 where there is none."""
+    """First dimension of the first array, or 1 without arrays."""
     several = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
     several = several if isinstance(several, (tuple, list)) else [several]
     return next((int(one.shape[0]) for one in several if getattr(one, "shape", ())), 1)
 
 
 def resized(inputs: Inputs, batch_size: int) -> Inputs:
-    """The inputs as a batch of that size, with items repeated or left out."""
+    """Resize a batch by repeating or dropping items."""
     before = batch_size_of(inputs)
     if before == batch_size:
         return inputs
@@ -271,7 +271,7 @@ def resized(inputs: Inputs, batch_size: int) -> Inputs:
 
 
 def split_batch(batch: Batch) -> tuple[Inputs, npt.NDArray[np.int64] | None]:
-    """A loader's batch as inputs and labels: of a pair, the second part is labels where it is one integer an item."""
+    """Split a loader's batch into inputs and labels: the second part of a pair, if it has one integer per item."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         labels = batch[1]
         if hasattr(labels, "shape") and len(labels.shape) == 1:
@@ -290,7 +290,7 @@ def _measured(
     device: str | None = None,
     telemetry_seconds: float = 0.0,
 ) -> CaseResult:
-    """Measure one model at one batch size; a failure is in its status."""
+    """Measure one model at one batch size; failures are in the status."""
     folder = tempfile.TemporaryDirectory(prefix="perfharness-")
     with folder, LiveSession(model, inputs, device) as session:
         spec = session.spec(name, batch_size_of(inputs), latency, telemetry_seconds)
@@ -309,7 +309,7 @@ def _passes(spec: CaseSpec, record: CaseRecord, session: LiveSession) -> None:
     measure_passes(spec, record, session, None, warm_up(session, spec.latency))
     record.keep_part(
         "memory",
-        device_peak_bytes=record.result.memory.device_allocator_bytes,  # the driver counts all models
+        device_peak_bytes=record.result.memory.device_allocator_bytes,  # the driver's figure includes all models
         device_total_bytes=session.gpu and session.gpu.total_memory,
         model_file_bytes=session.file_bytes(),
         parameter_bytes=session.parameter_bytes(),
@@ -336,7 +336,7 @@ class LatencyBenchmark:
     """Latency of a model.
 
     Args:
-        device: of the model and its inputs, as `cuda:0`; None: that of the model's parameters.
+        device: of the model and its inputs, such as `cuda:0`; None for that of the model's parameters.
     """
 
     def __init__(self, model: Model, device: str | None = None) -> None:
@@ -351,7 +351,7 @@ class LatencyBenchmark:
         return stats_of(timed, before)
 
     def profile_layers(self, inputs: Inputs, rounds: int = 20) -> list[LayerTime]:
-        """Own time of each module of PyTorch in one call. Raises `BackendError` of any other model."""
+        """Own time of each PyTorch module in one call. Raises `BackendError` for other models."""
         with LiveSession(self.model, inputs, self.device) as session:
             session.run_round()
             found = session.layer_times(rounds)
@@ -364,8 +364,8 @@ class ThroughputBenchmark:
     """Items per second over batch sizes.
 
     Args:
-        inputs: a batch, of which other sizes are made.
-        device: as of `LatencyBenchmark`.
+        inputs: a batch, which is resized for other sizes.
+        device: as for `LatencyBenchmark`.
     """
 
     def __init__(self, inputs: Inputs, device: str | None = None) -> None:
@@ -374,7 +374,7 @@ class ThroughputBenchmark:
     def benchmark_batch_sizes(
         self, model: Model, batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32), duration_sec: float = 1.0
     ) -> list[CaseResult]:
-        """Each size for that long; after one that memory does not hold, larger ones are not tried."""
+        """Measure each size for this long, until one does not fit in memory."""
         found: list[CaseResult] = []
         for size in sorted(batch_sizes):
             found.append(self._measure(model, size, duration_sec))
@@ -391,7 +391,7 @@ class ThroughputBenchmark:
         largest: int = 1024,
         duration_sec: float = 0.5,
     ) -> BatchSearch:
-        """The largest batch whose latency is within the target, as `bench --find-batch` finds it."""
+        """Find the largest batch with a latency within the target, like `bench --find-batch`."""
         with LiveSession(model, resized(self.inputs, 1), self.device) as session:
             cell = session.spec("model", 1, LatencySettings()).case.model_dump(exclude={"case_id", "batch_size"})
         return search_batches(
@@ -405,7 +405,7 @@ class ThroughputBenchmark:
 
 @dataclass(frozen=True)
 class NsightProfile:
-    """A run folder with a trace of nsys; `reason` says why there is none."""
+    """A run folder with an nsys trace, or the `reason` for none."""
 
     folder: Path | None
     reason: str | None = None
@@ -430,7 +430,7 @@ perf.finalize()
 
 
 class GPUProfiler:
-    """What a model does on its GPU. Args: `device` as of `LatencyBenchmark`."""
+    """Activity of a model's GPU. Args: `device` as for `LatencyBenchmark`."""
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device
@@ -444,8 +444,8 @@ class GPUProfiler:
     def profile_with_nsight(
         self, model: Model, inputs: Inputs, output_dir: str | Path = "nsight", iterations: int = 50
     ) -> NsightProfile:
-        """Launch the model in a process of its own under nsys: the model and its inputs have to be picklable."""
-        from perfharness.runs.launch import launch  # takes long to load
+        """Launch the model in a separate process under nsys; the model and its inputs must be picklable."""
+        from perfharness.runs.launch import launch  # here, because it loads slowly
 
         out = Path(output_dir)
         try:
@@ -467,7 +467,7 @@ class GPUProfiler:
 
 
 class AccuracyBenchmark:
-    """Outputs of one model against those of another, over a loader's batches."""
+    """Compare the outputs of two models over a loader's batches."""
 
     def __init__(self, device: str | None = None) -> None:
         self.device = device
@@ -475,14 +475,14 @@ class AccuracyBenchmark:
     def compare_outputs(self, baseline: Model, optimized: Model, loader: Iterable[Batch]) -> AccuracyRecord:
         """Cosine, MSE, largest differences, NaN and Inf; with labels also top-1, precision, recall, F1.
 
-        Raises `BackendError` where a model cannot be run, `SampleError` where outputs do not fit.
+        Raises `BackendError` if a model cannot be run, `SampleError` if outputs do not match.
         """
         batches = list(loader)
         before = list(self._outputs(baseline, batches))
         return accuracy_of(self._outputs(optimized, batches), batches, before, "baseline")
 
     def analyze_numerical_stability(self, model: Model, loader: Iterable[Batch]) -> AccuracyRecord:
-        """NaN, Inf, and how far the outputs of a second call differ from those of the first."""
+        """NaN, Inf, and differences between the outputs of two calls."""
         batches = list(loader)
         first = list(self._outputs(model, batches))
         return accuracy_of(self._outputs(model, batches), batches, first, "its own first call", with_labels=False)
@@ -501,7 +501,7 @@ def accuracy_of(
     *,
     with_labels: bool = True,
 ) -> AccuracyRecord:
-    """Figures over all batches: differences to `before`, classes where there are labels."""
+    """Figures over all batches: differences from `before`, and classes if there are labels."""
     differences: dict[str, DifferenceAccumulator] = {}
     classes, samples = ClassAccumulator(), 0
     for place, (found, batch) in enumerate(zip(outputs, batches, strict=True)):
@@ -523,16 +523,16 @@ def accuracy_of(
 
 
 class LiveSuite:
-    """Models of one task side by side, the first as the baseline: `run_all_benchmarks(loader)`.
+    """Compare models of one task, the first as the baseline: `run_all_benchmarks(loader)`.
 
     Args:
         models: by name.
-        device: as of `LatencyBenchmark`.
+        device: as for `LatencyBenchmark`.
     """
 
     def __init__(self, models: Mapping[str, Model], device: str | None = None) -> None:
         if not models:
-            raise UsageError("name a model at least: BenchmarkSuite({'fp32': model})")
+            raise UsageError("give at least one model: BenchmarkSuite({'fp32': model})")
         self.models, self.device = dict(models), device
         self.result: BenchSuiteResult | None = None
 
@@ -545,15 +545,15 @@ class LiveSuite:
         warmup: int = 20,
         duration_sec: float = 2.0,
     ) -> BenchSuiteResult:
-        """Latency, throughput, memory, utilisation, accuracy and size of each model.
+        """Measure latency, throughput, memory, utilisation, accuracy and size of each model.
 
         Args:
-            loader: batches of inputs, or pairs of inputs and labels; all are used for accuracy, the first for the rest.
-            batch_sizes: also measured; empty: 1, 2, 4, ... up to the loader's own.
+            loader: batches of inputs, or pairs of inputs and labels; all for accuracy, the first for the rest.
+            batch_sizes: additional sizes; empty for 1, 2, 4, ... up to the loader's own.
             num_iterations, warmup: of the timed loop.
-            duration_sec: of the throughput's rounds, at least, and of those for utilisation and power.
+            duration_sec: minimum for throughput, and duration of the telemetry pass.
 
-        Raises `UsageError` where the loader is empty.
+        Raises `UsageError` if the loader is empty.
         """
         batches = list(loader)
         if not batches:
@@ -593,7 +593,7 @@ def _suite_of(cases: Sequence[CaseResult], duration_sec: float) -> BenchSuiteRes
     baseline = cell_of(cases[0].case)
     on_gpu = any(one.case.device == "cuda" for one in cases)
     facts = find_gpus()
-    remarks = ["The models share one process, and were measured one after the other."]
+    remarks = ["The models shared one process and were measured one after the other."]
     unread = next((why for one in cases if (why := one.reasons.get("energy_per_item_j"))), None)
     if on_gpu and unread is not None and duration_sec < (enough := TelemetrySettings().seconds):
         remarks.append(f"Energy was not measured: {unread}. Pass duration_sec={enough:g}.")

@@ -1,7 +1,7 @@
 """Memory of a case: its use, and an enforced limit.
 
-A watchdog polls the memory in use and ends the process over the limit: while nothing is timed, and once after the
-timed rounds.
+A watchdog polls the memory in use and ends the process over the limit: outside of the timed rounds, and once after
+them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from perfharness.errors import OutOfMemoryError
 from perfharness.telemetry.nvml import Device, Nvml
 
 PERIOD_S = 0.02
-"""Polling period of the watchdog, which misses shorter allocations."""
+"""Polling period of the watchdog; shorter allocations are missed."""
 
 RUNNING_PROCESSES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
 
 class MemoryLimitError(OutOfMemoryError):
-    """The case took, or would have taken, more than its limit."""
+    """The case used, or would have used, more than its limit."""
 
 
 class GpuView:
-    """NVML's view of the GPU of this process.
+    """NVML's view of this process's GPU.
 
     Args:
         nvml: open while the view is used.
-        uuid: of the GPU, or the MIG instance.
+        uuid: of the GPU or MIG instance.
     """
 
     def __init__(self, nvml: Nvml, uuid: str) -> None:
@@ -44,10 +44,10 @@ class GpuView:
         """Source of the figure of `used_bytes`."""
 
     def used_bytes(self) -> int | None:
-        """Memory of this process on the GPU, its CUDA context included; None where it is unknown.
+        """Memory of this process on the GPU, including its CUDA context; None if unknown.
 
-        Where the driver does not list the process under its id (in a container, say): the growth of the GPU's memory
-        in use since the view was made, by any process.
+        If the driver does not list the process under its id (as in a container): growth of the GPU's used memory, by
+        any process, since the view was created.
         """
         own = self._used_by_process()
         if own is not None:
@@ -56,16 +56,16 @@ class GpuView:
         now = self._used_by_all()
         if now is None or self._before is None:
             return None
-        self.memory_source = "NVML, of the whole GPU, less what was in use before"
+        self.memory_source = "NVML, of the whole GPU, minus the earlier use"
         return max(0, now - self._before)
 
     def total_bytes(self) -> int | None:
-        """Memory of the GPU, or of the MIG instance."""
+        """Memory of the GPU or MIG instance."""
         memory = self._asked("nvmlDeviceGetMemoryInfo")
         return None if memory is None else int(memory.total)
 
     def sm_clock_mhz(self) -> float | None:
-        """The current clock; of a MIG instance that of its GPU."""
+        """Current clock; for a MIG instance, that of its GPU."""
         if self._device is None:
             return None
         answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._nvml.module.NVML_CLOCK_SM)
@@ -88,14 +88,14 @@ class GpuView:
 
 
 def host_bytes() -> int:
-    """Resident memory of this process now."""
+    """Current resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def host_peak_bytes() -> int:
-    """The most that was resident since the program began (proc_pid_status(5), VmHWM).
+    """Peak resident memory since the program began (proc_pid_status(5), VmHWM).
 
-    `ru_maxrss` of getrusage(2) also counts the process before its exec: a copy of its parent.
+    `ru_maxrss` of getrusage(2) includes the time before the exec, with a copy of the parent.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -104,11 +104,11 @@ def host_peak_bytes() -> int:
 
 
 class MemoryWatchdog:
-    """Polls the memory in use while nothing is timed.
+    """Polls the memory in use outside of timed rounds.
 
     Args:
-        limit_bytes: None: no limit and no polling.
-        used_bytes: memory in use now; None: unknown.
+        limit_bytes: None for no limit and no polling.
+        used_bytes: current use; None if unknown.
         exceeded: called from the watchdog's thread with the memory in use; ends the process.
     """
 
@@ -150,15 +150,15 @@ class MemoryWatchdog:
 
 
 def limit_sentence(used_bytes: int, limit_bytes: int) -> str:
-    """Reason of a case over its limit."""
+    """Reason for a case over its limit."""
     return (
         f"it used {used_bytes / 1e9:.3f} GB, more than the limit of {limit_bytes / 1e9:.3f} GB; "
-        "raise --memory-limit, or take smaller batches"
+        "raise --memory-limit, or use smaller batches"
     )
 
 
 def size_on_disk(path: Path | None) -> int | None:
-    """Bytes of a file, or of all files in a folder; None where the model is no file."""
+    """Bytes of a file, or of all files in a folder; None if the model is not a file."""
     if path is None or not path.exists():
         return None
     if path.is_file():

@@ -1,4 +1,4 @@
-"""The cases of a suite on this machine: models x backends x modes x precisions x batch sizes, in their order."""
+"""Cases of a suite on this machine: models x backends x modes x precisions x batch sizes, in order."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.machine import cpu_model
 
 NOT_DIGESTED: Any = {"file_cache": True, "case": {"variant", "case_id", "gpu", "gpu_index"}, "accuracy": {"baseline"}}
-"""Fields of a spec that differ between attempts, or repeat its settings."""
+"""Fields of a spec that vary between attempts, or repeat its settings."""
 
 LONGEST_ID = 120
 
 Cell = tuple[object, ...]
-"""Key of cases that differ in the batch size only."""
+"""Key of cases that differ only in batch size."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class PlannedCase:
     """A case to run.
 
     Args:
-        files_sha256: of the files of model and inputs.
-        refusal: why it cannot run, known without a process.
-        baseline: the case whose outputs of the samples it is compared with.
+        files_sha256: of the model and input files.
+        refusal: reason why it cannot run, known without a process.
+        baseline: case to compare sample outputs with.
     """
 
     spec: CaseSpec
@@ -57,38 +57,38 @@ class PlannedCase:
 
     @property
     def case(self) -> BenchCase:
-        """Its description in the results."""
+        """Description for the results."""
         return self.spec.case
 
     @property
     def case_id(self) -> str:
-        """Its name in the suite and on disk."""
+        """Name in the suite and on disk."""
         return self.case.case_id
 
     @property
     def cell(self) -> Cell:
-        """Key of cases that differ in the batch size only; a backend may have several entries."""
+        """Key of cases that differ only in batch size; a backend may have several entries."""
         case, settings = self.case, (self.spec.threads, *sorted(self.spec.extra.items()))
         return (case.model, case.backend, case.mode, case.precision, case.device, case.gpu, settings)
 
     @property
     def sha256(self) -> str:
-        """Of everything that determines the measurement, including the files of model and inputs."""
+        """Digest of everything that determines the measurement, including model and input files."""
         text = self.spec.model_dump_json(exclude=NOT_DIGESTED) + self.files_sha256
         return hashlib.sha256((text + (self.baseline.sha256 if self.baseline else "")).encode()).hexdigest()
 
     def with_spec(self, **fields: Any) -> PlannedCase:
-        """The same with other fields of the spec."""
+        """Copy with other fields of the spec."""
         return replace(self, spec=self.spec.model_copy(update=fields))
 
     def at_batch(self, batch_size: int) -> PlannedCase:
-        """The same cell at another batch size, as in a suite with that batch size."""
+        """Copy at another batch size, as in a suite with that size."""
         other = self.with_spec(case=self.case.model_copy(update={"batch_size": batch_size}))
         return _named(other, _plain_id(other.case), is_plain=self.case_id == _plain_id(self.case))
 
 
 class Plan(NamedTuple):
-    """The cases of a suite on this machine, in the order of the suite."""
+    """Cases of a suite on this machine, in suite order."""
 
     cases: list[PlannedCase]
     baseline: str
@@ -122,7 +122,7 @@ def machine_of(facts: GpuFacts, uuids: Sequence[str]) -> MachineRecord:
 
 
 def _machine_id() -> str | None:
-    """Digest of the operating system's machine id: the id itself should not leave the machine (machine-id(5))."""
+    """Digest of the machine id, because the id itself should stay on the machine (machine-id(5))."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         with suppress(OSError, UnicodeDecodeError):
             if text := path.read_text(encoding="ascii").strip():
@@ -131,10 +131,10 @@ def _machine_id() -> str | None:
 
 
 def plan_cases(suite: Suite, gpus: Sequence[GpuRecord]) -> list[PlannedCase]:
-    """All cases, in the order of the suite. Reads the models' files once, for their digests.
+    """List all cases in suite order. Reads the models' files once, for their digests.
 
     Args:
-        gpus: each case that runs on a GPU is run on each of them.
+        gpus: cases for a GPU are run on each of them.
     """
     digest = cache(_files_digest)
     cases: list[PlannedCase] = []
@@ -154,11 +154,11 @@ def plan_cases(suite: Suite, gpus: Sequence[GpuRecord]) -> list[PlannedCase]:
 
 
 def _named_gpus(gpus: Sequence[GpuRecord]) -> list[tuple[GpuRecord | None, str | None]]:
-    """GPUs with their names: `H200`; `H200 (GPU 0)` where several have the same. The CPU where there is none."""
+    """GPUs with names: `H200`, or `H200 (GPU 0)` if several are equal. Without GPUs, the CPU."""
     if not gpus:
         return [(None, None)]
     names = [(gpu.name or gpu.uuid).removeprefix("NVIDIA ") for gpu in gpus]
-    for number in ("GPU {0.index}", "{0.uuid}"):  # instances of one GPU have its index
+    for number in ("GPU {0.index}", "{0.uuid}"):  # MIG instances share their GPU's index
         clash = {name for name in names if names.count(name) > 1}
         names = [
             f"{name} ({number.format(gpu)})" if name in clash else name for gpu, name in zip(gpus, names, strict=True)
@@ -167,9 +167,9 @@ def _named_gpus(gpus: Sequence[GpuRecord]) -> list[tuple[GpuRecord | None, str |
 
 
 def in_order(suite: Suite, cases: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """The order of the run: shuffled by the suite's seed, so that drift of the machine does not follow the suite.
+    """Running order: shuffled by the suite's seed, so that drift of the machine does not follow the suite.
 
-    Cases that others are compared with on samples come first.
+    Baselines for sample outputs come first.
     """
     order = list(cases)
     if suite.run.shuffle:
@@ -190,7 +190,7 @@ def _planned(
     if source is None:
         sources = (suite.source_of(model, other.name) for other in suite.backend)
         source = next(filter(None, sources), ModelSource(model.title, factory=""))
-        refusal = f"the suite names no model for {one.name}; add it to `sources`"
+        refusal = f"the suite has no model for {one.name}; add it to `sources`"
     elif case.precision not in known.precisions:
         refusal = f"{one.name} has no precision {case.precision}; it has: {', '.join(known.precisions)}"
     else:
@@ -218,7 +218,7 @@ def _planned(
 
 
 def _with_accuracy(suite: Suite, cases: list[PlannedCase]) -> list[PlannedCase]:
-    """Of each cell, the case of the smallest batch size also runs the samples; the baseline's keeps its outputs."""
+    """Let each cell's case with the smallest batch size run the samples; the baseline's outputs are stored."""
     if (settings := suite.accuracy_data()) is None:
         return cases
     baseline = suite.baseline or cell_of(cases[0].case)
@@ -253,7 +253,7 @@ def _files_digest(source: ModelSource, files: tuple[Path | None, ...]) -> str:
 
 
 def _named(one: PlannedCase, name: str, *, is_plain: bool) -> PlannedCase:
-    """With an id that is a valid file name; with a part of the digest where the plain one is taken or too long."""
+    """Set an id that is a valid file name, with part of the digest if the plain one is taken or too long."""
     if not is_plain or len(name) > LONGEST_ID:
         name = f"{name[: LONGEST_ID - 9]}-{one.sha256[:8]}"
     return one.with_spec(case=one.case.model_copy(update={"case_id": name}))

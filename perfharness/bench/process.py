@@ -21,26 +21,26 @@ from perfharness_launcher.staging import new_run_id
 from perfharness_launcher.supervise import Observer, Phase, Supervisor
 
 SEARCHED_LINES = 100
-"""Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
+"""Last lines of the log to search for out-of-memory messages, which a stack trace may follow."""
 
 NO_MEMORY = ("std::bad_alloc", "MemoryError", "cudaErrorMemoryAllocation", "CUDA out of memory", "Out of memory")
-"""What libraries write to stderr before they abort for lack of memory, instead of raising."""
+"""Messages on stderr of libraries that abort on missing memory instead of raising."""
 
 RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-"""As `python -m`, but without the modules of the current folder."""
+"""Like `python -m`, but without modules of the current folder."""
 
 
 @dataclass(frozen=True)
 class CaseEnd:
-    """How the process of a case ended.
+    """End of a case's process.
 
     Args:
-        return_code: as `subprocess` has it, less the number of a signal; None: it was never started.
+        return_code: as in `subprocess`, negative for a signal; None if it was not started.
         reason: why it was not started.
-        leftovers: command lines of processes that it left running; they were ended.
+        leftovers: command lines of processes that it left running, which were ended.
     """
 
     return_code: int | None
@@ -54,7 +54,7 @@ class CaseEnd:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code; None after a signal."""
+        """Exit code; None after a signal."""
         return self.return_code if self.return_code is not None and self.return_code >= 0 else None
 
     @property
@@ -70,11 +70,11 @@ def result_of(
     timeout_s: float | None = None,
     result_type: type[CaseResult] = CaseResult,
 ) -> CaseResult:
-    """The result of a case whose process has ended. Figures measured before a crash are kept.
+    """Result of a case after its process ended. Figures from before a crash are kept.
 
     Args:
         timeout_s: its time limit.
-        result_type: of `result.json` and of the return value.
+        result_type: of `result.json` and the return value.
     """
     try:
         result = result_type.model_validate_json((folder / RESULT_NAME).read_text())
@@ -94,7 +94,7 @@ def _status(end: CaseEnd, result: CaseResult, folder: Path, timeout_s: float | N
     assert result.process is not None
     phase = f" in the phase {result.process.phase}" if result.process.phase else ""
     if end.timed_out:
-        return "timeout", f"it had not ended after {timeout_s:g} s{phase}; allow more, or ask for less"
+        return "timeout", f"it had not ended after {timeout_s:g} s{phase}; raise the limit, or measure less"
     if result.process.reported:
         return result.status, result.reason
     stderr = log_tail(folder / STDERR_LOG, SEARCHED_LINES)
@@ -114,14 +114,14 @@ def run_process(
     poll: Callable[[], None] = lambda: None,
     entry: str = CASE_ENTRY,
 ) -> CaseEnd:
-    """Run a case in `folder`, which is created; its `spec.json` and logs are there afterwards.
+    """Run a case in a new folder, which then has its `spec.json` and logs.
 
-    It sees only the case's GPU, or none, and ends with this process.
+    It sees only its own GPU, if any, and ends with this process.
 
     Args:
-        timeout_s: of the whole process; None: as long as it takes.
-        poll: called about 20 times a second.
-        entry: the module that measures.
+        timeout_s: for the whole process; None for no limit.
+        poll: called about 20 times per second.
+        entry: the measuring module.
     """
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
     command = (sys.executable, "-c", RUN_MODULE, entry, str(folder.absolute() / SPEC_NAME))
@@ -144,7 +144,7 @@ def _end(ending: RunningProcess, leftovers: Sequence[str]) -> CaseEnd:
     ended = ending.ended
     code, number = ended.get("exit_code"), ended.get("signal")
     return CaseEnd(
-        return_code=code if code is not None else -(number or 9),  # its supervisor was killed with it
+        return_code=code if code is not None else -(number or 9),  # without both, its supervisor was killed with it
         timed_out=ending.stopped == "timeout",
         interrupted=interrupted,
         started_unix_ns=ending.start_unix_ns,

@@ -2,7 +2,7 @@
 
 OUT/bench.json, OUT/bench.parquet                          after every case
 OUT/cases/CASE_ID/result.json, iterations.parquet, *.log   moved there by one rename when the case has ended
-OUT/cases/.CASE_ID.running/                                a running case; leftovers of a killed suite are removed
+OUT/cases/.CASE_ID.running/                                a running case; removed later if the suite was killed
 """
 
 from __future__ import annotations
@@ -48,47 +48,47 @@ Row = dict[str, Any]
 
 @contextmanager
 def measuring(out: Path) -> Iterator[Interrupts]:
-    """While open, the folder, which is created, is locked, signals are counted, and orphaned descendants are adopted.
+    """Create and lock the folder, count signals, and adopt orphaned descendants while the block runs.
 
-    Raises `UsageError` where it cannot be created, `LaunchError` where another process is writing to it.
+    Raises `UsageError` if it cannot be created, `LaunchError` if another process is writing to it.
     """
     with ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(out))
         except BlockingIOError as error:
-            message = f"another perfharness is writing to {out}; wait until it ends, or name another folder with -o"
+            message = f"another perfharness is writing to {out}; wait until it ends, or use another folder with -o"
             raise LaunchError(message) from error
         except OSError as error:
-            message = f"{out} cannot be used for results: {error.strerror}; name another folder with -o"
+            message = f"{out} cannot be used for results: {error.strerror}; use another folder with -o"
             raise UsageError(message) from error
         yield stack.enter_context(noting_interrupts())
 
 
 def prepare(out: Path, *, resume: bool) -> None:
-    """Create the folders, inside `measuring`. Raises `UsageError` where it has results that must not be resumed."""
+    """Create the folders, inside `measuring`. Raises `UsageError` for existing results unless resuming."""
     if not resume and ((out / BENCH_NAME).exists() or any((out / CASES).glob("[!.]*"))):
-        raise UsageError(f"{out} holds results already; continue with --resume, or name another folder with -o")
+        raise UsageError(f"{out} already has results; continue with --resume, or use another folder with -o")
     try:
         (out / CASES).mkdir(parents=True, exist_ok=True)
         for left in (out / CASES).glob(".*.running"):
             shutil.rmtree(left)
     except OSError as error:
-        raise UsageError(f"{out} cannot be used for results: {error.strerror}; name another folder with -o") from error
+        raise UsageError(f"{out} cannot be used for results: {error.strerror}; use another folder with -o") from error
 
 
 def write_suite(out: Path, suite: BenchSuiteResult) -> None:
     """Write the results and their table, each atomically."""
     write_model(out / BENCH_NAME, suite)
     with replacing(out / BENCH_TABLE_NAME) as temporary, temporary.open("wb") as file:
-        pq.write_table(bench_table(suite), file, compression="zstd")  # Arrow takes no path that is no UTF-8
+        pq.write_table(bench_table(suite), file, compression="zstd")  # Arrow rejects paths with invalid UTF-8
 
 
 # ---- cases ----
 
 
 def running_folder(out: Path, case_id: str) -> Path:
-    """Path of a running case's folder, which does not exist yet."""
+    """Path for a running case's folder, which does not exist."""
     running = out / CASES / f".{case_id}.running"
     shutil.rmtree(running, ignore_errors=True)
     return running
@@ -108,7 +108,7 @@ def put_in_place(out: Path, result: CaseResult) -> None:
 
 
 def cases_on_disk(out: Path) -> dict[str, CaseResult]:
-    """Finished cases by their ids, without those that cannot be read."""
+    """Readable finished cases by id."""
     found = {}
     for path in sorted((out / CASES).glob(f"[!.]*/{RESULT_NAME}")):
         with suppress(OSError, ValidationError):
@@ -118,7 +118,7 @@ def cases_on_disk(out: Path) -> dict[str, CaseResult]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Arrays that a case wrote. Raises `ResultError`."""
+    """Read a case's arrays. Raises `ResultError`."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -127,7 +127,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def write_iterations(folder: Path) -> None:
-    """`iterations.parquet` of a case's arrays: one row an iteration, `pass` is `warm-up`, `timed` or `device`."""
+    """Write `iterations.parquet` of a case: a row per iteration; `pass` is `warm-up`, `timed` or `device`."""
     if not (folder / ITERATIONS_NAME).exists():
         return
     arrays, parts = read_npz(folder / ITERATIONS_NAME), []
@@ -146,18 +146,18 @@ def write_iterations(folder: Path) -> None:
     (folder / ITERATIONS_NAME).unlink()
 
 
-# ---- as a table: one row per case, the unit in every column's name ----
+# ---- table: one row per case, with the unit in the column names ----
 
 
 def bench_table(suite: BenchSuiteResult) -> pa.Table:
-    """The rows, in the suite's order. What was not measured is null."""
+    """The table in suite order, with nulls for missing values."""
     names = _row(CaseResult(case=NO_CASE, status="not-run"), suite)
     schema = pa.schema({name: _type_of(name) for name in names})
     return pa.Table.from_pylist([_row(result, suite) for result in suite.cases], schema=schema)
 
 
 def _type_of(column: str) -> pa.DataType:
-    if column.startswith("accuracy_"):  # metrics of any name
+    if column.startswith("accuracy_"):  # metrics may have any name
         return pa.float64()
     if column in COUNTS or column.endswith(("_bytes", "_iterations")):
         return pa.int64()

@@ -1,4 +1,4 @@
-"""Run a suite: each case in its own process; finished ones are kept, and all results are on disk after each."""
+"""Run a suite: each case in its own process. Finished cases are kept; all results are written after each case."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from perfharness_launcher.interrupts import Interrupts
 LARGEST_BATCH = 1024
 INTERRUPTED = "the suite was interrupted; continue with --resume"
 PASSING = ("timeout", "not-run", "unavailable")
-"""Statuses that may be temporary: something may have been installed, freed or repaired since."""
+"""Statuses that may be temporary: the cause may have been removed since."""
 
 
 class BenchObserver:
     """Called while a suite is measured; override what is needed."""
 
     def begin(self, order: Sequence[PlannedCase], kept: Sequence[CaseResult]) -> None:
-        """The cases that will run (of --find-batch one case per cell), and the kept results."""
+        """The cases that will run (with --find-batch one per cell), and the kept results."""
 
     def started(self, case: BenchCase) -> None:
         """A process is about to be started."""
 
     def poll(self, interrupts: int) -> None:
-        """Called about 20 times a second while one runs, with the number of interrupts so far."""
+        """Called about 20 times a second while a case runs, with the number of interrupts so far."""
 
     def again(self, case: BenchCase, why: str) -> None:
         """A case of an earlier run is measured again."""
 
     def done(self, result: CaseResult, *, is_kept: bool = False) -> None:
-        """A case has ended and is on disk, or was measured by an earlier run."""
+        """A case has ended and is on disk, or an earlier run measured it."""
 
     def say(self, line: str) -> None:
         """Any other message."""
@@ -83,17 +83,17 @@ def run_suite(
     """Measure every case of a suite, each in its own process; writes `bench.json` and the cases to `output_dir`.
 
     Args:
-        suite: as `load_suite` makes it, or its file.
-        find_batch: find the largest batch of each cell instead, from the smallest to the largest batch size of the
-            suite (1 to 1024 where it has one only), that memory allows or that meets `max_latency_ms`.
+        suite: a suite from `load_suite`, or a suite file.
+        find_batch: search for the largest batch of each cell that fits in memory, or that meets `max_latency_ms`. The
+            range is that of the suite's batch sizes; 1 to 1024 if the suite has only one.
         resume: keep finished cases in the folder.
-        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
+        retry_failed: run all cases again that are not `ok`, not only those with a temporary failure.
         observer: called during the run.
         command: the command line, for the results.
-        history: add it to the history; if that fails, the last remark of the returned result says why.
+        history: add the run to the history; if that fails, the last remark of the returned result gives the reason.
 
-    Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
-    process writes to it. An interrupt ends the running case: `complete` is False then.
+    Raises `UsageError` if the suite cannot be run or the folder holds other results, `LaunchError` if another process
+    writes to it. An interrupt ends the running case; `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
     if find_batch:
@@ -114,9 +114,9 @@ def run_suite(
 
 
 def suite_exit_code(result: BenchSuiteResult) -> int:
-    """0: all well; 1: a case failed, or it was interrupted; 3: nothing measured, wrong answers, constraints not met.
+    """0: all passed; 1: failed case or interrupted; 3: no measurement, wrong answers, or constraints not met.
 
-    A case that takes too long ends a search as memory does.
+    A timeout ends a search like an out-of-memory error, and is no failure of the search.
     """
     bad = any(gives_wrong_answers(case) for case in result.cases) or is_any_unmet(result)
     bad = bad or any(one.target_ms is not None and one.batch_size is None for one in result.searches)
@@ -125,11 +125,11 @@ def suite_exit_code(result: BenchSuiteResult) -> int:
 
 
 def recommend_again(result: BenchSuiteResult, *, baseline: str | None = None, **constraints: Any) -> BenchSuiteResult:
-    """Recommendations of the same results against another baseline, or under other constraints.
+    """The same results with recommendations for another baseline or other constraints.
 
     Args:
-        baseline: `backend[/mode][/precision]`; None: unchanged.
-        constraints: keys of `[constraints]` in a suite; None: unchanged.
+        baseline: `backend[/mode][/precision]`; None keeps it.
+        constraints: keys of `[constraints]` in a suite; None keeps a value.
 
     Raises `UsageError`.
     """
@@ -155,10 +155,10 @@ class MeasuringRun(ABC):
     """Runs cases one after the other, and keeps valid results of an earlier run.
 
     Args:
-        retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
+        retry_failed: run all cases again that are not `ok`, not only those with a temporary failure.
         command: the command line, for the results.
-        results: of this run, by case id; grows.
-        on_disk: those of an earlier run.
+        results: results of this run by case id; grows.
+        on_disk: results of an earlier run.
         remarks: caveats on the results; grows.
     """
 
@@ -178,7 +178,7 @@ class MeasuringRun(ABC):
         self.on_disk = cases_on_disk(self.out)
 
     def kept(self, planned: PlannedCase) -> CaseResult | None:
-        """A result that is known: of this run, or a valid one of an earlier run."""
+        """The result of this run, or a valid one of an earlier run; None if there is neither."""
         before = self.on_disk.get(planned.case_id)
         if planned.case_id not in self.results and before is not None and self.rerun_reason(planned, before) is None:
             self.results[planned.case_id] = before
@@ -187,13 +187,13 @@ class MeasuringRun(ABC):
     def rerun_reason(self, planned: PlannedCase, result: CaseResult) -> str | None:
         """Why a case with a result is run again; None: the result is kept."""
         if result.spec_sha256 != planned.sha256:
-            return "the suite, a file of the model or of its inputs, or the GPU has changed since"
+            return "the suite, a file of the model or its inputs, or the GPU has changed"
         if is_passing(result) or (self.retry_failed and result.status != "ok"):
             return f"it was {result.status}: {result.reason}"
         return None
 
     def measure(self, planned: PlannedCase) -> CaseResult | None:
-        """Run the case, unless it is refused, and store its result; None where the user interrupted it."""
+        """Run the case, unless it is refused, and store its result; None after an interrupt."""
         before = self.on_disk.get(planned.case_id)
         if before is not None and (why := self.rerun_reason(planned, before)) is not None:
             self.observer.again(planned.case, why)
@@ -217,15 +217,15 @@ class MeasuringRun(ABC):
             memory = result.memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
             result = result.model_copy(update={"memory": memory})
         if end.leftovers:
-            self.remark(f"{planned.case_id} left processes running, which were ended: {'; '.join(end.leftovers)}")
+            self.remark(f"{planned.case_id} left processes running; they were ended: {'; '.join(end.leftovers)}")
         return self._stored(planned, result, end)
 
     @abstractmethod
     def _write(self) -> BenchSuiteResult:
-        """Write what is known so far."""
+        """Write the results so far."""
 
     def step(self, planned: PlannedCase) -> CaseResult | None:
-        """The result of a case, measured and written now unless it is known; None after an interrupt."""
+        """A case's result, measured and written now unless known; None after an interrupt."""
         known = self.kept(planned)
         result = known or (None if self.interrupts else self.measure(planned))
         if result is not None:
@@ -234,7 +234,7 @@ class MeasuringRun(ABC):
         return result
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
-        """Outcome that is known without a process."""
+        """The outcome if it is known without a process."""
         return None if planned.refusal is None else ("unavailable", planned.refusal)
 
     def remark(self, text: str) -> None:
@@ -245,7 +245,7 @@ class MeasuringRun(ABC):
     def write(self, **fields: Any) -> BenchSuiteResult:
         """Write all results. A killed run leaves the same files as an interrupted one."""
         if fields["complete"] and (gone := sorted(set(self.on_disk) - set(self.results))):
-            self.remark(f"in {CASES}/ and not part of this suite, so not in these results: {', '.join(gone)}")
+            self.remark(f"not in these results: cases in {CASES}/ that are not in this suite: {', '.join(gone)}")
         settings: dict[str, Any] = {}
         for table in ("latency", "telemetry", "measure", "run"):
             for key, value in getattr(self.suite, table).model_dump(mode="json").items():
@@ -264,7 +264,7 @@ class MeasuringRun(ABC):
         return result
 
     def _with_baseline(self, planned: PlannedCase) -> CaseSpec:
-        """The spec, with the folder of the baseline's outputs of the samples."""
+        """The spec, with the folder of the baseline's outputs for the samples."""
         if planned.spec.accuracy is None or planned.baseline is None:
             return planned.spec
         folder = (self.out / CASES / planned.baseline.case_id / OUTPUTS_FOLDER).absolute()
@@ -290,7 +290,7 @@ class MeasuringRun(ABC):
         if run.cool_down_c is None:
             return
         if not uuids:
-            self.remark("--cool-down waited for no GPU: the cases use none")
+            self.remark("--cool-down had no effect: no case uses a GPU")
         results = cool_down(
             dict.fromkeys(uuids, run.cool_down_c),
             limit_s=run.cool_down_limit_s,
@@ -299,15 +299,15 @@ class MeasuringRun(ABC):
         )
         for one in results:
             if one.reason is not None:
-                self.remark(f"--cool-down waited for no GPU: {one.reason}")
+                self.remark(f"--cool-down had no effect: {one.reason}")
             elif not one.reached:
-                self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cooling down")
+                self.remark(f"{planned.case_id} began at {one.end_c} °C after {one.waited_s:.0f} s of cool-down")
 
 
 def is_passing(result: CaseResult) -> bool:
     """Whether the failure may be temporary.
 
-    Its process was killed, ended without a report (a full disk, say), or exceeded its time limit.
+    The process was killed, ended without a report (for example, disk full), or exceeded its time limit.
     """
     if result.status in PASSING:
         return True
@@ -322,7 +322,7 @@ class SuiteRun(MeasuringRun):
     _equality: dict[str, EqualityRecord] = field(default_factory=dict, init=False)
 
     def run(self) -> BenchSuiteResult:
-        """Run the remaining cases; returns what `bench.json` holds. An interrupt ends the case and the run."""
+        """Run the remaining cases and return the content of `bench.json`. An interrupt ends the case and the run."""
         kept = [result for planned in self.plan.cases if (result := self.kept(planned)) is not None]
         order = [one for one in in_order(self.suite, self.plan.cases) if one.case_id not in self.results]
         self.observer.begin(order, kept)
@@ -333,15 +333,15 @@ class SuiteRun(MeasuringRun):
         return self._write()
 
     def known_end(self, planned: PlannedCase) -> tuple[CaseStatus, str] | None:
-        """Outcome that is known without a process: a refusal, or that of another batch size of the same cell."""
+        """The outcome if it is known without a process: a refusal, or that of another batch size of the same cell."""
         for one in self.plan.cases:
             other = self.results.get(one.case_id)
             if other is None or one.cell != planned.cell:
                 continue
             if other.status == "unavailable":
-                return "unavailable", other.reason or "as the other batch sizes"
+                return "unavailable", other.reason or "other batch sizes of the cell are unavailable"
             if other.status in MEMORY_ENDS and other.case.batch_size < planned.case.batch_size:
-                return other.status, f"not run: a batch of {other.case.batch_size} ended so: {other.reason}"
+                return other.status, f"not run: status of a batch of {other.case.batch_size}: {other.reason}"
         return super().known_end(planned)
 
     def _write(self) -> BenchSuiteResult:
@@ -369,7 +369,7 @@ class SuiteRun(MeasuringRun):
         )
 
     def _equality_of(self, result: CaseResult, cases: Sequence[CaseResult]) -> EqualityRecord | None:
-        """Its outputs against those of the baseline at the same batch size; None while one of both is not measured."""
+        """The outputs compared with the baseline's at the same batch size; None until both are measured."""
         table, case_id = self.suite.equality, result.case.case_id
         base = baseline_of(result, cases, self.plan.baseline)
         if table is None or result.status == "not-run" or (base is not None and base.status == "not-run"):
@@ -396,7 +396,7 @@ class SuiteRun(MeasuringRun):
 
 
 def _accuracy_of(planned: PlannedCase, result: CaseResult) -> AccuracyRecord | None:
-    """Record of the samples; of a case that did not come so far, why there is none."""
+    """Record of the samples, or the reason for none if the case ended before them."""
     if result.accuracy is not None or result.status == "not-run":
         return result.accuracy
     assert planned.spec.accuracy is not None
@@ -406,10 +406,10 @@ def _accuracy_of(planned: PlannedCase, result: CaseResult) -> AccuracyRecord | N
 
 @dataclass
 class SearchRun(MeasuringRun):
-    """One search of the largest batch of each cell."""
+    """One search for the largest batch of each cell."""
 
     def run(self) -> BenchSuiteResult:
-        """Search every cell; returns what `bench.json` holds. An interrupt ends the case and the run."""
+        """Search every cell and return the content of `bench.json`. An interrupt ends the case and the run."""
         sizes = {one.case.batch_size for one in self.plan.cases}
         self._range = min(sizes), max(sizes) if len(sizes) > 1 else max(LARGEST_BATCH, *sizes)
         self._cells = list({one.cell: one for one in reversed(self.plan.cases)}.values())[::-1]

@@ -1,4 +1,4 @@
-"""`bench --find-batch`: of each cell the largest batch that memory allows, or that meets a latency target."""
+"""`bench --find-batch`: the largest batch of each cell that fits in memory, or that meets a latency target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Measure = Callable[[int], CaseResult | None]
 
 MEMORY_ENDS: tuple[CaseStatus, ...] = ("out-of-memory", "memory-limit")
 ENDS: tuple[CaseStatus, ...] = (*MEMORY_ENDS, "unavailable", "timeout", "not-run")
-"""After these no larger batch is tried; after `failed` one more is, since a model may refuse a single batch size."""
+"""No larger batch is tried after these. After `failed` one more is: a model may refuse a single batch size."""
 
 
 def search_batches(
@@ -28,13 +28,13 @@ def search_batches(
 ) -> BatchSearch:
     """The largest batch size that runs, or whose latency meets a target.
 
-    Sizes are doubled until memory ends, the process may not go on, or two in a row fail or miss the target. With a
-    target, the gap above the largest that meets it is then halved until the next size misses it.
+    Sizes double until memory runs out, a status in `ENDS` occurs, or two sizes in a row fail or miss the target. With a
+    target, the gap above the largest size that meets it is then halved until the next size misses it.
 
     Args:
-        measure: each size is measured once.
+        measure: called once per size.
         cell: fields of the cell.
-        target_ms: met where the upper end of the figure's interval is; the figure itself where it has no interval.
+        target_ms: compared with the upper end of the figure's interval, or with the figure if it has no interval.
     """
     found: dict[int, CaseResult] = {}
     interrupted: int | None = None
@@ -65,7 +65,7 @@ def search_batches(
     common = {**cell, "batch_sizes": list(found), "batch_size": best, "target_ms": target_ms}
     common["figure"] = figure if target_ms is not None else None
     if interrupted:
-        reason = f"interrupted before a batch of {interrupted} was measured; --resume continues"
+        reason = f"interrupted before a batch of {interrupted} was measured; continue with --resume"
         return BatchSearch(**common, ended_by="interrupted", ended_at_batch=interrupted, reason=reason)
     if above is None:
         return BatchSearch(**common, ended_by="largest-batch", reason=f"{best} is the largest batch of the range")
@@ -75,7 +75,7 @@ def search_batches(
         shown = "needs more iterations" if value is None else f"is {value.value:.4g} ms"
         reason = f"the {figure} of a batch of {above} {shown}; the target is {target_ms:g} ms"
         return BatchSearch(**common, ended_by="latency", ended_at_batch=above, reason=reason)
-    reason = f"a batch of {above} ended with {case.status}: {case.reason or 'no reason given'}"
+    reason = f"status of a batch of {above}: {case.status}: {case.reason or 'no reason given'}"
     return BatchSearch(**common, ended_by=case.status, ended_at_batch=above, reason=reason)
 
 

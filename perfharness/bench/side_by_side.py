@@ -1,4 +1,4 @@
-"""Machines, or GPUs of one suite, side by side: the same case of all in one row, each against its own baseline."""
+"""Machines, or GPUs of one suite, side by side: one row per case, each machine against its own baseline."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MACHINE = ("perfharness", "python", "driver")
 
 
 def suite_report(path: Path) -> SuiteReport | None:
-    """A suite for a report; None where the path holds none. Raises `ResultError` where it cannot be read."""
+    """A suite for a report; None if the path holds none. Raises `ResultError` if it cannot be read."""
     if suite_file(path) is None:
         return None
-    real = Path(os.path.realpath(path))  # `resolve` raises where links go round in a circle
+    real = Path(os.path.realpath(path))  # `resolve` raises for circular links
     return SuiteReport(name=real.name if path.is_dir() else real.parent.name, suite=read_suite(path))
 
 
 def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
-    """The same cases of all suites, and of each GPU, in one row; none where there is one suite on one device."""
+    """The same cases of all suites, and of each GPU, in one row; empty for one suite on one device."""
     whole = [(str(path), found.suite) for path, found in suites.items() if not found.suite.searches]
     merged = merge_suites(whole)
     return [MergedReport(merged=merged)] if len(merged.runs) > 1 else []
@@ -35,7 +35,7 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
     """One row per case of any run: cells in order of first occurrence, batch sizes ascending.
 
     Args:
-        suites: path and content of each; one on several GPUs is a run for each of them.
+        suites: path and content; a suite on several GPUs counts as one run per GPU.
     """
     parts = [(path, part) for path, suite in suites for part in _by_gpu(suite)]
     named = dict(zip(_names([part for _, part in parts]), (part for _, part in parts), strict=True))
@@ -56,7 +56,7 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
 
 
 def _by_gpu(suite: BenchSuiteResult) -> list[BenchSuiteResult]:
-    """The suite; of several GPUs, the cases of each."""
+    """The suite, or its cases by GPU if it ran on several."""
     gpus = dict.fromkeys(case.case.gpu for case in suite.cases)
     if len(set(gpus) - {None}) < 2:
         return [suite]
@@ -69,7 +69,7 @@ def _by_gpu(suite: BenchSuiteResult) -> list[BenchSuiteResult]:
 
 
 def _names(suites: Sequence[BenchSuiteResult]) -> list[str]:
-    """The machines' names, of one machine its GPUs'; both, and a number, where several runs have the same."""
+    """Names of the machines, or of the GPUs of one machine; both, with a number, if several runs have the same name."""
     hosts = [suite.machine.hostname for suite in suites]
     devices = [device_text(suite.machine) for suite in suites]
     names = hosts
@@ -96,7 +96,7 @@ def _merged(name: str, suite: BenchSuiteResult, result: CaseResult | None) -> Me
 
 
 def _differences(suites: Mapping[str, BenchSuiteResult]) -> Iterator[str]:
-    """Why rows are not comparable: facts that differ between the runs, one sentence each."""
+    """Facts that differ between the runs and make rows incomparable, one sentence each."""
     facts = {name: _facts(suite) for name, suite in suites.items()}
     for what in dict.fromkeys(key for one in facts.values() for key in one):
         values = {name: one[what] for name, one in facts.items() if what in one}

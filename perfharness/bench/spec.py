@@ -1,12 +1,12 @@
-"""What the process of one case reads and writes: `python -m perfharness.bench.case FOLDER/spec.json`.
+"""Files of the process of one case: `python -m perfharness.bench.case FOLDER/spec.json`.
 
-- `spec.json` (`CaseSpec`): what it measures;
+- `spec.json` (`CaseSpec`): what to measure;
 - `result.json` (`CaseResult`): its phase and the results so far, replaced at every step;
 - `iterations.npz`: raw values of the iterations;
 - `outputs.npz`: outputs of one round by name, of the pass `outputs`;
-- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`, the latter of the baseline only.
+- `accuracy.json`, `outputs/SAMPLE.npz`: of the pass `accuracy`; the latter for the baseline only.
 
-What was written before a crash is kept (`perfharness.bench.process.result_of`).
+Results written before a crash are kept (`perfharness.bench.process.result_of`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Pass = Literal["latency", "telemetry", "layers", "outputs"]
 """Optional passes after start-up, in the order in which they run; `CaseSpec.accuracy` adds the last one."""
 
 BATCH = "batch"
-"""Name of the dimension that the batch size stands for."""
+"""Name of the dimension for the batch size."""
 
 EXIT_USAGE = 2
 EXITS: Mapping[CaseStatus, int] = {"ok": 0, "failed": 1, "unavailable": 10, "out-of-memory": 11, "memory-limit": 12}
-"""Exit codes of the process of a case, by its status."""
+"""Exit codes of a case's process, by status."""
 
 
 class LatencySettings(Settings):
     """How long to measure.
 
     Args:
-        iterations: timed ones; with `until_stable` the fewest.
-        until_stable: go on until half of the width of the median's 95 % interval is at most `stable_percent` of the
-            median and no drift is seen, at most for `max_iterations`.
-        min_seconds: of the timed iterations: more of them where these take less, at most `max_iterations`.
-        max_seconds: of the timed iterations, and of the warm-up, in any case.
-        device_iterations: of the pass with the device's events, at most; None: `iterations`.
+        iterations: number of timed iterations; the minimum with `until_stable`.
+        until_stable: continue until half the width of the median's 95 % interval is at most `stable_percent` of the
+            median and there is no drift, at most for `max_iterations`.
+        min_seconds: minimum time of the timed iterations; adds iterations, up to `max_iterations`.
+        max_seconds: maximum time of the timed iterations, and of the warm-up.
+        device_iterations: maximum iterations of the pass with device events; None: `iterations`.
     """
 
     warmup: int = Field(default=50, ge=0)
@@ -66,8 +66,8 @@ class TelemetrySettings(Settings):
     """The telemetry pass, during which the sampler runs.
 
     Args:
-        seconds: of work; sensors of a GPU are updated every 100 ms or so.
-        gpu_uuids: those of the case; empty on the CPU.
+        seconds: time of work; GPU sensors are updated about every 100 ms.
+        gpu_uuids: GPUs of the case; empty on the CPU.
     """
 
     seconds: float = Field(default=5.0, gt=0)
@@ -80,15 +80,15 @@ class CaseSpec(Settings):
     """The complete description of one case.
 
     Args:
-        model: as the user named it, for `backends.model_source`.
-        inputs: shape of each input, numbers and names of dimensions (`batch` is the case's batch size, others stand in
-            `dimensions`); inputs that are left out have what the model says, its first open dimension being the batch.
-        input_file: `.npz` with arrays by input name, of one item (no batch dimension) or of the batch; others are
-            seeded random values.
-        calibration: `.npz` with samples by input name, on which an ONNX model is quantised for int8.
-        tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
-        memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
-        file_cache: its state as known to the parent.
+        model: the name from the user, for `backends.model_source`.
+        inputs: shape of each input: numbers and names of dimensions (`batch` is the case's batch size; other names are
+            set in `dimensions`). Other inputs have the model's shape; its first open dimension is the batch.
+        input_file: `.npz` with arrays by input name, of one item (no batch dimension) or of the batch; other inputs
+            are seeded random values.
+        calibration: `.npz` with samples by input name, with which an ONNX model is quantised to int8.
+        tokens_per_item, tokens_dimension: the number of tokens, or the dimension that counts them; None: no tokens.
+        memory_limit_bytes: limit of the device's memory, or of the host's if the case runs on the CPU.
+        file_cache: its state, if the parent knows it.
     """
 
     case: BenchCase

@@ -1,4 +1,4 @@
-"""Start-up times of a case in fresh processes, alternately with a cold and a warm file cache."""
+"""Start-up times of a case in fresh processes, alternating cold and warm file cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("process_ms", "import_ms", "build_ms", "load_ms", "allocate_ms", "first
 
 
 def startup_figures(result: CaseResult) -> dict[str, float | None]:
-    """The parts and their sum; without a part for the build where nothing was built."""
+    """The parts and their sum; no build part if nothing was built."""
     parts = {name: getattr(result.startup, name) for name in PARTS}
     known = [value for value in parts.values() if value is not None]
     complete = all(value is not None for name, value in parts.items() if name != "build_ms")
@@ -42,8 +42,8 @@ def run_startup(
     """Measure import, load or build, allocation and first inference in `count` processes per kind of file cache.
 
     Args:
-        suite: of one case, as `load_suite` makes it.
-        output_dir: empty or not there; gets `series.json` and a folder for each process.
+        suite: a suite of one case, from `load_suite`.
+        output_dir: empty or not existing; gets `series.json` and a folder for each process.
         done: called with each row.
 
     Raises `UsageError`. After an interrupt there are fewer rows than 2 * count + 1.
@@ -51,7 +51,7 @@ def run_startup(
     planned = plan_suite(suite).cases
     if len(planned) != 1:
         raise UsageError(
-            f"--start-up measures one case, and these are {len(planned)}: name one model, one backend with its mode, "
+            f"--start-up measures one case, not {len(planned)}; name one model, one backend with its mode, "
             "one precision, one batch size and one GPU"
         )
     if planned[0].refusal is not None:
@@ -59,7 +59,7 @@ def run_startup(
     spec, out, rows = planned[0].spec, output_dir.absolute(), list[SeriesRow]()
     with measuring(output_dir) as interrupts:
         if any(output_dir.iterdir()):
-            raise UsageError(f"{output_dir} is not empty; name another folder with -o")
+            raise UsageError(f"{output_dir} is not empty; use another folder with -o")
         for place, (label, name) in enumerate(cold_launches(count)):
             row = SeriesRow(label=label, folder=name, place=place)
             reason = drop_page_cache() if label == COLD else None

@@ -1,4 +1,4 @@
-"""A suite: the tables of `suite.toml`, options over them, and every conflict before the first process starts."""
+"""A suite: the tables of `suite.toml`, options that override them, and the checks before the first process starts."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from perfharness.model.bench_suite import Constraints
 from perfharness_launcher.options import DEFAULT_COOL_DOWN_LIMIT_S
 
 SMALLEST_SIZE = 1_000_000
-"""Bytes: a limit below lacks its unit."""
+"""Bytes; a smaller limit has no unit by mistake."""
 
 
 def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
     """1, 2, 4, ... and the largest itself. Raises `UsageError`."""
     if smallest < 1 or largest < smallest:
-        raise UsageError(f"no batch size is between {smallest} and {largest}")
+        raise UsageError(f"no batch size between {smallest} and {largest}")
     sizes = [smallest]
     while sizes[-1] * 2 < largest:
         sizes.append(sizes[-1] * 2)
@@ -57,7 +57,7 @@ def doubling_sizes(largest: int, smallest: int = 1) -> list[int]:
 
 
 def _whole_size(value: object) -> object:
-    """Pydantic takes 1,5GB as a byte."""
+    """Reject text such as 1,5GB, which pydantic reads as one byte."""
     if isinstance(value, str) and not re.fullmatch(r"\s*\d+(\.\d+)?\s*[A-Za-z]*\s*", value):
         raise ValueError("write a size as 12GB, 512MiB or a number of bytes")
     return value
@@ -65,7 +65,7 @@ def _whole_size(value: object) -> object:
 
 def _with_unit(size: ByteSize) -> ByteSize:
     if size < SMALLEST_SIZE:
-        raise ValueError(f"{size} bytes are less than any process takes; give the unit, as 12GB or 512MiB")
+        raise ValueError(f"{size} bytes is too small for any process; give the unit, as in 12GB or 512MiB")
     return size
 
 
@@ -97,7 +97,7 @@ class SuiteModel(Settings):
 
     Args:
         source: a file, a SavedModel folder, or `module:function`; paths are relative to the suite file's folder.
-        sources: instead of `source` for some backends, by name: they take different kinds of files.
+        sources: by backend name, instead of `source`, for backends that need another kind of file.
         inputs, dimensions, input_file, calibration, tokens_per_item, tokens_dimension: see `spec.CaseSpec`.
         batch_sizes: instead of the suite's.
     """
@@ -123,7 +123,7 @@ class SuiteModel(Settings):
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """The model's name in messages."""
         return self.name or self.source or next(iter(self.sources.values()))
 
 
@@ -131,10 +131,10 @@ class SuiteBackend(Settings):
     """`[[backend]]`.
 
     Args:
-        modes: `all`: all modes of the backend; empty: its default one.
+        modes: `all` for all modes of the backend; empty for its default mode.
         precisions: instead of the suite's.
         device: instead of the suite's.
-        extra: options that only this backend knows.
+        extra: options of this backend only.
     """
 
     name: str
@@ -145,7 +145,7 @@ class SuiteBackend(Settings):
     extra: dict[str, str] = Field(default_factory=dict)
 
     def modes_on(self, device: Device) -> tuple[str, ...]:
-        """The modes to measure on a device. Raises `UsageError` where there is no such backend."""
+        """The modes to measure on a device. Raises `UsageError` if there is no such backend."""
         if self.modes and self.modes != ALL_MODES:
             return self.modes
         possible = backend(self.name).modes_on(device)
@@ -153,16 +153,16 @@ class SuiteBackend(Settings):
 
     @property
     def variant(self) -> str:
-        """Its settings as text: they distinguish several entries of one backend."""
+        """The settings as text, to distinguish several entries of one backend."""
         settings = {} if self.threads is None else {"threads": str(self.threads)}
         return " ".join(f"{name}={value}" for name, value in {**settings, **dict(sorted(self.extra.items()))}.items())
 
 
 class MeasureTable(Settings):
-    """`[measure]`: what is measured in each case in addition to start-up.
+    """`[measure]`: passes of each case in addition to start-up.
 
     Args:
-        seed: of random inputs.
+        seed: seed of random inputs.
     """
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
@@ -177,7 +177,7 @@ class RunTable(Settings):
     """`[run]`: how the cases are run.
 
     Args:
-        seed: of the order.
+        seed: seed of the case order.
     """
 
     timeout_s: float = Field(default=1800.0, gt=0)
@@ -191,13 +191,13 @@ class EqualityTable(Tolerance):
     """`[equality]`: the outputs of every case are compared with the baseline's.
 
     Args:
-        precision: other tolerances for a precision, instead of its defaults.
+        precision: tolerances by precision, instead of the defaults.
     """
 
     precision: dict[Precision, Tolerance] = Field(default_factory=dict)
 
     def tolerance(self, precision: Precision) -> Tolerance:
-        """Tolerance for a precision; its default is never tighter than the suite's own."""
+        """Tolerance for a precision; a default is never tighter than the suite's own."""
         if (given := self.precision.get(precision)) is not None:
             return given
         low = LOW_PRECISION.get(precision, self)
@@ -205,7 +205,7 @@ class EqualityTable(Tolerance):
 
 
 class ConstraintsTable(Constraints):
-    """`[constraints]`; sizes as people write them."""
+    """`[constraints]`; sizes may have units."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -223,8 +223,8 @@ class Suite(Settings):
     """A suite, validated by type; `load_suite` finds conflicts.
 
     Args:
-        gpus: UUIDs or indices of the GPUs, on each of which every case runs; empty: the first.
-        folder: relative paths of models and inputs are relative to it.
+        gpus: UUIDs or indices; every case runs on each of them. Empty: the first GPU.
+        folder: start of relative paths of models and inputs.
     """
 
     name: str = "bench"
@@ -245,7 +245,7 @@ class Suite(Settings):
     folder: Path = Path()
 
     def text_of(self, text: str) -> str:
-        """A model's or function's name; a relative path that exists in the suite's folder is prefixed with it."""
+        """Name of a model or function; the suite's folder is prefixed to a relative path that exists in it."""
         file, colon, function = text.rpartition(":")
         if (self.folder / text).exists():
             return str((self.folder / text).absolute())
@@ -254,17 +254,17 @@ class Suite(Settings):
         return text
 
     def source_of(self, model: SuiteModel, backend_name: str) -> ModelSource | None:
-        """The model for a backend; None where the suite names none for it. Raises `UsageError`."""
+        """The model for a backend; None if the suite names none for it. Raises `UsageError`."""
         text = model.sources.get(backend_name, model.source)
         return None if text is None else model_source(self.text_of(text), model.name)
 
     def possible_devices(self, one: SuiteBackend) -> tuple[Device, ...]:
-        """Devices that a backend may run on, judged by the suite alone: one, or the CPU, then the GPU."""
+        """Devices that a backend may run on, according to the suite alone: one, or the CPU, then the GPU."""
         asked = one.device or self.device
         return ("cpu", "cuda") if asked == "auto" else (asked,)
 
     def possible_cells(self) -> list[BenchCase]:
-        """A case of each cell that the suite may have on any machine; backends that do not exist are left out."""
+        """A case of each cell that the suite may have on any machine, without unknown backends."""
         cells = []
         for one in self.backend:
             with suppress(UsageError):
@@ -291,15 +291,15 @@ class Suite(Settings):
 
 
 def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> Suite:
-    """The suite of a file; options override it.
+    """The suite of a file, with options that override it.
 
     Args:
-        path: a TOML file; None: the options name models and backends.
+        path: a TOML file; None if the options name models and backends.
         options: `models` and `backends` (lists of names), `shapes` of inputs by name, `calibration` samples,
-            `equality` (whether outputs are compared), `layers` (whether they are timed), any other key of a suite,
-            those of a table as `table.key`; None: not given.
+            `equality` (whether to compare outputs), `layers` (whether to time layers), any other key of a suite, or
+            `table.key`. None means not given.
 
-    Raises `UsageError` with one line for each thing that is wrong.
+    Raises `UsageError` with one line per error.
     """
     given = {key: value for key, value in (options or {}).items() if value is not None}
     if path is None and not (given.get("models") or given.get("backends")):
@@ -340,10 +340,10 @@ def load_suite(path: Path | None, options: Mapping[str, Any] | None = None) -> S
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise UsageError(f"there is no suite {path}; name a TOML file, or use --model and --backend")
+        raise UsageError(f"suite {path} not found; name a TOML file, or use --model and --backend")
     content = read_toml(path)
     if "folder" in content:
-        raise UsageError(f"{path}: there is no key `folder`; relative paths start at the suite file's folder")
+        raise UsageError(f"{path}: unknown key `folder`; relative paths start at the suite file's folder")
     return {**content, "name": content.get("name", path.stem), "folder": path.absolute().parent}
 
 
@@ -354,14 +354,14 @@ def _with_tables(content: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UsageError(f"`{short}` must be a list of names; write tables as [[{key}]]")
         if not isinstance(tables, list | tuple):
-            raise UsageError(f"`{key}` must be written as [[{key}]], once for each")
+            raise UsageError(f"`{key}` must be written as [[{key}]], once per entry")
         made = [{"source": name} if key == "model" else _backend_table(name) for name in names]
         content[key] = [*made, *tables]
     return content
 
 
 def _backend_table(text: str) -> dict[str, Any]:
-    """`torch/compile`, `kerasxla` -> its name and mode."""
+    """Name and mode of `torch/compile` or `kerasxla`."""
     name, mode = backend_and_mode(text)
     return {"name": name, "modes": [mode]} if mode else {"name": name}
 
@@ -374,7 +374,7 @@ def sentence_of(error: Any) -> str:
     """A pydantic error as one sentence."""
     where = ".".join(str(part) for part in error["loc"]) or "suite"
     if error["type"] == "extra_forbidden":
-        return f"there is no key `{where}`"
+        return f"unknown key `{where}`"
     if error["type"] == "missing":
         return f"`{where}` is missing"
     message = error["msg"].removeprefix("Value error, ")
@@ -387,15 +387,15 @@ def sentence_of(error: Any) -> str:
 
 def _problems(suite: Suite) -> Iterator[str]:
     if not suite.model:
-        yield 'there is no model; add models = ["FILE"] or --model'
+        yield 'no model; add models = ["FILE"] or --model'
     if not suite.backend:
-        yield 'there is no backend; add backends = ["onnxruntime"] or --backend'
+        yield 'no backend; add backends = ["onnxruntime"] or --backend'
     lists = [("batch_sizes", suite.batch_sizes), ("precisions", suite.precisions)]
     for key, values in [*lists, *(("model.batch_sizes", one.batch_sizes or (1,)) for one in suite.model)]:
         if not values or len(set(values)) < len(values):
             yield f"`{key}` {'has a value twice' if values else 'is empty'}"
     if "latency" not in suite.measure.passes:
-        yield "`passes` lacks `latency`, from which all speeds come"
+        yield "`passes` needs `latency`, the source of all speeds"
     known: dict[str, Backend] = {}
     for one in suite.backend:
         try:
@@ -414,7 +414,7 @@ def _problems(suite: Suite) -> Iterator[str]:
         there = ", ".join(sorted(set(map(cell_of, cells))))
         yield f"baseline {suite.baseline!r} is not in the suite; choose from: {there}"
     if suite.equality is not None and known and len(cells) < 2:
-        yield "[equality] compares backends, modes or precisions, and there is only one of them"
+        yield "[equality] needs two or more backends, modes or precisions to compare"
     yield from _model_problems(suite, known)
     try:
         if (data := suite.accuracy_data()) is not None:
@@ -438,7 +438,7 @@ def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[s
         for source in sources:
             file = (source.factory or "").rpartition(":")[0]  # a module is imported by the process that needs it
             if file.endswith(".py") and not Path(file).is_file():
-                yield f"there is no file {file}, which {source.factory} names"
+                yield f"{source.factory}: file {file} not found"
             if source.suffix == ".onnx" and source.path is not None:
                 yield from _shape_problems(suite, model, source.path)
         if backends and not any(
@@ -446,15 +446,15 @@ def _model_problems(suite: Suite, backends: Mapping[str, Backend]) -> Iterator[s
             for one, source in ((one, suite.source_of(model, name)) for name, one in backends.items())
         ):
             taken = "; ".join(f"{name}: {', '.join(one.suffixes)}" for name, one in backends.items())
-            yield f"no backend of the suite takes {model.title}; {taken}; each takes module:function"
+            yield f"no backend of the suite accepts {model.title}; {taken}; each accepts module:function"
         for what, given in (("input file", model.input_file), ("calibration file", model.calibration)):
             if given is not None and not (suite.folder / given).is_file():
-                yield f"there is no {what} {suite.folder / given}"
-    yield from (f"two models are called {name}; give each a `name` of its own" for name in names if names[name] > 1)
+                yield f"{what} {suite.folder / given} not found"
+    yield from (f"two models have the name {name}; give each its own `name`" for name in names if names[name] > 1)
 
 
 def _shape_problems(suite: Suite, model: SuiteModel, path: Path) -> Iterator[str]:
-    """Open dimensions that are not given, where the file can be read without its framework."""
+    """Open dimensions that are not set, if the file can be read without its framework."""
     specs, sizes = onnx_inputs(path), model.batch_sizes or suite.batch_sizes
     if not specs or not sizes:
         return

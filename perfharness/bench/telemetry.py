@@ -25,7 +25,7 @@ SUBJECT = "case"
 
 @dataclass(frozen=True)
 class TelemetryFigures:
-    """Figures of the telemetry pass; None with a reason by the name of the field in `CaseResult`."""
+    """Figures of the telemetry pass; `reasons` are by field of `CaseResult`, for those that are None."""
 
     telemetry_items_per_second: float | None = None
     utilization_percent: float | None = None
@@ -43,10 +43,10 @@ NEEDS_GPU = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock_
 
 
 def without_gpu(reason: str, *, rate: float | None = None) -> TelemetryFigures:
-    """Figures without readings of a GPU.
+    """Figures without GPU readings.
 
     Args:
-        rate: of the pass, items/s; None: the pass did not run.
+        rate: items/s of the pass; None if it did not run.
     """
     missing = NEEDS_GPU if rate is not None else (*NEEDS_GPU, "telemetry_items_per_second")
     return TelemetryFigures(telemetry_items_per_second=rate, reasons=dict.fromkeys(missing, reason))
@@ -58,8 +58,8 @@ def measure_telemetry(
     """Run the work with the sampler running.
 
     Args:
-        folder: of the case; gets `telemetry.parquet`.
-        work: runs rounds for long enough; returns their ends, UTC ns. The device is idle when it returns.
+        folder: folder of the case; gets `telemetry.parquet`.
+        work: runs rounds for long enough and returns their ends, UTC ns; the device is idle when it returns.
     """
     uuids = settings.gpu_uuids
     period_ns = round(settings.interval_ms * 1e6)
@@ -81,8 +81,8 @@ def summarize(
 ) -> TelemetryFigures:
     """Figures of a window of work, UTC ns.
 
-    Energy is that of the whole GPU, its idle power included, over all items of the window. The ends of the rounds
-    show whether they keep pace with the sensor.
+    Energy is that of the whole GPU, including idle power, divided by all items of the window. The ends of the rounds
+    show whether rounds and sensor updates are in step.
     """
     host = _peak(log, "rss_bytes", window)
     cpu, waits = (
@@ -96,7 +96,7 @@ def summarize(
     name = "gpu_utilization_percent"
     used = window_figures(log.get(uuid, name), window, period_ns=log.meta.update_period_ns(uuid, name))
     if used.mean is None:
-        reasons["utilization_percent"] = used.reason or "it was not read"
+        reasons["utilization_percent"] = used.reason or "not read"
     sensor = read_sensor(log, uuid)
     ends = [np.asarray(round_ends_ns, dtype=np.int64)]
     energy = Energy(None, reason=sensor) if isinstance(sensor, str) else sensor.total([window], ends)
@@ -108,7 +108,7 @@ def summarize(
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
     hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, 0.0, None, window)
     if hold.drop_percent is None:
-        reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
+        reasons["clock_drop_percent"] = hold.reason or "clock not read"
     return TelemetryFigures(
         cpu_percent=cpu,
         io_wait_percent=waits,
@@ -124,7 +124,7 @@ def summarize(
 
 
 def _peak(log: SampleLog, name: str, window: Window | None = None) -> int | None:
-    """The most that was read of the process."""
+    """The largest value read for the process."""
     series = log.get(process_subject(SUBJECT), name)
     if series is None:
         return None

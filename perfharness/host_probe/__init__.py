@@ -1,7 +1,7 @@
-"""What a process's threads do, sampled from beside it: Python stacks, open stages, CPU time, waits.
+"""Sample a process's threads from outside: Python stacks, open stages, CPU time, waits.
 
-A measured process hands a sampler a read-only view of its memory and the layout of its interpreter; the sampler never
-takes the interpreter lock and never stops the process (docs/internals/embedded-tracer.md). Standard library only.
+The measured process passes a read-only view of its memory and the layout of its interpreter to a sampler, which never
+takes the interpreter lock or stops the process (docs/internals/embedded-tracer.md). Standard library only.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 MEASURED = 20_000_000, 1
 EXPLAINING = 2_000_000, 25
-"""In the measured pass and in the profiling pass: nanoseconds between samples, and per cent of a CPU they may take."""
+"""Nanoseconds between samples, and per cent of a CPU to use at most, for the measured and the profiling pass."""
 
 _probe: HostProbe | None = None
 
 
 def start() -> None:
-    """Start the probe of this process, once, where a launch asks for it (`PERFHARNESS_SAMPLING`)."""
+    """Start the probe of this process once, if the launch requests it (`PERFHARNESS_SAMPLING`)."""
     global _probe
     folder = os.environ.get(environment.OUTPUT_DIR)
     explains = os.environ.get(environment.EXPLAIN) == "1"
     if _probe is not None or not folder or not (explains or os.environ.get(environment.SAMPLING) == "1"):
         return
-    from perfharness.host_probe.probe import HostProbe  # here, for some processes are not sampled
+    from perfharness.host_probe.probe import HostProbe  # here, because some processes are not sampled
 
     rate = EXPLAINING if explains else MEASURED
     _probe = HostProbe(os.path.abspath(folder), *rate)  # noqa: PTH100 - pathlib costs start-up time
@@ -36,6 +36,6 @@ def start() -> None:
 
 
 def follow(stack: Any, recorder: str) -> None:
-    """Have a recorder's stack (`Stack`) of the calling thread followed, where the process has a probe."""
+    """Follow a recorder's stack (`Stack`) of the calling thread, if the process has a probe."""
     if _probe is not None:
         _probe.follow(stack, recorder)

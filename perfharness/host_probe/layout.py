@@ -1,7 +1,7 @@
-"""Where this interpreter keeps what the sampler reads.
+"""Locate the data in this interpreter that the sampler reads.
 
-Offsets are found by looking for known values in this process's own memory; only a frame has a fixed layout for each
-version (`FRAMES`). `reader.check` compares the result with Python's own account of a stack.
+Offsets are found by searching this process's memory for known values; only frames have a fixed layout per version
+(`FRAMES`). `reader.check` compares the result with Python's own view of a stack.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ FRAMES = {
     (3, 13): ("<QQ40xQ6xB", 0, 1),
     (3, 14): ("<QQ40xQ10xB", 0, 1),
 }
-"""A frame on 64-bit Linux as a `struct`, and where in it the code and the calling frame are; then come instruction and
-owner. In 3.10 it is the frame object, and a byte that is 0 stands for the owner. (3.14: by CPython's headers, not run.)
+"""A frame on 64-bit Linux as a `struct`, with the indices of code and calling frame; instruction and owner follow. In
+3.10 it is the frame object, with a zero byte for the owner. (3.14: from CPython's headers, untested.)
 """
 
 FRAME_OF_OBJECT = 24
-"""Offset of the frame in a frame object (3.11 and later)."""
+"""Offset of the frame in a frame object (3.11 and newer)."""
 
 FIRST_IN_CFRAME = {(3, 11): 8, (3, 12): 0}
-"""Versions in which a thread's frame is in a structure on the C stack, and its offset there."""
+"""Versions that keep a thread's frame in a structure on the C stack, and its offset there."""
 
 UNUSED_FLAGS = 0x60000000
-"""Flags of a code object that no version of Python uses."""
+"""Code flags unused by all Python versions."""
 
 NEXT_THREAD = 8
-"""Offset of the next older thread in a thread's state; the next newer one is at 0."""
+"""Offset of the next older thread in a thread state; the next newer one is at 0."""
 
 THREAD_BYTES, PTHREAD_BYTES, RUNTIME_BYTES = 512, 2304, 1 << 20
-"""How far to search."""
+"""Search limits."""
 
 
 class LayoutError(Exception):
-    """The sampler cannot read this interpreter; the message says what was not found."""
+    """The sampler cannot read this interpreter; the message names the missing part."""
 
 
 def find_layout(memory: int) -> dict[str, Any]:
-    """All offsets and addresses, as plain JSON.
+    """Find all offsets and addresses, as plain JSON.
 
     Args:
         memory: open file of this process's memory.
@@ -55,7 +55,7 @@ def find_layout(memory: int) -> dict[str, Any]:
     Raises LayoutError.
     """
     if VERSION not in FRAMES or sys.implementation.name != "cpython" or sys.maxsize < 1 << 32:
-        raise LayoutError(f"Python {sys.version.split()[0]} is not one whose memory is known")
+        raise LayoutError(f"the memory layout of Python {sys.version.split()[0]} is not supported")
     if getattr(sys, "_is_gil_enabled", lambda: True)() is False or (hasattr(sys, "abiflags") and "t" in sys.abiflags):
         raise LayoutError("Python without the interpreter lock is not supported")
     thread = current_thread_state()
@@ -85,7 +85,7 @@ def current_thread_state() -> int:
 
 
 def slot_offset(memory: int, instance: object, value: object) -> int:
-    """Where an object keeps its first reference to another. Raises LayoutError."""
+    """Offset of an object's first reference to another. Raises LayoutError."""
     return _offset_of(os.pread(memory, type(instance).__basicsize__, id(instance)), id(value), "a slot")
 
 
@@ -110,7 +110,7 @@ def _thread_offsets(memory: int, thread: int) -> dict[str, Any]:
         if pointer % 8 or not 1 << 12 < pointer < 1 << 56:
             continue
         try:
-            # Not in a function of its own: its frame would be the current one.
+            # Inline, because a function would have a current frame of its own.
             current = os.pread(memory, 8, pointer + first)
         except OSError:
             continue
@@ -120,7 +120,7 @@ def _thread_offsets(memory: int, thread: int) -> dict[str, Any]:
 
 
 def _code_offsets(memory: int) -> dict[str, int]:
-    """Offsets in a code object, whose contents are made to be unmistakable."""
+    """Offsets in a code object, found through unmistakable contents."""
     name, flags, line = "perfharness name".upper(), find_layout.__code__.co_flags | UNUSED_FLAGS, 123456789
     code = find_layout.__code__.replace(co_filename="perfharness file".upper(), co_firstlineno=line, co_flags=flags)
     if sys.version_info >= (3, 11):
@@ -130,7 +130,7 @@ def _code_offsets(memory: int) -> dict[str, int]:
     words = os.pread(memory, CodeType.__basicsize__, id(code))
     numbers = {_integer(words[at : at + 4]): at for at in range(0, len(words) - 3, 4)}
     if line not in numbers or flags not in numbers:
-        raise LayoutError("the first line of a code object, or its flags, were not found")
+        raise LayoutError("the first line or the flags of a code object were not found")
     return {
         "filename": _offset_of(words, id(code.co_filename), "a code object's file"),
         "name": _offset_of(words, id(getattr(code, name)), "a code object's name"),
@@ -141,7 +141,7 @@ def _code_offsets(memory: int) -> dict[str, int]:
 
 
 def _text_state(memory: int) -> int:
-    """Where the bits of a str's state begin that say its kind (3), whether it is compact, and whether it is ASCII."""
+    """Position of a str's state bits: its kind (3), whether it is compact, and whether it is ASCII."""
     texts = {"perfharness": 0b11001, "perfharness\xff": 0b01001, "perfharness\u0100": 0b01010}
     for shift in range(28):
         if all(_integer(os.pread(memory, 4, id(text) + 32)) >> shift & 31 == bits for text, bits in texts.items()):
@@ -150,12 +150,12 @@ def _text_state(memory: int) -> int:
 
 
 def _find_gil(memory: int, thread: int) -> int:
-    """Address of the interpreter lock, which begins with the switch interval, its last holder (this thread), and
-    whether it is held (not while this reads); 0: not found.
+    """Address of the interpreter lock, which starts with the switch interval, its last holder (this thread), and
+    whether it is held (not during this read); 0 if not found.
     """
     try:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
-        content = os.pread(memory, RUNTIME_BYTES, runtime)  # as far as it is mapped
+        content = os.pread(memory, RUNTIME_BYTES, runtime)  # up to the end of the mapping
     except (ValueError, OSError):
         return 0
     pattern = round(sys.getswitchinterval() * 1e6).to_bytes(8, "little") + thread.to_bytes(8, "little")

@@ -1,4 +1,4 @@
-"""Inside the process: start its sampler, and tell it what it cannot read."""
+"""Inside the process: start its sampler and send it what it cannot read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perfharness.host_probe import reader, sample_file
 SAMPLER = """
 import os, sys
 if os.fork():
-    os._exit(0)  # the sampler is no child of the process, which may wait for all its children
+    os._exit(0)  # not a child of the process, which may wait for all its children
 sys.path.insert(0, sys.argv[1])
 from perfharness.host_probe.sampler import main
 main(*map(int, sys.argv[2:]))
@@ -28,13 +28,13 @@ main(*map(int, sys.argv[2:]))
 PACKAGES = __file__.rsplit("/", 3)[0]
 
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
-"""The sampler's environment: with a tracer's variables it would be traced."""
+"""Environment of the sampler, without the tracer's variables, which would trace it."""
 
 WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
-"""A pipe from the process ends with the process, not with the sampler."""
+"""Keep pipes from staying open after the process because of the sampler."""
 
 END_S = 20.0
-"""How long to wait for the sampler at the end."""
+"""Longest wait for the sampler at the end."""
 
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
@@ -42,12 +42,12 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 
 
 class HostProbe:
-    """The probe of one process, and of those that it forks.
+    """The probe of one process and its forked children.
 
     Args:
-        folder: where the samples are written.
-        interval_ns: between two samples of a thread.
-        percent: of a CPU that sampling takes at most.
+        folder: for the samples.
+        interval_ns: between samples of a thread.
+        percent: of a CPU, limit for sampling.
     """
 
     def __init__(self, folder: str, interval_ns: int, percent: int) -> None:
@@ -62,7 +62,7 @@ class HostProbe:
         self._collecting_since_ns: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start the sampler; where that is not possible, the file says why."""
+        """Start the sampler, or write the reason for a failure to the file."""
         try:
             with _own_memory() as memory:
                 self._start(memory.fileno())
@@ -76,7 +76,7 @@ class HostProbe:
     def _start(self, memory: int) -> None:
         self._layout = layouts.find_layout(memory)
         if not reader.check(memory, self._layout):
-            raise layouts.LayoutError("this interpreter's stacks cannot be read as those of its version are")
+            raise layouts.LayoutError("the stacks of this interpreter do not have the layout of its version")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
@@ -84,7 +84,7 @@ class HostProbe:
             command = [sys.executable, "-I", "-S", "-c", SAMPLER, PACKAGES]
             command += map(str, (theirs.fileno(), self._interval_ns, self._percent))
             first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
-        os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
+        os.waitpid(first, 0)  # its child is the sampler
         self._connection = ours
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
@@ -92,20 +92,20 @@ class HostProbe:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def follow(self, stack: Any, recorder: str) -> None:
-        """Have a recorder's stack of the calling thread (a `Stack`) followed."""
+        """Follow a recorder's stack (a `Stack`) of the calling thread."""
         if self._connection is None:
             return
         if not self._slots:
             try:
                 self._slots = _slots_of(stack)
             except (OSError, layouts.LayoutError):
-                return  # the clock says which stage a sample is of
+                return  # samples are then assigned to stages by time
         key = threading.get_ident(), recorder, stack.lane
         self._followed[key] = id(stack)
         self._send_stack(key)
 
     def end(self) -> None:
-        """Have the file completed."""
+        """Complete the file."""
         if self._pid != os.getpid():
             return
         self._send_collections()
@@ -124,7 +124,7 @@ class HostProbe:
         return {"pid": self._pid, "interval_ns": self._interval_ns, **clocks}
 
     def _introduce(self, memory: int, *, forked: bool) -> None:
-        """Send the process's memory, and let the sampler see the calls of its threads, which Yama may forbid."""
+        """Send the process's memory, and allow the sampler to read its threads' calls, which Yama may forbid."""
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
         own = {"kind": "process", "folder": self._folder, "forked": forked, "layout": self._layout}
         assert self._connection is not None
@@ -137,7 +137,7 @@ class HostProbe:
         self._send({"kind": "stack", **own, "slots": self._slots})
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Never waits: what the sampler does not take in time is lost."""
+        """Send without blocking; messages that the sampler does not receive are lost."""
         with contextlib.suppress(OSError):
             if (connection := self._connection) is not None:
                 text = json.dumps({**message, "pid": self._pid})
@@ -161,7 +161,7 @@ class HostProbe:
             self._send({"kind": "collections", "rows": rows})
 
     def _after_fork(self) -> None:
-        """In a forked child: it has the same addresses, a memory of its own, and one thread."""
+        """Continue in a forked child, which has the same addresses in its own memory, and one thread."""
         self._collections, self._collecting_since_ns = [], {}
         if self._connection is None:
             return
@@ -177,12 +177,12 @@ class HostProbe:
 
 
 def _own_memory() -> IO[bytes]:
-    """Opened by the process itself, which may always; whoever gets the file may read it."""
+    """Open the own memory, which a process always may; the open file can be passed on."""
     return open("/proc/self/mem", "rb", buffering=0)  # noqa: PTH123 - pathlib costs start-up time
 
 
 def _slots_of(stack: Any) -> dict[str, int]:
-    """Where stacks and ranges of recorders keep what is read of them. Raises LayoutError."""
+    """Offsets of the fields to read in stacks and ranges of recorders. Raises LayoutError."""
     node_type, stack_type = type(stack.node), type(stack)
     example = stack_type()
     node = example.node = node_type(example.root, "perfharness message".upper())

@@ -1,7 +1,7 @@
-"""Reads threads, stacks and open ranges out of the memory of a process that goes on running meanwhile.
+"""Read threads, stacks and open ranges from the memory of a running process.
 
-Nothing is stopped and no lock is taken, so what is read may be torn: reads fail with one of `UNREADABLE`, and the
-caller leaves that stack out.
+Nothing is stopped or locked, so data may be inconsistent: reads fail with one of `UNREADABLE`, and the caller drops
+that stack.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ PAGE = 4096
 MAX_FRAMES, MAX_CODES, MAX_THREADS, MAX_RANGES = 400, 50_000, 4096, 200
 MAX_TEXT, MAX_TABLE = 4096, 1 << 20
 SHORT_TEXT = 64
-"""Characters that are read together with the header of a str."""
+"""Characters read together with the header of a str."""
 
 CHECK_ATTEMPTS = 20
 CHECK_EVERY_S = 1.0
-"""How long a function's code object is taken for the same at an address. That of a module or a class is freed as soon
-as it has run, and another may come to be there."""
+"""Time for which a function's code object is assumed to stay at an address. Code of a module or class is freed after it
+has run, and may be replaced by another."""
 
 OWNED_BY_C = 3
-"""Owner of frames without a function, and all above it."""
+"""Smallest owner of frames without a function."""
 
 SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
-"""`CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and `CO_ASYNC_GENERATOR` of `inspect`, which takes long to
-import: flags of code whose frames outlive a call."""
+"""Flags of code whose frames outlive a call: `CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and
+`CO_ASYNC_GENERATOR` of `inspect`, which is slow to import."""
 OPTIMIZED = 0x1
-"""`CO_OPTIMIZED`, of functions only."""
+"""`CO_OPTIMIZED`, set only for functions."""
 
 UNREADABLE = (OSError, ValueError, OverflowError, SystemError, struct.error)
-"""What is at an address is not what was expected there."""
+"""Errors for unexpected data at an address."""
 
 FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
-"""Function, file and line; and 1 if it may be suspended (`SUSPENDS`)."""
+"""Function, file and line; followed by 1 if it may suspend (`SUSPENDS`)."""
 
 
 ThreadState = tuple[int, int, int]
-"""A thread that runs Python: address of its state, ident, and the system's id."""
+"""A thread that runs Python: address of its state, ident, and system id."""
 
 
 class Code:
-    """A code object: where it is from, the line of each instruction, and the frames seen in it, by instruction."""
+    """A code object: its place, the line of each instruction, and the frames seen, by instruction."""
 
     def __init__(
         self, pointers: list[int], function: str, file: str, first_line: int, line_table: bytes, flags: int
@@ -65,7 +65,7 @@ class Code:
         self._starts, self._lines = [start for start, _ in lines], [line for _, line in lines]
 
     def at(self, instruction: int) -> FrameKey:
-        """The frame that is at an instruction, a byte offset."""
+        """Frame at an instruction (byte offset)."""
         place = bisect_right(self._starts, instruction) - 1
         line = self._lines[place] if place >= 0 else self._first_line
         return (*self._place, line, *self._suspends)
@@ -76,8 +76,8 @@ class InterpreterReader:
 
     Args:
         memory: open file of its memory.
-        layout: of `layout.find_layout`.
-        number: gives the number of a frame.
+        layout: from `layout.find_layout`.
+        number: returns the number of a frame.
     """
 
     def __init__(self, memory: int, layout: dict[str, Any], number: Callable[[FrameKey], Any]) -> None:
@@ -90,10 +90,10 @@ class InterpreterReader:
         self._codes: dict[int, Code] = {}
         self._frame_at = layout["current"] if layout["cframe"] < 0 else layout["cframe"]
         self._thread = struct.Struct(f"<Q{layout['ident'] - 8}xQQ")
-        """The newer thread, and both idents (in 3.10 the second one is elsewhere)."""
+        """The newer thread and both idents (in 3.10 the second is elsewhere)."""
 
     def threads(self) -> Iterator[ThreadState]:
-        """Each thread that runs Python, the oldest first; ends where one cannot be read."""
+        """Yield threads that run Python, oldest first, until one is unreadable."""
         memory, in_pthread = self.memory, self._layout["tid_in_pthread"]
         address, size, unpack = self._layout["thread"], self._thread.size, self._thread.unpack
         for _ in range(MAX_THREADS):
@@ -110,14 +110,14 @@ class InterpreterReader:
             address = newer
 
     def gil_holder(self) -> int:
-        """Address of the state of the thread that holds the interpreter lock; 0: none, or not known."""
+        """Address of the state of the thread that holds the interpreter lock; 0 for none or unknown."""
         if not self._layout["gil"]:
             return 0
         holder, is_held = struct.unpack("<Qi", os.pread(self.memory, 12, self._layout["gil"] + 8))
         return int(holder) if is_held == 1 else 0
 
     def stack(self, thread: int) -> list[Any]:
-        """The numbers of the frames of the thread whose state is at this address, the innermost first."""
+        """Frame numbers of the thread with this state address, innermost first."""
         memory, unpack, size = self.memory, self._frame.unpack_from, self._frame.size
         frame = self._pointer(thread + self._frame_at)
         if frame and self._layout["cframe"] >= 0:
@@ -126,7 +126,7 @@ class InterpreterReader:
         found: list[Any] = []
         start, last, page = 0, -1, b""
         while frame and len(found) < MAX_FRAMES:
-            if not start <= frame <= last:  # callers are close to each other, at lower addresses: many in one read
+            if not start <= frame <= last:  # callers are at slightly lower addresses, so one read covers many
                 start, last = frame & self._page_mask, frame
                 page = os.pread(memory, frame - start + size, start)
             values = unpack(page, frame - start)
@@ -149,7 +149,7 @@ class InterpreterReader:
         return instruction - code - int(self._layout["instructions"])
 
     def _checked(self, address: int, code: Code | None, now_s: float) -> Code:
-        """The code object at an address; `code` is what was there before."""
+        """The code object at an address; `code` is the previous one there."""
         offsets = self._layout["code"]
         words = os.pread(self.memory, self._layout["instructions"], address)
         if _word(words, 8) != self._layout["code_type"]:
@@ -166,7 +166,7 @@ class InterpreterReader:
         return code
 
     def text(self, address: int) -> str:
-        """A str."""
+        """Read a str."""
         data = os.pread(self.memory, 40 + SHORT_TEXT, address)
         length, state = struct.unpack_from("<Q8xI", data, 16)
         state >>= self._layout["text_state"]
@@ -194,10 +194,10 @@ class InterpreterReader:
 
 
 class RangeReader:
-    """Reads which ranges of recorders are open on a thread, off the recorders' own stacks.
+    """Reads the open recorder ranges of a thread from the recorders' stacks.
 
     Args:
-        slots: offsets of what is read, and types, of stacks and of ranges.
+        slots: offsets and types of stacks and ranges.
     """
 
     def __init__(self, interpreter: InterpreterReader, slots: dict[str, int]) -> None:
@@ -205,12 +205,12 @@ class RangeReader:
         self._stacks: dict[int, dict[tuple[str, int], int]] = {}
 
     def add(self, ident: int, recorder: str, lane: int, address: int) -> None:
-        """Follow a stack of a thread: its own (lane 0), or that of an asyncio task."""
+        """Follow a stack of a thread: its own (lane 0) or that of an asyncio task."""
         self._stacks.setdefault(ident, {})[recorder, lane] = address
 
     def path(self, ident: int) -> tuple[str, ...] | None:
-        """The recorder's name and the open ranges from the outermost in; None: nothing is open, or several asyncio
-        tasks have open ranges, any of which may run.
+        """Recorder name and open ranges, outermost first. None if nothing is open, or if several asyncio tasks have
+        open ranges, because any of them may be running.
         """
         found = []
         for (recorder, lane), address in self._stacks.get(ident, {}).items():
@@ -245,7 +245,7 @@ def _word(words: bytes, at: int) -> int:
 
 
 def check(memory: int, layout: dict[str, Any]) -> bool:
-    """Whether the layout gives the stack of a waiting thread as Python itself does."""
+    """Whether the layout yields the same stack of a waiting thread as Python itself."""
     try:
         reader = InterpreterReader(memory, layout, lambda frame: frame)
     except UNREADABLE:
@@ -257,7 +257,7 @@ def check(memory: int, layout: dict[str, Any]) -> bool:
         for _ in range(CHECK_ATTEMPTS):
             if _stacks_agree(reader, thread):
                 return True
-            time.sleep(0.001)  # it is on its way into the wait
+            time.sleep(0.001)  # until it waits
         return False
     finally:
         go.set()

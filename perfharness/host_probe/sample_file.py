@@ -1,7 +1,7 @@
-"""The file of a process's samples: append-only chunks, so that a killed process leaves all up to the last flush.
+"""File of a process's samples: append-only chunks, so that a killed process keeps all data up to the last flush.
 
-After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. What rows refer to by number is defined
-in a chunk before them. Times are of CLOCK_MONOTONIC. Readers skip kinds that they do not know.
+After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. Rows refer by number to definitions in earlier
+chunks. Times are CLOCK_MONOTONIC. Readers skip unknown kinds.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any
 MAGIC = b"perfharness host samples 2\n"
 FILE_PREFIX, FILE_SUFFIX = "host_samples", ".log"
 FILE_NAME = FILE_PREFIX + FILE_SUFFIX
-"""Of the measured process; those of its forked children have the pid in their name (`host_samples_PID.log`)."""
+"""File of the measured process; files of forked children have the pid in their name (`host_samples_PID.log`)."""
 
 CHUNK = struct.Struct("<II")
 META = 1
 META_NAMES = ("pid", "interval_ns", "monotonic_ns", "unix_ns")
-"""JSON object of these; the last two are one moment on both clocks."""
+"""JSON object with these names; the last two are the same moment on both clocks."""
 DEFINE = 2
-"""JSON object of lists, each continuing that of the chunk before: `frames` ([function, file, line], and 1 behind them
-if it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first) and `stages`
-(paths, the recorder's name first)."""
+"""JSON object of lists that continue those of earlier chunks: `frames` ([function, file, line], and 1 if it may
+suspend, as a coroutine or generator), `stacks` (indices of frames, innermost first) and `stages` (paths, starting with
+the recorder's name)."""
 SAMPLES = 3
 EVENTS = 4
 MISSING = 5
 """JSON list of sentences."""
 END = 10
-"""Empty, the last one: nothing is missing behind it."""
+"""Empty last chunk, which marks a complete file."""
 
 SAMPLE = struct.Struct("<qiqqqBiii16x")
 """time, thread, length, on CPU, runnable, state, stack, stage, and the thread that held the interpreter lock while this
-one was blocked (0: none)."""
+one was blocked (0 for none)."""
 EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
 
 
 class SampleFile:
-    """Writes the file. Rows are kept until `flush`."""
+    """Writes the file. Rows are buffered until `flush`."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -50,7 +50,7 @@ class SampleFile:
         self.rows = 0
 
     def number(self, table: str, value: tuple[Any, ...]) -> int:
-        """The number of a frame, a stack or a stage; defined at its first use."""
+        """Number of a frame, stack or stage, defined on first use."""
         numbers = self._numbers[table]
         number = numbers.get(value)
         if number is None:
@@ -72,7 +72,7 @@ class SampleFile:
         self._write(kind, json.dumps(content).encode())
 
     def flush(self) -> None:
-        """Write what was kept."""
+        """Write buffered rows."""
         if self._defined:
             self.write_json(DEFINE, self._defined)
             self._defined = {}

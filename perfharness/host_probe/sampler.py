@@ -1,7 +1,7 @@
-"""The sampler: a process beside the measured one, which it samples until that has ended.
+"""The sampler process, which samples measured processes until they end.
 
-It gets messages over a socket: a process with its memory and layout, stacks of recorders, collections of the garbage
-collector. It ends with the last process that holds the other end.
+It receives messages over a socket: processes with memory and layout, recorder stacks, garbage collections. It ends with
+the last process that holds the other end.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from perfharness.host_probe.sample_file import SampleFile
 
 FLUSH_S = 0.5
 BLOCKED_EVERY_NS, IDLE_NS, IDLE_EVERY_NS = 20_000_000, 1_000_000_000, 200_000_000
-"""A thread that stays blocked has not run, so nothing can have changed: it gets a row after the first of these times,
-and one that has been blocked for the second, after the third."""
+"""A blocked thread has not run, so nothing has changed: it gets a row per first time, and after being blocked for the
+second time, a row per third."""
 
 COUNT_EVERY_NS, COUNT_SELDOM_NS, SELDOM_FROM_NS = 20_000_000, 500_000_000, 10_000_000
-"""Time between counts of ready threads while there are enough CPUs for them; the longer one from that interval on."""
+"""Time between counts of ready threads while there are enough CPUs; the longer one from the given interval on."""
 COUNT_SHARE = 0.2
-"""Share of the sampler's CPU time for counting, while there are not."""
+"""Share of the sampler's CPU time used for counting while there are not enough CPUs."""
 
 ROWS_AT_FULL_RATE = 4_000_000
-"""With as many more rows the interval doubles, so that files stay small in long runs."""
+"""Rows after which the interval doubles, to keep files of long runs small."""
 
 FREE_S = 0.05
-"""CPU time that may be spent at once: the first samples read every code object that they meet."""
+"""CPU time allowed at once, because the first samples read every code object they meet."""
 
 GIL_BYTES = 256
-"""From the switch interval on: the lock's condition variables and mutexes lie in there."""
+"""Size from the switch interval on, with the lock's condition variables and mutexes."""
 
 MESSAGE_BYTES = 1 << 17
 COLLECTION, CPU_CONTENTION, CPU_TIME = 0, 3, 4
-"""As `model.host_samples.HostEventKind`."""
+"""Values of `model.host_samples.HostEventKind`."""
 
 
 class SampledThread:
-    """What was last seen of a thread. Raises OSError: it has ended."""
+    """Last observation of a thread. Raises OSError if it has ended."""
 
     def __init__(self, pid: int, tid: int, row_ns: int) -> None:
         self.tid = tid
@@ -58,7 +58,7 @@ class SampledThread:
         self.stack = self.stage = -1
 
     def used_ns(self, schedule: bytes) -> tuple[int, int]:
-        """Time on a CPU and time ready without one since the last row; -1: not known."""
+        """Time on a CPU and time ready without one since the last row; -1 if unknown."""
         if schedule == self.row_schedule:
             return (0, 0) if schedule else (-1, -1)
         (on_cpu, ready, *_), (on_cpu_before, ready_before, *_) = (
@@ -68,12 +68,12 @@ class SampledThread:
 
 
 class SampledProcess:
-    """A process, its threads, and its file.
+    """A process with its threads and file.
 
     Args:
-        hello: the message with which it introduces itself.
+        hello: its first message.
         memory: open file of its memory.
-        share: of a CPU that sampling takes at most.
+        share: of a CPU, limit for sampling.
     """
 
     def __init__(self, hello: dict[str, Any], memory: int, share: float) -> None:
@@ -93,20 +93,20 @@ class SampledProcess:
         self._too_many, self._cpu_time = 0, thread_state.process_cpu_ns(self.pid)
 
     def follow(self, stack: dict[str, Any]) -> None:
-        """Read the open ranges of a thread off a recorder's stack from now on."""
+        """Start reading the open ranges of a thread from a recorder's stack."""
         if self._ranges is None:
             self._ranges = RangeReader(self._reader, stack["slots"])
         self._ranges.add(stack["ident"], stack["recorder"], stack["lane"], stack["address"])
 
     def sample(self) -> bool:
-        """Sample all threads; False: the process has ended."""
+        """Sample all threads; returns False if the process has ended."""
         found = set()
         for state in self._reader.threads():
             self._tids[state[0]] = tid = state[2]
             try:
                 self._sample_thread(state)
                 found.add(tid)
-            except OSError:  # it ends
+            except OSError:  # the thread has ended
                 pass
         for tid in self._threads.keys() - found:
             self._threads.pop(tid).files.close()
@@ -117,20 +117,20 @@ class SampledProcess:
         return bool(found)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the rest and release."""
         self.file.close()
         self.release()
 
     def release(self) -> None:
-        """Close the files in /proc."""
+        """Close files in /proc."""
         os.close(self._memory)
         for thread in self._threads.values():
             thread.files.close()
 
     def _count_ready(self, now_ns: int) -> None:
-        """Note if the process has more threads ready to run than CPUs.
+        """Record times with more ready threads than CPUs.
 
-        Threads that are woken together are ready together for a moment, so two counts in a row say something.
+        Threads woken together are ready together for a moment, so only two counts in a row are significant.
         """
         began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
         too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
@@ -141,7 +141,7 @@ class SampledProcess:
         self._count_at_ns = now_ns + (cost_ns if too_many else max(cost_ns, self._count_every_ns))
 
     def _note_cpu_time(self, now_ns: int) -> None:
-        """Note how much CPU time all threads of the process used since the last time."""
+        """Record the CPU time of all threads of the process since the last time."""
         used_ns = thread_state.process_cpu_ns(self.pid)
         if used_ns is not None and self._cpu_time is not None:
             micros = (used_ns - self._cpu_time) // 1000
@@ -156,7 +156,7 @@ class SampledProcess:
             row_ns = now_ns - self._interval_ns
             thread = self._threads[tid] = SampledThread(self.pid, tid, row_ns)
         schedule = thread.files.schedule()
-        if thread.blocked_since_ns and schedule == thread.schedule:  # it has not run
+        if thread.blocked_since_ns and schedule == thread.schedule:  # unchanged: it has not run
             thread.seen_ns = now_ns
             blocked_ns, row_ns = now_ns - thread.blocked_since_ns, now_ns - thread.row_ns
             if blocked_ns <= BLOCKED_EVERY_NS or row_ns >= (
@@ -169,12 +169,12 @@ class SampledProcess:
         if thread.seen_ns > thread.row_ns:
             self._write(thread, thread.seen_ns, 0)
         thread.schedule = schedule
-        try:  # stack, stage and state as close to each other as can be
+        try:  # stack, stage and state as close together as possible
             before = self._path(ident)
             frames = tuple(self._reader.stack(address))
             path = self._path(ident)
             if path != before:
-                frames = ()  # a stage began or ended meanwhile: the stack may be of either
+                frames = ()  # a stage began or ended meanwhile, so the stack is ambiguous
         except UNREADABLE:
             path, frames = None, ()
         thread.state = self._process.state(thread.files.call())
@@ -188,7 +188,7 @@ class SampledProcess:
         self._write(thread, now_ns, self._holder() if is_blocked else 0)
 
     def _path(self, ident: int) -> tuple[str, ...] | None:
-        """The open ranges of a thread; None: nothing is open, or recorders are not followed."""
+        """Open ranges of a thread; None if nothing is open or no recorder is followed."""
         return None if self._ranges is None else self._ranges.path(ident)
 
     def _write(self, thread: SampledThread, now_ns: int, holder: int) -> None:
@@ -197,7 +197,7 @@ class SampledProcess:
         thread.row_ns, thread.row_schedule = now_ns, thread.schedule
 
     def _holder(self) -> int:
-        """The thread that holds the interpreter lock; 0: none, or not known."""
+        """The thread that holds the interpreter lock; 0 for none or unknown."""
         try:
             return self._tids.get(self._reader.gil_holder(), 0)
         except UNREADABLE:
@@ -208,8 +208,8 @@ class Sampler:
     """All processes that hold the other end of the socket.
 
     Args:
-        interval_ns: between two samples of a thread.
-        share: of a CPU that sampling takes at most, beyond `FREE_S`; the interval grows until it does.
+        interval_ns: between samples of a thread.
+        share: of a CPU, limit for sampling beyond `FREE_S`; the interval grows to meet it.
     """
 
     def __init__(self, connection: socket.socket, interval_ns: int, share: float) -> None:
@@ -230,14 +230,14 @@ class Sampler:
                 flush_s = now_s + FLUSH_S
                 rows = max((process.file.rows for process in self._processes.values()), default=0)
                 interval_s = self._interval_s * 2 ** (rows // ROWS_AT_FULL_RATE)
-            # Jitter, so that a loop of the program cannot keep step with it.
+            # Jitter keeps sampling from synchronising with loops of the program.
             due_s = now_s + interval_s * (0.5 + time.monotonic_ns() % 1000 / 1000)
             due_s = max(due_s, began_s + (time.process_time() - free_s) / self._share)
         for pid in list(self._processes):
             self._end(pid)
 
     def _receive_until(self, due_s: float) -> bool:
-        """Handle messages; False: no process is left."""
+        """Handle messages until due; returns False if no process is left."""
         while True:
             wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
             if not select.select([self._connection], [], [], wait_s)[0]:
@@ -251,7 +251,7 @@ class Sampler:
                 self._end(pid)
             elif flush:
                 process.file.flush()
-        except OSError:  # a full disk: what is in the file stays
+        except OSError:  # a full disk: existing data stays
             self._processes.pop(pid).release()
 
     def _end(self, pid: int) -> None:
@@ -259,7 +259,7 @@ class Sampler:
             self._processes.pop(pid).close()
 
     def _receive(self) -> bool:
-        """Handle a message; False: no process is left."""
+        """Handle a message; returns False if no process is left."""
         data, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES, 1)
         if not data:
             return False
@@ -282,7 +282,7 @@ class Sampler:
 
 
 def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:
-    """The path of a file that no other process of the folder has."""
+    """Path of a file that no other process in the folder uses."""
     path = f"{folder}/{files.FILE_NAME}"
     with contextlib.suppress(FileExistsError):
         if may_be_main:
@@ -302,7 +302,7 @@ def main(descriptor: int, interval_ns: int, percent: int) -> None:
 
 
 def _leave_cpus() -> None:
-    """Run where the process does not, if it is bound to some of the CPUs."""
+    """Move to CPUs that the process is not bound to, if any."""
     bound_to = os.sched_getaffinity(0)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,4 +1,4 @@
-"""What the system reports of a thread: how long it ran and waited for a CPU, and in which call it is blocked."""
+"""State of a thread from the system: time on a CPU and waiting for one, and the blocking call."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import struct
 import time
 
 RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN, PIPE = range(12)
-"""As `model.host_samples.HostState`, which is not imported: the sampler has the standard library only."""
+"""Values of `model.host_samples.HostState`, not imported because the sampler uses only the standard library."""
 
 DESCRIPTOR, POLL, EPOLL, SELECT, FUTEX, RECORD_LOCK = range(100, 106)
-"""Calls of which an argument decides what they wait for."""
+"""Calls whose wait depends on an argument."""
 
 _CALLS = {
     "x86_64": {
@@ -41,22 +41,22 @@ _CALLS = {
         RUNNING: "124",
     },
 }
-"""Numbers of system calls by what they wait for."""
+"""System call numbers by kind of wait."""
 
 WAITS_FOR = {
     int(number): kind for kind, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers.split()
 }
 WAIT_PRIORITY = (DRIVER, SOCKET, PIPE)
-"""A wait for several descriptors counts as the first of these kinds that is among them."""
+"""If a thread waits for several descriptors, the first of these kinds among them counts."""
 
 MAX_POLLED = 64
-"""Descriptors that are looked at, of those that a thread waits for at once."""
+"""Most descriptors to check when a thread waits for several."""
 
 MAX_SOCKETS = 4096
 
 
 class Process:
-    """Names what the threads of a process wait for.
+    """Classifies the waits of a process's threads.
 
     Args:
         memory: open file of its memory.
@@ -68,10 +68,10 @@ class Process:
         self._sockets: dict[str, int] = {}
 
     def state(self, call: bytes) -> int:
-        """The state of a thread in a call.
+        """State of a thread in a call.
 
         Args:
-            call: as in /proc/PID/task/TID/syscall; empty: the system does not show it.
+            call: content of /proc/PID/task/TID/syscall; empty if not available.
         """
         if not call:
             return UNKNOWN
@@ -79,7 +79,7 @@ class Process:
             return RUNNING
         words = call.split()
         if words[0] == b"-1":
-            return FILE  # blocked, and in no call: it waits for a page
+            return FILE  # blocked outside of a call: waiting for a page
         kind, arguments = WAITS_FOR.get(int(words[0]), OTHER), [int(word, 16) for word in words[1:7]]
         if kind == FUTEX:
             return GIL if arguments[0] in self._gil else LOCK
@@ -99,11 +99,11 @@ class Process:
     def _first(self, descriptors: list[int], otherwise: int, *, is_loop: bool = False) -> int:
         kinds = [self._kind_of(descriptor) for descriptor in descriptors]
         if is_loop and kinds.count(PIPE) == 1:
-            kinds.remove(PIPE)  # an event loop's own, by which threads wake it
+            kinds.remove(PIPE)  # the event loop's own pipe, for waking it
         return next((kind for kind in WAIT_PRIORITY if kind in kinds), otherwise)
 
     def _kind_of(self, descriptor: int) -> int:
-        """What a thread waits for that reads or writes a descriptor."""
+        """State of a thread that waits to read or write a descriptor."""
         try:
             target = os.readlink(f"/proc/{self.pid}/fd/{descriptor & 0xFFFFFFFF}")  # noqa: PTH115 - few imports
         except OSError:
@@ -117,7 +117,7 @@ class Process:
         return OTHER if target.startswith(("/dev/", "anon_inode:")) else FILE
 
     def _kind_of_socket(self, inode: str) -> int:
-        """Each socket is looked up once in the system's table of local ones, which takes milliseconds if it is long."""
+        """Classify a socket once, because searching a long system table of local sockets takes milliseconds."""
         kind = self._sockets.get(inode)
         if kind is None:
             if len(self._sockets) >= MAX_SOCKETS:
@@ -133,7 +133,7 @@ class Process:
             return any(row.split()[6:7] == [inode] for row in rows)
 
     def _polled(self, address: int, count: int) -> list[int]:
-        """The descriptors of a `poll`."""
+        """Descriptors of a `poll`."""
         try:
             data = os.pread(self._memory, 8 * min(count, MAX_POLLED), address)
         except (OSError, OverflowError):
@@ -141,13 +141,13 @@ class Process:
         return [one for one, _ in struct.iter_unpack("<ii", data[: len(data) // 8 * 8]) if one >= 0]
 
     def _in_epoll(self, descriptor: int) -> list[int]:
-        """The descriptors that an epoll watches."""
+        """Descriptors watched by an epoll."""
         words = read_once(f"/proc/{self.pid}/fdinfo/{descriptor & 0xFFFFFFFF}", 1 << 14).split()
         return [int(words[at + 1]) for at, word in enumerate(words[:-1]) if word == b"tfd:"][:MAX_POLLED]
 
 
 class ThreadFiles:
-    """The files of one thread in /proc, open. Raises OSError: it has ended."""
+    """Open /proc files of one thread. Raises OSError if it has ended."""
 
     def __init__(self, pid: int, tid: int) -> None:
         folder = f"/proc/{pid}/task/{tid}/"
@@ -161,24 +161,24 @@ class ThreadFiles:
                 os.close(file)
 
     def schedule(self) -> bytes:
-        """Nanoseconds on a CPU, nanoseconds ready without one, and how often it was given one; empty: not known."""
+        """Nanoseconds on a CPU, nanoseconds ready without one, and number of time slices; empty if unknown."""
         return _read(self._schedule)
 
     def call(self) -> bytes:
-        """The system call that it is blocked in, or `running`; empty: not known."""
+        """System call it is blocked in, or `running`; empty if unknown."""
         return _read(self._call) or (b"running" if _is_ready(_read(self._stat)) else b"")
 
 
 def process_cpu_ns(pid: int) -> int | None:
-    """CPU time of all threads of a process so far, ended ones too; None: not known."""
+    """CPU time of all threads of a process, including ended ones; None if unknown."""
     try:
-        return time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3): the clock of its scheduler's count
+        return time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3): the scheduler's clock
     except OSError:
         return None
 
 
 def affinity(pid: int) -> set[int]:
-    """The CPUs that a process may run on; none: not known."""
+    """CPUs that a process may run on; empty if unknown."""
     try:
         return os.sched_getaffinity(pid)
     except OSError:
@@ -186,7 +186,7 @@ def affinity(pid: int) -> set[int]:
 
 
 def count_ready(pid: int) -> int:
-    """How many threads of a process run or are ready to."""
+    """Number of running or ready threads of a process."""
     folder = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
         return sum(_is_ready(read_once(f"{folder}/{tid}/stat")) for tid in os.listdir(folder))  # noqa: PTH208 - ditto
@@ -198,7 +198,7 @@ def _is_ready(stat: bytes) -> bool:
 
 
 def read_once(path: str, length: int = 512) -> bytes:
-    """A small file; empty where it cannot be read."""
+    """Content of a small file; empty if unreadable."""
     file = _open(path)
     data = _read(file, length)
     if file >= 0:

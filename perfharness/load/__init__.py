@@ -1,1 +1,1 @@
-"""Load on a model, a pipeline or a service: profiles, the generator, targets, and what they measure."""
+"""Load on a model, a pipeline or a service: profiles, generator, targets and results."""

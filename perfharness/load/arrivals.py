@@ -1,4 +1,4 @@
-"""Phases -> the moments at which requests are due, and what each asks for. Seeded: the same profile, the same load."""
+"""Phases -> times at which requests are due, and the content of each. Seeded: the same profile, the same load."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Arrivals:
     """The requests of an open phase that one process sends.
 
     Args:
-        offsets_ns: since the begin of the phase, ascending.
-        ids: of the requests.
-        kinds: index of the entry of the mix; empty: there is no mix.
-        next_id: the first one after this phase, over all processes.
+        offsets_ns: times since the begin of the phase, ascending.
+        ids: ids of the requests.
+        kinds: index of the entry of the mix; empty: no mix.
+        next_id: the first id after this phase, over all processes.
     """
 
     offsets_ns: Int64
@@ -38,9 +38,9 @@ class Arrivals:
 
 
 def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 0, processes: int = 1) -> Arrivals:
-    """The arrivals of the `index`-th phase, an open one; of several processes each takes every `processes`-th.
+    """The arrivals of the `index`-th phase, an open one. Each of several processes takes every `processes`-th.
 
-    Raises `UsageError` where a file of arrivals cannot be read, or there are too many.
+    Raises `UsageError` if a file of arrivals cannot be read, or there are too many arrivals.
     """
     phase = profile.phases[index]
     random = np.random.default_rng([profile.seed, index])
@@ -51,15 +51,13 @@ def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 
 
 
 def check_arrivals(profile: Profile) -> None:
-    """Raises `UsageError` where a file of arrivals cannot be read or has none in the time of its phase, or a phase has
-    more than can be held.
-    """
+    """Raises `UsageError` if a file of arrivals is unreadable or has none within its phase, or a phase has too many."""
     for phase in profile.phases:
         if phase.times_file is not None:
             first_s = float(read_arrivals(phase.times_file)[0])
             if first_s >= phase.duration_s:
                 raise UsageError(
-                    f"{phase.times_file}: its first arrival is after {first_s:.10g} s, and {phase.name} lasts "
+                    f"{phase.times_file}: its first arrival is after {first_s:.10g} s, but {phase.name} lasts "
                     f"{phase.duration_s:g} s; times are seconds from the begin of the phase"
                 )
         elif phase.loop == "open":
@@ -70,7 +68,7 @@ def _count(phase: Phase, expected: Floats) -> float:
     total = float(expected[-1])
     if total > MOST_ARRIVALS:
         raise UsageError(
-            f"{phase.name} has {total:.3g} requests, more than {MOST_ARRIVALS:,}; make it shorter, or slower"
+            f"{phase.name} has {total:.3g} requests, more than {MOST_ARRIVALS:,}; use a shorter phase or a lower rate"
         )
     return total
 
@@ -92,7 +90,7 @@ def arrival_times_s(phase: Phase, random: np.random.Generator) -> Floats:
 
 
 def _expected(phase: Phase) -> tuple[Floats, Floats]:
-    """How many arrivals are expected up to each time, as points that straight lines join."""
+    """Expected number of arrivals up to each time, as points of a piecewise linear function."""
     rate, duration = phase.rate or 0.0, phase.duration_s
     if phase.rate_to is None:
         return np.array([0.0, duration]), np.array([0.0, rate * duration])
@@ -102,7 +100,7 @@ def _expected(phase: Phase) -> tuple[Floats, Floats]:
 
 
 def _poisson(expected: float, random: np.random.Generator) -> Floats:
-    """The moments of a Poisson process of rate 1, below `expected`."""
+    """The times of a Poisson process of rate 1, below `expected`."""
     drawn = np.cumsum(random.exponential(size=int(expected + 10 * expected**0.5 + 20)))
     return drawn[drawn < expected]
 
@@ -116,19 +114,19 @@ class MixDraw:
         self._shares /= self._shares.sum() or 1.0
 
     def draw(self, count: int) -> Int64:
-        """Indices of entries; empty where there is no mix."""
+        """Indices of entries; empty if there is no mix."""
         if not len(self._shares):
             return np.empty(0, np.int64)
         return self._random.choice(len(self._shares), count, p=self._shares).astype(np.int64)
 
 
 def read_arrivals(path: Path) -> Floats:
-    """The times of a file, in seconds, one a line, ascending. Raises `UsageError`."""
+    """The times in a file: seconds, one per line, ascending. Raises `UsageError`."""
     try:
         times = np.array([float(line) for line in path.read_text("utf-8-sig").split()], np.float64)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"{path}: its arrival times cannot be read ({reason}); one time in seconds a line") from error
+        raise UsageError(f"{path}: cannot read arrival times ({reason}); one time in seconds per line") from error
     if not len(times) or not np.isfinite(times).all() or (times < 0).any():
-        raise UsageError(f"{path}: needs arrival times in seconds, 0 or more; one of them is not, or there is none")
+        raise UsageError(f"{path}: needs one or more arrival times in seconds, each 0 or more")
     return np.sort(times)

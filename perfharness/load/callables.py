@@ -1,4 +1,4 @@
-"""A Python callable as a target: `module:function`, or `path/file.py:function`; and the inputs of its requests."""
+"""A Python callable as target: `module:function` or `path/file.py:function`; and the inputs of its requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODULE = "perfharness_load_target"
 
 
 def check_callable(name: str, python: str, *, has_inputs: bool) -> None:
-    """Load a target in a process of its own, as a worker does. Raises `UsageError`."""
+    """Load a target in its own process, as a worker does. Raises `UsageError`."""
     words = [python, "-m", "perfharness.load.callables", name, *(["input"] if has_inputs else [])]
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
@@ -37,7 +37,7 @@ def check_callable(name: str, python: str, *, has_inputs: bool) -> None:
 
 
 def main(name: str, *inputs: str) -> None:
-    """Load a target; exit with one line on stderr where it cannot be loaded."""
+    """Load a target; exit with one line on stderr if it cannot be loaded."""
     try:
         arguments_of(load_callable(name), has_inputs=bool(inputs))
     except UsageError as error:
@@ -45,14 +45,14 @@ def main(name: str, *inputs: str) -> None:
 
 
 def load_callable(name: str) -> Callable[..., Any]:
-    """The object that the name means.
+    """The object with this name.
 
     Raises:
         UsageError: there is no such module, file or object, or it cannot be imported or called.
     """
     place, _, path = name.rpartition(":")
     if not place:
-        raise UsageError(f"{name} names no module; use module:function or path/file.py:function")
+        raise UsageError(f"{name} has no module; use module:function or path/file.py:function")
     if path.partition("/")[0].isdigit():
         raise UsageError(f"{name} is not a function; write a service as a URL: http://{name}")
     found = _imported(place)
@@ -61,12 +61,12 @@ def load_callable(name: str) -> Callable[..., Any]:
             raise UsageError(f"{place} has no function {path}; check the name")
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"{name} is not callable; give a function, or a class whose objects are")
+        raise UsageError(f"{name} is not callable; give a function, or a class with callable objects")
     return found  # type: ignore[no-any-return]
 
 
 def _imported(place: str) -> Any:
-    """The module of that name or file; the folder is importable, as for a script that runs there."""
+    """The module with this name or file; its folder is importable, as for a script that runs there."""
     file = Path(place) if place.endswith(".py") else None
     if file is not None and not file.is_file():
         raise UsageError(f"{file} does not exist; the target is module:function or path/file.py:function")
@@ -87,26 +87,26 @@ def _imported(place: str) -> Any:
         at = "" if isinstance(error, SyntaxError) else f" ({last.filename}:{last.lineno})"
         shows = f"python {file}" if file is not None else f"python -c 'import {place}'"
         raise UsageError(
-            f"{place} cannot be imported: {type(error).__name__}: {error}{at}; {shows} shows all of it"
+            f"{place} cannot be imported: {type(error).__name__}: {error}{at}; {shows} shows the traceback"
         ) from error
     return module
 
 
 def arguments_of(made: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
-    """What a function, or an object of a class, is called with: nothing, the request, the input, or both.
+    """Arguments of a function, or of an object of a class: nothing, the request, the input, or both.
 
-    Raises `UsageError` where it needs more.
+    Raises `UsageError` if it needs more.
     """
     needed = _needed(made)
     if inspect.isclass(made):
         if needed:
-            raise UsageError(f"{made.__name__} needs {', '.join(needed)} to be made; use a class without parameters")
+            raise UsageError(f"{made.__name__} needs {', '.join(needed)}; use a class without parameters")
         if not any("__call__" in vars(one) for one in made.__mro__):
             raise UsageError(f"objects of {made.__name__} are not callable; add a method __call__")
         needed = _needed(made.__call__)[1:]
     if len(needed) > 2 or (len(needed) == 2 and not has_inputs):
-        can = "the input and the request" if has_inputs else "the request; --input gives it data too"
-        raise UsageError(f"{made} needs {len(needed)} arguments, and can be given {can}")
+        can = "the input and the request" if has_inputs else "the request; --input adds data"
+        raise UsageError(f"{made} needs {len(needed)} arguments, but gets only {can}")
     return {0: (), 1: ("input",) if has_inputs else ("request",), 2: ("input", "request")}[len(needed)]
 
 
@@ -114,19 +114,20 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     """Names of the parameters without a default."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some built-in
+    except (TypeError, ValueError):  # some built-ins
         return []
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
 
 
 class CallableTarget(Target):
-    """Calls a function, each call a batch of the trace.
+    """Calls a function; each call is a batch of the trace.
 
     Args:
-        function: or a class: each worker has an object of it, made before the clock starts; `close()` ends it.
-        inputs: of the requests; empty: the function gets the request.
-        warmup: names of phases whose requests are no batches.
+        function: a function, or a class: each worker makes an object of it before the clock starts, and calls its
+            `close()` at the end.
+        inputs: inputs of the requests; empty: the function gets the request.
+        warmup: names of phases whose requests are not batches.
     """
 
     def __init__(
@@ -146,18 +147,18 @@ class CallableTarget(Target):
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(kind.__call__)
 
     def open(self) -> None:
-        """Make the object, where the target is a class."""
+        """Make the object if the target is a class."""
         if inspect.isclass(self._made):
             self._function = cast("Callable[..., Any]", self._made())
 
     def call(self, request: LoadRequest) -> Answer:
-        """Call it; an exception deletes the batch from the trace's results."""
+        """Call the target; an exception deletes the batch from the trace's results."""
         begun_ns = perf_counter_ns()
         with self._scope(request):
             return _answer(self._function(*self._values(request)), begun_ns)
 
     async def call_async(self, request: LoadRequest) -> Answer:
-        """The same of a coroutine function."""
+        """Call a coroutine function."""
         begun_ns = perf_counter_ns()
         with self._scope(request):
             return _answer(await self._function(*self._values(request)), begun_ns)
@@ -172,7 +173,7 @@ class CallableTarget(Target):
         return [given[name] for name in self._arguments]
 
     async def close_async(self) -> None:
-        """Close the object of a class, where that is a coroutine function."""
+        """Close the object of a class whose `close` is a coroutine function."""
         close = self._close_of()
         if inspect.iscoroutinefunction(close):
             await close()
@@ -189,23 +190,23 @@ class CallableTarget(Target):
 
 
 def _answer(result: Any, begun_ns: int) -> Answer:
-    """The answer of what was returned. Raises `TypeError` or `ValueError` where it says nothing about the request."""
+    """The answer from a returned value. Raises `TypeError` or `ValueError` if it is no valid result."""
     if isinstance(result, Answer):
         check_answer(result, begun_ns)
         result.begun_ns = result.begun_ns or begun_ns
         return result
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
-            result.close()  # else Python warns that nobody awaited it
+            result.close()  # else Python warns of a coroutine that was never awaited
         raise TypeError(
-            f"the target returned a {type(result).__name__}, and what is in it has not run; give an async function, "
-            "or one that goes through the generator itself"
+            f"the target returned a {type(result).__name__} whose content has not run; use an async function, "
+            "or a function that iterates over the generator"
         )
     return Answer(begun_ns=begun_ns)
 
 
 def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: frozenset[str]) -> MakeTarget:
-    """Makes targets of a name. Raises `UsageError`."""
+    """Makes targets from a name. Raises `UsageError`."""
     function = load_callable(name)
 
     def make() -> Target:
@@ -220,7 +221,7 @@ KINDS = ".npz, .npy, .json, .jsonl, .txt"
 
 
 class Inputs:
-    """The input of each request: what the file of its entry holds; of lines, as many as the request has items.
+    """The input of each request: the content of its entry's file. Of lines, as many as the request has items.
 
     Args:
         mix: entries without a file have no input.
@@ -236,7 +237,7 @@ class Inputs:
         return bool(self._values)
 
     def of(self, request: LoadRequest) -> Any:
-        """The input; None where the request's entry has no file."""
+        """The input; None if the request's entry has no file."""
         value = self._values.get(request.input or "")
         if isinstance(value, Lines):
             return value.take(request.id * request.items, request.items)
@@ -244,13 +245,13 @@ class Inputs:
 
 
 class Lines:
-    """Lines of a text file, or values of a JSONL file; after the last comes the first."""
+    """Lines of a text file, or values of a JSONL file; starts again after the last."""
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
 
     def take(self, first: int, count: int) -> list[Any]:
-        """`count` of them from the `first` on."""
+        """`count` lines from the `first` on."""
         return [self._values[place % len(self._values)] for place in range(first, first + count)]
 
 
@@ -260,7 +261,7 @@ def read_input(path: Path) -> Any:
         return _read(path)
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise UsageError(f"the input {path} cannot be read ({reason}); it can be {KINDS}") from error
+        raise UsageError(f"cannot read the input {path} ({reason}); supported: {KINDS}") from error
 
 
 def _read(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What a reader of a load test's numbers has to know."""
+"""Findings of a load test."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from perfharness.model.load import UNANSWERED, LoadResult, PhaseResult
 
 GENERATOR_LIMITED, NEVER_OVERLAPS = "generator-limited", "load-never-overlaps"
 LATE_SHARE = 0.2
-"""Part of the latency, of its mean or its p99, that the generator's lateness may have."""
+"""Maximum share of the generator's lateness in the latency, for its mean and its p99."""
 
 LATE_MS = 1.0
-"""Lateness below that is not reported, whatever its part: a target may be as fast as a thread wakes up."""
+"""Smaller lateness is not reported, whatever its share: a target may be as fast as the wake-up of a thread."""
 
 SEE_ERRORS = "The table of errors lists the first of each kind"
 COSTLY_TRACERS = ("nsys", "embedded")
 
 KEPT_UP = 0.97
-"""Part of the asked rate that has to be achieved; with less, the queue grows as long as the phase lasts."""
+"""Minimum share of the target rate that must be achieved; below it the queue grows during the whole phase."""
 
 BY_CHANCE = 2
-"""So many more may be open at one moment than at another."""
+"""Random variation of the number of open requests."""
 
 
 def load_findings(result: LoadResult, never_overlapped: Collection[str] = ()) -> list[Finding]:
-    """The findings of the phases that count, and of the run.
+    """The findings of the measured phases and of the run.
 
     Args:
-        never_overlapped: names of phases in which no two requests were in service at a time, though they waited.
+        never_overlapped: names of phases in which no two requests were in service at a time, although some waited.
     """
     found = [
         one
@@ -46,8 +46,8 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
         yield Finding(
             "load-stopped",
             Severity.ERROR,
-            f"The load was cut off after {result.duration_s:.1f} s: a process that sent it was killed or crashed. At "
-            "most its last second is missing.",
+            f"The load was cut off after {result.duration_s:.1f} s: a sending process was killed or crashed. At "
+            "most the last second is missing.",
             "See stderr.log of the process and the findings of the run",
         )
     if result.status == "stopped-by-errors":
@@ -64,13 +64,13 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             "warmup-too-short",
             Severity.NOTE,
             f"The warm-up had {sum(phase.arrivals for phase in warm)} requests for {workers} workers, so the first "
-            "request of some of them counts.",
+            "request of some workers is in the results.",
             "Use a longer --warm-up",
         )
 
 
 def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
-    """Too many errors in the phases that count, all processes together."""
+    """Too many errors in the measured phases, all processes together."""
     limit = result.profile.get("max-error-rate")
     counted = [phase for phase in result.phases if not phase.is_warmup]
     failed = sum(sum(phase.errors.values()) for phase in counted)
@@ -80,8 +80,8 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
     yield Finding(
         "load-errors",
         Severity.ERROR,
-        f"{failed} of {ended} requests failed ({failed / ended:.2%}), more than --max-error-rate {limit:g} allows.",
-        "The errors are listed by kind, each with the first one",
+        f"{failed} of {ended} requests failed ({failed / ended:.2%}); the limit (--max-error-rate) is {limit:g}.",
+        "The table of errors lists the kinds, with the first of each",
     )
 
 
@@ -91,16 +91,16 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
         yield Finding(
             NEVER_OVERLAPS,
             Severity.WARNING,
-            f"{phase.name}: service never overlapped: no two requests were in service at a time, though others waited "
-            f"and {phase.concurrency} workers were there. The target blocks the event loop.",
+            f"{phase.name}: service never overlapped: no two requests were in service at a time, although others "
+            f"waited and there were {phase.concurrency} workers. The target blocks the event loop.",
             "Run blocking calls of a coroutine in a thread (await asyncio.to_thread(…)), or use more processes (-np)",
         )
     if limited is not None:
         yield Finding(
             GENERATOR_LIMITED,
             Severity.WARNING,
-            f"{phase.name}: the generator was late: {limited} of the latency passed between the due moment and the "
-            "sending, though a worker was free.",
+            f"{phase.name}: the generator was late: {limited} of the latency passed between the due time and the "
+            "sending, although a worker was free.",
             "Use a lower rate, fewer workers, a free CPU or more processes (-np)",
         )
     if phase.unanswered:
@@ -116,7 +116,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
         yield Finding(
             "requests-failed",
             Severity.ERROR,
-            f"{phase.name}: none of {phase.arrivals} requests was answered without error: there is no latency.",
+            f"{phase.name}: all {phase.arrivals} requests failed or had no answer; there is no latency.",
             SEE_ERRORS,
         )
     if not keeps_up(phase, result) and result.status in ("ok", "interrupted"):
@@ -124,9 +124,9 @@ def _of_phase(phase: PhaseResult, result: LoadResult, *, is_alone: bool) -> Iter
 
 
 def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
-    """Whether the target answered about as many requests as were asked for; of a closed loop always.
+    """Whether the target answered about as many requests as were due; always true for a closed loop.
 
-    The last answers come after the phase, as long after it as a request takes. That is not a queue: a queue grows.
+    The last answers come after the phase, delayed by the duration of a request. That is not a growing queue.
     """
     asked, achieved = phase.asked_rate, phase.achieved_rate
     if not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked):
@@ -135,8 +135,8 @@ def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
 
 
 def _more_and_more_are_open(phase: PhaseResult, result: LoadResult) -> bool:
-    """Whether requests became due and not answered all through the second half of a phase; in the first the requests
-    that are in service at a time come about. A rate that is not the same all the time may be too high for a part of it.
+    """Whether the number of open requests grew throughout the second half of a phase; in the first half it rises to its
+    level. A varying rate may be too high for part of the phase.
     """
     windows = [one for one in result.windows if one.phase == phase.name]
     if not windows:
@@ -158,22 +158,22 @@ def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
 
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
-    """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = [f"Try {0.8 * (phase.achieved_rate or 0.0):.3g} requests per second, which leave a short queue"]
+    """The achieved rate is about the target's maximum: it always had a request to serve."""
+    hints = [f"Try {0.8 * (phase.achieved_rate or 0.0):.3g} requests per second, for a short queue"]
     if result.tracer in COSTLY_TRACERS:
-        hints.append(f"measure without {result.tracer}, which costs time (--tracer none)")
-    most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"
+        hints.append(f"measure without {result.tracer}, which adds overhead (--tracer none)")
+    most = "" if is_limited else f", so the target's maximum is about {phase.achieved_rate:.4g}/s"
     return Finding(
         "rate-not-achieved",
         Severity.WARNING,
         f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests per second were answered{most}. "
-        "The queue grew, so latencies depend on how long the phase lasted.",
+        "The queue grew, so latencies depend on the duration of the phase.",
         "; ".join(hints),
     )
 
 
 def _late(phase: PhaseResult) -> str | None:
-    """How much of the latency is lateness, where it is too much."""
+    """The share of lateness in the latency, if too large."""
     for name, text in (("mean", "the mean"), ("p99", "p99")):
         late, latency = getattr(phase.lateness, name).value, getattr(phase.latency, name).value
         if late is not None and latency is not None and late > LATE_MS and late > LATE_SHARE * latency:

@@ -28,10 +28,10 @@ from perfharness.recorder import PerfRecorder
 
 PARTS = 5
 LEAST_ANSWERS = 20
-"""In all parts together."""
+"""Minimum answers in all parts together."""
 
 LEAD_NS = 20_000_000
-"""Between the begin of the clock and the first request: all workers wait by then."""
+"""From the begin of the clock to the first request; by then all workers wait."""
 
 
 @dataclass
@@ -50,24 +50,24 @@ class LoadRun:
     processes: int = 1
     before_clock: Callable[[], None] = lambda: None
     is_alone: bool = False
-    """The targets are in other processes, so how garbage is collected here is not part of what is measured."""
+    """The targets are in other processes, so garbage collection here is not part of the measurement."""
 
     status: Status = field(default="ok", init=False)
     reason: str | None = field(default=None, init=False)
     _next_id: int = field(default=0, init=False)
     _recent: deque[dict[str, Any]] = field(default_factory=deque, init=False)
-    """Windows that are judged for their errors."""
+    """Windows in which errors are counted for the error limit."""
 
     _is_warming_up: bool = field(default=False, init=False)
 
     def interrupt(self) -> None:
-        """End as soon as possible, with what was measured; also from a signal handler."""
+        """End as soon as possible and keep the results so far; may be called from a signal handler."""
         if self.status == "ok":
             self.status = "interrupted"
         self.log.stop.set()
 
     def run(self) -> None:
-        """All phases. The workers have been opened."""
+        """Run all phases. The workers have been opened."""
         self.before_clock()
         with _collected_rarely() if self.is_alone else nullcontext():
             self.log.begin(perf_counter_ns(), process=self.process, processes=self.processes)
@@ -78,7 +78,7 @@ class LoadRun:
                 self.run_phase(index, phase)
 
     def run_phase(self, index: int, phase: Phase) -> None:
-        """Send the `index`-th phase of the profile, and wait until it is answered."""
+        """Send the `index`-th phase of the profile, and wait for its answers."""
         profile = self.profile
         schedule = self._schedule(index, phase)
         self._is_warming_up = phase.warmup
@@ -106,14 +106,14 @@ class LoadRun:
         return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
 
     def _judge(self, window: dict[str, Any]) -> None:
-        """Stop where too much has failed in each part of the last seconds: a burst is not that, an outage soon is."""
+        """Stop if the error rate exceeds the limit in each part of the last seconds: an outage, not a short burst."""
         limit, length_ns = self.profile.max_error_rate, round(self.profile.error_window_s * 1e9)
         if limit is None or self.log.stop.is_set() or self._is_warming_up:
             return
         self._recent.append(window)
         first_ns = window["end_ns"] - length_ns
         if self._recent[0]["start_ns"] > first_ns:
-            return  # not yet as long as that
+            return  # too short so far
         while self._recent[0]["end_ns"] <= first_ns:
             self._recent.popleft()
         parts = np.zeros((PARTS, 2), np.int64)
@@ -140,15 +140,15 @@ def send_load(
     opened: Callable[[LoadRun], None] = lambda run: None,
     **settings: Any,
 ) -> None:
-    """Open the targets, send the load, write what it came to.
+    """Open the targets, send the load, write the results.
 
     Args:
-        recorder: of the batches; finalized at the end, but where one is still open.
-        memory_bytes: of the process that holds the target.
+        recorder: recorder of the batches; finalized at the end, unless a batch is still open.
+        memory_bytes: memory of the process that holds the target.
         opened: called before the clock starts.
         settings: fields of `LoadRun`.
 
-    Raises `LaunchError` where a target cannot be opened.
+    Raises `LaunchError` if a target cannot be opened.
     """
     workers = workers_for(make_target, profile.concurrency)
     try:
@@ -171,12 +171,12 @@ def send_load(
 
 
 CLOSED_IDS = 1 << 24
-"""Ids that a closed phase of several processes may use, for how many the others need is not known."""
+"""Ids reserved for a closed phase of several processes: how many each needs is unknown."""
 
 
 @contextmanager
 def _collected_rarely() -> Iterator[None]:
-    """What exists now is not looked at by the garbage collector any more; what the target makes is, as always."""
+    """Exclude existing objects from garbage collection; new objects of the target are collected as usual."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""HTTP targets: plain requests and OpenAI-style servers, over one pool of connections for all workers."""
+"""HTTP targets: plain requests and OpenAI-style servers; all workers share one connection pool."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget, T
 
 REFUSED, RESET, DNS, TLS, UNREACHABLE = "refused", "reset", "dns", "tls", "unreachable"
 NO_SOCKETS = "no-sockets"
-"""The generator's own machine has no socket left: no fault of the server."""
+"""The generator's machine has no free socket; not a fault of the server."""
 
 CUT_OFF = "cut-off"
-"""An answer that began and did not come to its end."""
+"""An incomplete answer."""
 
 INVALID, WRONG = "invalid-response", "wrong-answer"
 
 STREAMED_BYTES = 1 << 20
-"""A body that is larger is sent in pieces, between which other requests go on."""
+"""A larger body is sent in pieces, with other requests in between."""
 
 KEEP_ALIVE_S = 4.0
-"""An idle connection is closed then, before the server does (uvicorn: after 5 s)."""
+"""An idle connection is closed after this, before the server closes it (uvicorn: after 5 s)."""
 
 END_S = 0.1
-"""How long the end of an answer is waited for of which no more is wanted; then its connection is closed."""
+"""Maximum wait for the rest of an answer that is not read; then its connection is closed."""
 
 READY_POLL_S = 0.1
 CHECK_S = 60.0
-"""How long the answer to a request before the run may take."""
+"""Timeout of the request that is sent before the run."""
 
 JSON = "application/json"
 SHOWN = 200
-"""Bytes of an answer that a message quotes."""
+"""Maximum bytes of an answer quoted in a message."""
 
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
 _RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
 
 
 class ResponseError(Exception):
-    """The answer is not what its protocol says."""
+    """The answer violates its protocol."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -65,7 +65,7 @@ class ResponseError(Exception):
 
 
 def kind_of_failure(error: BaseException) -> str | None:
-    """The kind of error that an exception of the connection is; None: it is none of these."""
+    """The error kind of an exception of the connection; None for other exceptions."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return TIMEOUT
     if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -92,7 +92,7 @@ def kind_of_failure(error: BaseException) -> str | None:
 
 
 class Message(NamedTuple):
-    """What is sent."""
+    """Content of a request."""
 
     method: str
     url: URL
@@ -101,9 +101,9 @@ class Message(NamedTuple):
 
 
 class HttpTarget(Target):
-    """Plain HTTP: the same bytes for every request of an input; all workers of a process share one pool of connections.
+    """Plain HTTP: the same bytes for every request of an input; all workers of a process share one connection pool.
 
-    The pool has no limit: a request never waits for another one's connection.
+    The pool has no limit: a request never waits for the connection of another.
     """
 
     is_async = True
@@ -117,13 +117,13 @@ class HttpTarget(Target):
         self._ending: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Lift the limit of open files, as far as this user may; connections are made as requests need them."""
+        """Raise the limit of open files as far as permitted; connections are made when requests need them."""
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     async def close_async(self) -> None:
-        """Close all connections; on the loop that used them."""
+        """Close all connections; runs on their loop."""
         if self._session is not None:
             await asyncio.gather(*self._ending)
             await self._session.close()
@@ -132,10 +132,10 @@ class HttpTarget(Target):
     # ---- the protocol ----
 
     async def prepare(self) -> None:
-        """Ask the server what has to be known before the first request. Raises `UsageError`, and what `send` raises."""
+        """Get from the server what is needed before the first request. Raises `UsageError`, and as `send`."""
 
     def make_message(self, body: bytes | None, kind: str | None) -> Message:
-        """What is sent with the content of a file, or without one."""
+        """The message for the content of a file, or without one."""
         if body is None and (text := self.settings.text) is not None:
             body, kind = text.encode(), JSON if text.lstrip()[:1] in ("{", "[") else "text/plain"
         is_set = "content-type" in map(str.lower, self.settings.headers)
@@ -143,8 +143,8 @@ class HttpTarget(Target):
         return Message(self.settings.method or ("GET" if body is None else "POST"), self.url, body, headers)
 
     async def read(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
-        """Read an answer that has a good status, and note in `answer` what the protocol shows: `done_ns` too, where its
-        end is not that of the body. Returns the body, or the text that was generated. Raises `ResponseError`.
+        """Read an answer with the expected status, and fill `answer` from the protocol, including `done_ns` if it ends
+        before the body. Returns the body, or the generated text. Raises `ResponseError`.
         """
         del answer
         return await response.read()
@@ -157,13 +157,13 @@ class HttpTarget(Target):
         return await self._ask(self._message(request.input), headers)
 
     def _message(self, name: str | None) -> Message:
-        """What is sent for an entry of the mix; None: there is no mix. Raises `UsageError`."""
+        """The message for an entry of the mix; None: no mix. Raises `UsageError`."""
         if name not in self._messages:
             path = self.settings.inputs.get(name or "", self.settings.body)
             try:
                 body = None if path is None else path.read_bytes()
             except OSError as error:
-                raise UsageError(f"the body {path} cannot be read: {reason_of(error)}") from error
+                raise UsageError(f"cannot read the body {path}: {reason_of(error)}") from error
             kind = mimetypes.guess_type(path)[0] or "application/octet-stream" if path is not None else None
             self._messages[name] = self.make_message(body, kind)
         return self._messages[name]
@@ -209,15 +209,14 @@ class HttpTarget(Target):
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, headers=self._headers, cookie_jar=cookies
             )
-            self._session._retry_connection = False  # a GET whose connection was reset would silently be sent twice
+            self._session._retry_connection = False  # else a GET is silently sent twice after a connection reset
         return self._session
 
     @asynccontextmanager
     async def send(self, message: Message, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a message; the answer's head has come when this yields. Redirects are answers, not followed.
+        """Send a message; yields when the head of the answer has arrived. Redirects are answers and not followed.
 
-        What of the body is not read then is waited for while the caller goes on, so that the connection can be used
-        again.
+        The unread rest of the body is read in the background, so that the connection can be reused.
         """
         response = await self._opened().request(
             message.method,
@@ -239,31 +238,31 @@ class HttpTarget(Target):
     # ---- before the run ----
 
     async def wait_ready(self) -> None:
-        """Wait until a server that was started answers. Raises `LaunchError` where it does not in time."""
+        """Wait until a started server answers. Raises `LaunchError` after its timeout."""
         settings = self.settings
         url = self.url if settings.ready is None else self.url.join(URL(settings.ready))
         deadline = time.monotonic() + settings.ready_timeout_s
-        last = "nothing was tried"
+        last = "no request was sent"
         while time.monotonic() < deadline:
             try:
                 async with self.send(Message("GET", url), {}) as response:
                     if response.status < (500 if settings.ready is None else 300):
                         return
-                    last = f"it answered {response.status}"
+                    last = f"the answer was {response.status}"
             except Exception as error:
                 last = kind_of_failure(error) or repr(error)
             await asyncio.sleep(READY_POLL_S)
         raise LaunchError(
-            f"the server was not ready after {settings.ready_timeout_s:g} s: {_shown(url)} was asked, and {last}; "
-            "ready and ready-timeout in [target] say what is asked, and how long"
+            f"the server was not ready after {settings.ready_timeout_s:g} s: request to {_shown(url)}: {last}; "
+            "set ready and ready-timeout in [target] to change the request and the limit"
         )
 
     async def check(self, inputs: Iterable[str | None], timeout_s: float = CHECK_S) -> None:
         """Prepare, and send one request of each input before the clock starts, without an id.
 
         Raises:
-            UsageError: no answer comes from where the URL points, the server says that the request itself is wrong, or
-                it cannot be made.
+            UsageError: no answer comes from the URL, the server rejects the request as wrong, or the request cannot be
+                made.
         """
         try:
             await asyncio.wait_for(self.prepare(), timeout_s)
@@ -278,16 +277,16 @@ class HttpTarget(Target):
             self._refuse(Answer(error=kind, message=str(error)), timeout_s)
 
     def _refuse(self, answer: Answer, timeout_s: float) -> None:
-        """Raise where no request can be answered; an answer that is an error counts when it comes under load."""
+        """Raise if no request can be answered; error answers are counted under load instead."""
         url, kind = self.url, answer.error or ""
         place = f"{url.host} port {url.port}"
         causes = {
-            REFUSED: f"nothing listens at {place}; start the server, or let --start 'COMMAND' start it",
-            DNS: f"the name {url.host} is not known ({answer.message}); check the URL",
+            REFUSED: f"no server listens at {place}; start it, or use --start 'COMMAND'",
+            DNS: f"unknown host name {url.host} ({answer.message}); check the URL",
             TLS: f"no secure connection ({answer.message}); verify-tls = false in [target] does not check certificates",
             UNREACHABLE: f"{place} cannot be reached ({answer.message}); check the URL and the network",
-            TIMEOUT: f"no answer within {timeout_s:g} s; try the request by hand (curl)",
-            NO_SOCKETS: f"this machine has no socket left ({answer.message}); raise ulimit -n",
+            TIMEOUT: f"no answer within {timeout_s:g} s; try the request manually (curl)",
+            NO_SOCKETS: f"this machine has no free socket ({answer.message}); raise ulimit -n",
         }
         if kind in causes:
             raise UsageError(f"{_shown(url)}: {causes[kind]}")
@@ -314,10 +313,10 @@ PROMPT = "Describe, in a few sentences, what a queue is and why it grows."
 
 
 class OpenAiTarget(HttpTarget):
-    """A prompt, and the tokens that come back: streamed, so that it is known when each came, unless told otherwise."""
+    """A prompt and the returned tokens; streamed by default, to get the time of each token."""
 
     async def prepare(self) -> None:
-        """Find the model's name, where it is not given."""
+        """Find the model's name if it is not given."""
         path = self.url.path.rstrip("/")
         if not path.endswith("/completions"):
             self.url = self.url.with_path(f"{path}{'' if path.endswith('/v1') else '/v1'}{CHAT}")
@@ -347,7 +346,7 @@ class OpenAiTarget(HttpTarget):
         return Message("POST", self.url, orjson.dumps(content | settings.parameters), headers)
 
     async def read(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
-        """Count tokens: as the server's usage says, else one for each part of the stream that has text."""
+        """Count tokens: from the server's usage, otherwise one for each part of the stream that has text."""
         if response.content_type == "text/event-stream":
             return await self._read_stream(response, answer)
         body = await super().read(response, answer)
@@ -356,7 +355,7 @@ class OpenAiTarget(HttpTarget):
             text = _text_of(content["choices"][0])
             answer.tokens = _tokens(content["usage"]) if content.get("usage") else None
         except (LookupError, TypeError, AttributeError):
-            raise ResponseError(INVALID, f"no completion: {body[:SHOWN]!r}") from None
+            raise ResponseError(INVALID, f"not a completion: {body[:SHOWN]!r}") from None
         return text.encode()
 
     async def _read_stream(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
@@ -371,14 +370,14 @@ class OpenAiTarget(HttpTarget):
             part = _parsed(data)
             try:
                 if part.get("error"):
-                    raise ResponseError("stream-error", f"the stream says: {str(part['error'])[:SHOWN]}")
+                    raise ResponseError("stream-error", f"error in the stream: {str(part['error'])[:SHOWN]}")
                 if part.get("usage"):
                     counted = _tokens(part["usage"])
                 choice = part["choices"][0] if part["choices"] else {}
                 text = _text_of(choice)
                 reason = choice.get("finish_reason") or reason
             except (LookupError, TypeError, AttributeError):
-                raise ResponseError(INVALID, f"no part of a completion: {data[:SHOWN]!r}") from None
+                raise ResponseError(INVALID, f"not part of a completion: {data[:SHOWN]!r}") from None
             if text:
                 texts.append(text)
                 times.append(came_ns)
@@ -392,7 +391,7 @@ class OpenAiTarget(HttpTarget):
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
-    """The data of each event of a stream, and when it came; of a line that is cut off, only the last word."""
+    """Data and arrival time of each event of a stream; an incomplete last line counts only if it is [DONE]."""
     rest = b""
     async for chunk in response.content.iter_any():
         came_ns = time.perf_counter_ns()
@@ -408,19 +407,19 @@ def _parsed(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise ResponseError(INVALID, f"no JSON: {data[:SHOWN]!r}") from None
+        raise ResponseError(INVALID, f"not JSON: {data[:SHOWN]!r}") from None
 
 
 def _tokens(usage: dict[str, Any]) -> int | None:
-    """What the server counted; None: it says that it did not. Raises `TypeError` where that is no count."""
+    """The server's token count; None if it has none. Raises `TypeError` if the value is not a count."""
     count = usage["completion_tokens"]
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-        raise TypeError("no number of tokens")
+        raise TypeError("not a number of tokens")
     return count
 
 
 def _text_of(choice: dict[str, Any]) -> str:
-    """The text of a choice, of chat or not, whole or a part; a model's reasoning is text too."""
+    """The text of a choice, chat or not, whole or part; a model's reasoning is text too."""
     holder = choice.get("delta") or choice.get("message") or choice
     return "".join(holder.get(name) or "" for name in ("reasoning_content", "content", "text"))
 
@@ -429,14 +428,14 @@ TARGETS: dict[Kind, type[HttpTarget]] = {"plain": HttpTarget, "openai": OpenAiTa
 
 
 def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started: bool = False) -> MakeTarget:
-    """Makes the target of each worker, the same for all, once the server has answered a request of each input.
+    """Makes the target of each worker, the same for all, after the server has answered one request of each input.
 
     Args:
-        is_started: the server was started for this, and may not be ready yet.
+        is_started: the server was started for this run, and may not be ready yet.
 
     Raises:
-        UsageError: the settings are wrong, no answer comes from there, or the server refuses the request itself.
-        LaunchError: a server that was started is not ready in time.
+        UsageError: the settings are wrong, no answer comes from the URL, or the server rejects the request.
+        LaunchError: a started server is not ready before its timeout.
     """
     target = TARGETS[settings.kind](settings)
     names: list[str | None] = [entry.name for entry in mix]
@@ -447,13 +446,13 @@ def http_targets(settings: HttpSettings, mix: Iterable[MixEntry], *, is_started:
                 await target.wait_ready()
             await target.check(names or [None])
         finally:
-            await target.close_async()  # on the loop of the workers it is opened again
+            await target.close_async()  # the workers open it again on their loop
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         asyncio.run(get_ready())
-    else:  # a notebook's
+    else:  # in a notebook
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, get_ready()).result()
     return lambda: target

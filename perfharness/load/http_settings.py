@@ -1,4 +1,4 @@
-"""How an HTTP target is asked: the table `[target]` of a profile."""
+"""Settings of an HTTP target: the table `[target]` of a profile."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class HttpSettings(Spelled):
-    """An HTTP endpoint and what it is sent.
+    """An HTTP endpoint and its requests.
 
     Args:
-        url: of the requests.
-        protocol: None: by the path of the URL.
-        method: of plain requests; None: POST where there is a body, else GET.
-        headers: by name; `${NAME}` in a value stands for an environment variable, so that no file holds a secret.
-        body: a file that is sent as it is.
-        text: the same, written out; of OpenAI-style servers the prompt.
-        inputs: files that are sent for the entries of the mix, by their names.
-        model: OpenAI: its name; None: the first that the server lists.
+        url: URL of the requests.
+        protocol: None: from the path of the URL.
+        method: method of plain requests; None: POST if there is a body, otherwise GET.
+        headers: by name; `${NAME}` in a value is replaced by an environment variable, to keep secrets out of files.
+        body: a file that is sent unchanged.
+        text: the body as text; the prompt for OpenAI-style servers.
+        inputs: files that are sent for the entries of the mix, by entry name.
+        model: OpenAI: name of the model; None: the first that the server lists.
         max_tokens: OpenAI.
-        stream: OpenAI: ask for a stream, which shows when each token came.
-        parameters: OpenAI: more members of the JSON that is sent.
-        expect_status: of a right answer; None: 2xx.
-        expect_text: occurs in a right answer; of OpenAI-style servers in the generated text.
-        ready: answers well when a server that was started is ready; a URL or a path; None: whatever answers at the URL
-            itself.
-        ready_timeout_s: how long that may take.
-        connect_timeout_s: for a connection to be there; the time-out of a whole request is the profile's.
-        read_timeout_s: between two parts of an answer.
-        verify_tls: whether the server's certificate is checked.
+        stream: OpenAI: request a stream, to get the time of each token.
+        parameters: OpenAI: more members of the JSON request.
+        expect_status: status of a correct answer; None: 2xx.
+        expect_text: text in a correct answer; in the generated text for OpenAI-style servers.
+        ready: URL or path that answers successfully when a started server is ready; None: any answer at `url`.
+        ready_timeout_s: maximum time until then.
+        connect_timeout_s: timeout of a connection; the timeout of a whole request is in the profile.
+        read_timeout_s: timeout between two parts of an answer.
+        verify_tls: whether to check the server's certificate.
     """
 
     url: str
@@ -72,7 +71,7 @@ class HttpSettings(Spelled):
     @model_validator(mode="after")
     def _one_body(self) -> Self:
         if self.body is not None and self.text is not None:
-            raise ValueError("body and text both say what is sent; drop one")
+            raise ValueError("body and text exclude each other; drop one")
         return self
 
     @field_validator("url")
@@ -86,7 +85,7 @@ class HttpSettings(Spelled):
         if parts.scheme not in ("http", "https") or not named:
             raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
         if parts.password is not None:
-            raise ValueError("has a password, which the run would store; send it in a header, as ${NAME}")
+            raise ValueError("has a password, which the run would store; use a header with ${NAME}")
         return url
 
     @field_validator("headers")
@@ -94,19 +93,19 @@ class HttpSettings(Spelled):
     def _without_secrets(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():
             if is_secret(name) and not VARIABLE.search(value):
-                raise ValueError(f"{name} holds a secret, which the run would store; write ${{NAME}} for a variable")
+                raise ValueError(f"{name} holds a secret, which the run would store; use ${{NAME}} for a variable")
         return headers
 
     @property
     def kind(self) -> Kind:
-        """The protocol, by the path of the URL where it is not given."""
+        """The protocol, from the path of the URL if it is not given."""
         if self.protocol is not None:
             return self.protocol
         path = urlsplit(self.url).path.rstrip("/")
         return "openai" if path.endswith(OPENAI_PATHS) else "plain"
 
     def all_headers(self) -> dict[str, str]:
-        """The headers that are sent, with the variables filled in. Raises `UsageError` where one is not set."""
+        """The headers with variables replaced. Raises `UsageError` if a variable is not set."""
         for name, value in self.headers.items():
             for variable in VARIABLE.findall(value):
                 if variable not in os.environ:
@@ -120,17 +119,17 @@ def is_url(target: str) -> bool:
 
 
 def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] | None = None) -> HttpSettings:
-    """The settings of an endpoint: those given, over those of the table `[target]` of a profile.
+    """The settings of an endpoint; those given override the table `[target]` of a profile.
 
     Args:
-        given: fields of `HttpSettings`; None is not given.
+        given: fields of `HttpSettings`; None means not given.
 
     Raises:
         UsageError: a setting does not exist, has a wrong value, or contradicts another.
     """
     table = {} if file is None else read_toml(file, "--profile").get(TARGET_TABLE, {})
     if not isinstance(table, dict):
-        raise UsageError(f"{file}: [{TARGET_TABLE}] is a table of settings, not {table!r}")
+        raise UsageError(f"{file}: [{TARGET_TABLE}] must be a table of settings, not {table!r}")
     if file is not None and isinstance(table.get("body"), str):
         table["body"] = str(file.parent / table["body"])
     where = f"{file} [{TARGET_TABLE}]" if table else "the target"
@@ -142,10 +141,10 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
 
 
 def check_http(settings: HttpSettings) -> None:
-    """Raises `UsageError` for what is wrong with settings, and `ToolNotFoundError` without the client."""
+    """Raises `UsageError` for wrong settings, and `ToolNotFoundError` without the client."""
     if importlib.util.find_spec("aiohttp") is None:
         raise ToolNotFoundError(f"load over HTTP needs aiohttp, which is not installed; {install_command('load')}")
     settings.all_headers()
     for name, path in settings.inputs.items():
         if settings.kind == "openai" and path.suffix != ".json":
-            raise UsageError(f"the input {path} of {name}: an OpenAI request is a .json; text in [target] is a prompt")
+            raise UsageError(f"input {path} of {name}: an OpenAI request is a .json; use text in [target] for a prompt")

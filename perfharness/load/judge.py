@@ -1,4 +1,4 @@
-"""What changed over a load test: memory, latency, throughput, errors, clocks; and its findings."""
+"""Changes during a load test: memory, latency, throughput, errors, clocks; and the findings on them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subje
 from perfharness.telemetry.store import read_sample_log
 
 DRIFTING = (50.0, 95.0, 99.0)
-OWN_SHAPE = "the profile changes the rate itself"
-QUEUE_GROWS = "the queue grew all the time, and latency with it"
+OWN_SHAPE = "the profile itself changes the rate"
+QUEUE_GROWS = "the queue grew during the whole phase, and latency with it"
 
 
 @dataclass(frozen=True)
 class Sustainable:
-    """The longest phase that counts, and what the files of the run hold of it.
+    """The longest measured phase, with its data from the files of the run.
 
     Args:
-        windows: those before the time in which late answers were awaited.
-        lines: of the windows of each process, by its folder.
+        windows: windows before the wait for late answers.
+        lines: lines of the windows of each process, by its folder.
         log: telemetry; None: not sampled.
         nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
         span_ns: from the begin of the first window to the end of the last, monotonic.
@@ -56,7 +56,7 @@ class Sustainable:
     span_ns: tuple[int, int]
 
     def column(self, name: str) -> Float64:
-        """A figure of the windows."""
+        """A column of the windows."""
         return np.array([getattr(window, name) or 0 for window in self.windows], np.float64)
 
     def errors(self, kind: str) -> Float64:
@@ -67,10 +67,10 @@ class Sustainable:
 def judge_load(
     result: LoadResult, folder: Path, processes: Mapping[str, Sequence[Line]], requests: pa.Table
 ) -> LoadResult:
-    """The result with `sustained` and its findings, of the longest phase that counts.
+    """The result with `sustained` and its findings, for the longest measured phase.
 
     Args:
-        folder: of the run, which may have telemetry and traces.
+        folder: run folder, which may have telemetry and traces.
         processes: lines of each process, by folder.
         requests: rows of all processes.
     """
@@ -108,12 +108,12 @@ def _telemetry(folder: Path) -> SampleLog | None:
         return None
     try:
         return read_sample_log(folder / TELEMETRY_NAME)
-    except ResultError:  # the analysis of the run says so
+    except ResultError:  # reported by the analysis of the run
         return None
 
 
 def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
-    """What changed over a phase."""
+    """Changes during a phase."""
     phase, (_, at_ns, values_ns) = part.phase, part.requests.values("latency")
     times = Latencies.of(at_ns, values_ns)
     latency = [latency_drift(times, percent) for percent in DRIFTING]
@@ -125,8 +125,8 @@ def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
         latency = [one.model_copy(update={"reason": one.reason and QUEUE_GROWS}) for one in latency]
     served = part.column("ok")
     seconds = np.array([window.end_s - window.start_s for window in part.windows])
-    over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "a second")
-    # What has no answer is counted when the phase and its grace period are over, and says nothing about time.
+    over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "per second")
+    # Unanswered requests are counted after the phase and its grace period, so they have no place in time.
     answers = part.column("completed")
     kinds = [kind for kind in phase.errors if kind != UNANSWERED and part.errors(kind).any()]
     return Sustained(
@@ -142,7 +142,7 @@ def sustained_of(part: Sustainable, has_own_shape: bool) -> Sustained:
 
 
 def _memory(part: Sustainable) -> Iterator[MemoryTrend]:
-    """The memory of each process, and its memory on the GPU."""
+    """The host memory and GPU memory of each process."""
     several = len(part.lines) > 1
     rate = part.phase.achieved_rate
     each = None if rate is None else rate / max(len(part.lines), 1)
@@ -161,13 +161,11 @@ def _memory(part: Sustainable) -> Iterator[MemoryTrend]:
 
 
 def _less_nsys_own(trend: MemoryTrend, at_s: Float64, trace_bytes: int) -> MemoryTrend:
-    """What nsys itself may hold in the process is no leak of the target."""
+    """Exclude memory that nsys itself may hold in the process; it is not a leak of the target."""
     high = trend.slope_mb_per_s.high
     if trend.verdict != "leaks" or high is None or high * MB * float(np.ptp(at_s)) > NSYS_HOLDS * trace_bytes:
         return trend
-    reason = (
-        "nsys holds what it records in the process, and that may be all of this; --tracer none tells the target's own"
-    )
+    reason = "nsys holds its records in the process, which may explain this growth; use --tracer none to exclude it"
     return trend.model_copy(update={"verdict": "cannot-tell", "reason": reason, "per_request_bytes": None})
 
 
@@ -198,7 +196,7 @@ def _clocks(part: Sustainable) -> Iterator[ClockChange]:
 
 
 def _conditions(log: SampleLog, gpu: str, begin_ns: int, end_ns: int) -> dict[str, float | None]:
-    """Power, temperature and utilization over a time."""
+    """Power, temperature and utilization in a time interval."""
 
     def read(metric: str, first: float = 0.0, last: float = 1.0) -> Float64:
         series = log.get(gpu, metric)
@@ -223,21 +221,21 @@ def _conditions(log: SampleLog, gpu: str, begin_ns: int, end_ns: int) -> dict[st
 
 
 def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_saturated: bool) -> Iterator[Finding]:
-    """What a reader has to know of a sustained run.
+    """Findings of a sustained run.
 
     Args:
-        is_saturated: the target did not keep up; that has a finding, and all that follows is of the same cause.
+        is_saturated: the target did not keep up; this has its own finding, and the drifts have the same cause.
     """
     for trend in sustained.memory:
         slope = trend.slope_mb_per_s
         if trend.verdict == "leaks" and slope.value is not None:
-            each = "" if trend.per_request_bytes is None else f", {trend.per_request_bytes:,.0f} bytes a request"
+            each = "" if trend.per_request_bytes is None else f", {trend.per_request_bytes:,.0f} bytes per request"
             yield Finding(
                 "load-drifts",
                 Severity.WARNING,
                 f"Memory leaks ({trend.of}): it grew by {slope.value:.3g} MB/s ({slope.low:.3g} to {slope.high:.3g}) "
                 f"after the first third of {sustained.phase}{each}.",
-                "Look for what each request keeps: caches without a limit, lists, tensors with gradients.",
+                "Look for data kept from each request: caches without a limit, lists, tensors with gradients.",
             )
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
     if rises is not None and not is_saturated and not sustained.queue_grows:
@@ -251,7 +249,8 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
         yield Finding(
             "load-drifts",
             Severity.WARNING,
-            f"Fewer requests were answered well as {sustained.phase} went on: {_change(sustained.throughput)}.",
+            f"Fewer requests were answered without error over the course of {sustained.phase}: "
+            f"{_change(sustained.throughput)}.",
             "Compare errors, memory and clocks over the same time.",
         )
     for drift in sustained.errors:
@@ -267,14 +266,14 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
         yield Finding(
             "load-drifts",
             Severity.WARNING,
-            f"The queue grew all through {sustained.phase}: the target does not keep up with the rate{asked}. "
-            "Latencies depend on the duration.",
+            f"The queue grew during the whole phase {sustained.phase}: the target does not keep up with the "
+            f"rate{asked}. Latencies depend on the duration.",
             "Use a lower rate.",
         )
 
 
 def _change(drift: Drift) -> str:
-    """A drift in words; its ratio has an interval."""
+    """A drift as text, with the interval of its ratio."""
     first, last, ratio = (one.value or 0.0 for one in (drift.first, drift.last, drift.ratio))
     low, high = (drift.ratio.low or 0.0) - 1, (drift.ratio.high or 0.0) - 1
     return (

@@ -1,4 +1,4 @@
-"""Load tests of models that live in this process, by the loops of `stress`."""
+"""Load tests of models in this process, with the load loops of `stress`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from perfharness.model.load import LoadResult
 from perfharness.recorder import PerfRecorder
 
 SHARES = (0.25, 0.5, 0.9, 0.5, 0.25)
-"""Rates of the variable load, as shares of what one user after the other gets."""
+"""Rates of the variable load, as shares of the rate of one user with one request at a time."""
 
 PROCESS = "live"
 
 
 class _LiveTarget(CallableTarget):
-    """A model of this process; `open` makes its session in the thread that calls it."""
+    """A model of this process; `open` makes its session in the calling thread."""
 
     def __init__(self, make_session: Callable[[], LiveSession], recorder: PerfRecorder) -> None:
         super().__init__(self._round, recorder, Inputs(()))
@@ -45,18 +45,18 @@ class _LiveTarget(CallableTarget):
 
 
 class StressTest:
-    """A model under load: latency from the intended moment, drift, leaks, errors.
+    """A model under load: latency from the due time, drift, leaks, errors.
 
     Args:
-        inputs: of each request: a batch, as the model takes it.
-        device: as of `LatencyBenchmark`.
+        inputs: inputs of each request: one batch, in the form that the model takes.
+        device: as for `LatencyBenchmark`.
     """
 
     def __init__(self, inputs: Batch, device: str | None = None) -> None:
         self.inputs, self.device = inputs, device
 
     def sustained_load_test(self, model: Model, duration_minutes: float = 5.0, *, concurrency: int = 1) -> LoadResult:
-        """Requests one after the other, from so many threads: drift and growing memory are findings."""
+        """Requests one after the other, from `concurrency` threads; drift and memory growth are findings."""
         phase = Phase(name="sustained", duration_s=60 * duration_minutes)
         return self._run(model, Profile(phases=(phase,), concurrency=concurrency))
 
@@ -69,10 +69,10 @@ class StressTest:
         concurrency: int = 1,
         max_latency_ms: float | None = None,
     ) -> LoadResult:
-        """Poisson arrivals at one rate after the other.
+        """Poisson arrivals at several rates, one after the other.
 
         Args:
-            rates: requests per second; empty: 25, 50, 90, 50 and 25 % of what one thread answers at most.
+            rates: requests per second; empty: 25, 50, 90, 50 and 25 % of the maximum rate of one thread.
             max_latency_ms: objective of the 95th percentile.
         """
         if not rates:
@@ -90,7 +90,7 @@ class StressTest:
         session = partial(LiveSession, model, self.inputs, self.device)
         name = getattr(model, "__name__", type(model).__name__)
         spec = WorkerSpec(kind="callable", target=f"{name}, batch {batch_size_of(self.inputs)}", profile=profile)
-        # the outermost session puts a module's mode back
+        # the outermost session restores a module's mode
         with session(), tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
             (Path(folder) / PROCESS).mkdir()
             send_load(profile, lambda: _LiveTarget(session, recorder), Path(folder) / PROCESS, recorder)

@@ -1,10 +1,11 @@
-"""In a server: each request of a load becomes a batch of its trace, whose index is the id of the request.
+"""Server middleware: each request of a load becomes a batch of the server's trace, with the request's id as index.
 
     app = AsgiMiddleware(app)  # FastAPI, Starlette: app.add_middleware(AsgiMiddleware)
     app.wsgi_app = WsgiMiddleware(app.wsgi_app)  # Flask; Django: application = WsgiMiddleware(application)
 
-Requests without the header `X-Perfharness-Request` go through as they are: probes, health checks, other users'. Outside
-of a launch a batch is a plain NVTX range. Standard library and the recorder only: this runs in the measured process.
+Requests without the header `X-Perfharness-Request` pass unchanged: probes, health checks, other users' requests.
+Outside of a launch a batch is a plain NVTX range. Standard library and the recorder only: this runs in the measured
+process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ REQUEST_HEADER = "X-Perfharness-Request"
 """The id of a request."""
 
 ITEMS_HEADER = "X-Perfharness-Items"
-"""How many items it asks for."""
+"""Number of items of a request."""
 
 REQUEST_RANGE = "request"
 """Name of the batches."""
@@ -35,12 +36,12 @@ _WSGI_REQUEST, _WSGI_ITEMS = ("HTTP_" + name.upper().replace("-", "_") for name 
 
 
 class AsgiMiddleware:
-    """An ASGI application around another one.
+    """An ASGI application that wraps another one.
 
     Args:
-        app: that serves.
-        recorder: that the batches belong to; None: one called `server`. Ranges of the application that belong to the
-            stages of a request are those of a recorder of the same name.
+        app: the application to wrap.
+        recorder: recorder of the batches; None: one with the name `server`. For stages of a request, the application
+            must use ranges of a recorder with the same name.
     """
 
     def __init__(self, app: AsgiApplication, recorder: PerfRecorder | None = None) -> None:
@@ -63,10 +64,10 @@ class AsgiMiddleware:
 
 
 class WsgiMiddleware:
-    """A WSGI application around another one; the batch ends when the server has sent the answer.
+    """A WSGI application that wraps another one; the batch ends when the server has sent the answer.
 
     Args:
-        app, recorder: as of `AsgiMiddleware`.
+        app, recorder: as for `AsgiMiddleware`.
     """
 
     def __init__(self, app: WsgiApplication, recorder: PerfRecorder | None = None) -> None:
@@ -87,7 +88,7 @@ class WsgiMiddleware:
 
 
 class _Answer:
-    """The parts of an answer, which end the batch when the server closes them."""
+    """The parts of an answer; the batch ends when the server closes them."""
 
     def __init__(self, parts: Iterable[bytes], batch: BatchBlock) -> None:
         self._parts = parts
@@ -97,7 +98,7 @@ class _Answer:
         return iter(self._parts)
 
     def close(self) -> None:
-        """Called by the server, whatever happened."""
+        """Called by the server in every case, also after an error."""
         close = getattr(self._parts, "close", None)
         try:
             if close is not None:
@@ -109,11 +110,11 @@ class _Answer:
 
 
 def _own_recorder() -> PerfRecorder:
-    """One that is finalized when the server ends."""
+    """A recorder that is finalized when the server ends."""
     recorder = PerfRecorder("server")
 
     def finalize() -> None:
-        with suppress(RecorderError):  # a request that the end of the server cut off
+        with suppress(RecorderError):  # the end of the server interrupted a request
             recorder.finalize()
 
     atexit.register(finalize)
@@ -121,7 +122,7 @@ def _own_recorder() -> PerfRecorder:
 
 
 def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | bytes | None) -> BatchBlock | None:
-    """The batch of a request; None: it is none of a load."""
+    """The batch of a request; None: the request is not part of a load."""
     number = _count(request)
     return None if number is None else recorder.batch(number, _count(items), message=REQUEST_RANGE)
 

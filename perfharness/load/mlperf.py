@@ -1,4 +1,4 @@
-"""`perfharness mlperf`, callable: a test of MLPerf LoadGen (MLCommons' `mlperf_loadgen`) on a model over any backend.
+"""`perfharness mlperf` as a function: a test of MLPerf LoadGen (MLCommons' `mlperf_loadgen`) on a model in any backend.
 
 The test runs in a launched, traced process (`mlperf_worker`); its logs are read here.
 """
@@ -57,16 +57,16 @@ LAUNCH_SETTINGS = (
     "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s",
     "maximize_clocks", "output_dir", "history",
 )  # fmt: skip
-"""Settings of `perfharness launch` that a test of LoadGen takes; it is one process, on one GPU or none."""
+"""Settings of `perfharness launch` that apply to a LoadGen test, which is one process on one GPU or none."""
 
 
 class MlperfSettings(Settings):
-    """Settings of LoadGen, of the system under test and of its data. What is None is LoadGen's own default, or that of
-    the configuration files; what is set overrides these.
+    """Settings of LoadGen, of the system under test and of its data. None means LoadGen's default, or the value from
+    the configuration files; a set value overrides these.
     """
 
     model: str
-    """A model file, or `module:function`, as of `perfharness bench`."""
+    """A model file, or `module:function`, as for `perfharness bench`."""
 
     backend: Annotated[
         str, Option(("--backend",), MODEL, "Runs the model, as in `perfharness bench`.", metavar="NAME[/MODE]")
@@ -88,7 +88,7 @@ class MlperfSettings(Settings):
         Option(
             ("--max-batch",),
             MODEL,
-            "Most samples in one execution. [default: 1; MultiStream: those of a query]",
+            "Maximum samples in one execution. [default: 1; MultiStream: those of a query]",
             metavar="N",
         ),
     ] = Field(default=None, ge=1)
@@ -97,7 +97,7 @@ class MlperfSettings(Settings):
         Option(
             ("--batch-timeout",),
             MODEL,
-            "Server: how long a batch that is not full waits for more; 0: takes what is queued.",
+            "Server: maximum wait of an incomplete batch for more samples; 0: no wait.",
             metavar="MS",
         ),
     ] = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -111,7 +111,7 @@ class MlperfSettings(Settings):
         Option(
             ("--benchmark",),
             TEST,
-            "Apply LoadGen's own rules of this benchmark, as resnet50.",
+            "Apply LoadGen's own rules of this benchmark, for example resnet50.",
             metavar="NAME",
         ),
     ] = None
@@ -179,34 +179,34 @@ class MlperfSettings(Settings):
     ] = Field(default=None, ge=1)
 
     expected_rate: float | None = None
-    """Samples a second that LoadGen is told to expect, by a first attempt; None: measured before the test."""
+    """Expected samples per second for LoadGen, from a first attempt; None: measured before the test."""
 
     @field_validator("shape", "backend_option", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """`a,b` is two."""
+        """Split `a,b` into two."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return tuple(value) if isinstance(value, list) else value
 
     @property
     def is_ours(self) -> bool:
-        """Whether perfharness chooses the rate or latency that LoadGen is told."""
+        """Whether perfharness chooses the expected rate or latency for LoadGen."""
         return self.user_conf is None and self.asked_target is None
 
     @property
     def asked_target(self) -> float | None:
-        """What LoadGen is told to expect, by the options."""
+        """The expected rate or latency from the options."""
         return self.target_qps if self.scenario in ("Server", "Offline") else self.target_latency_ms
 
     @property
     def query_samples(self) -> int:
-        """Samples in a query, as far as the options say."""
+        """Samples in a query, according to the options."""
         return (self.samples_per_query or 8) if self.scenario == "MultiStream" else 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that are executed, ascending; of Server, which has batches of any size: powers of two."""
+        """Batch sizes that are executed, ascending; for Server, with batches of any size, powers of two."""
         largest = self.max_batch or self.query_samples
         if self.scenario != "Server":
             return (largest,)
@@ -214,7 +214,7 @@ class MlperfSettings(Settings):
 
     @property
     def model_spec(self) -> ModelSpec:
-        """How the model is run. Raises `UsageError`."""
+        """Settings of the model. Raises `UsageError`."""
         name, mode = backend_and_mode(self.backend)
         shapes = shapes_of(self.shape)
         return ModelSpec(backend=name, mode=mode, device=self.device, precision=self.precision, shapes=shapes)
@@ -233,20 +233,20 @@ class MlperfSettings(Settings):
 
 
 def check_settings(settings: MlperfSettings) -> None:
-    """Raise `UsageError` where settings contradict each other, or name what is not there."""
+    """Raise `UsageError` if settings contradict each other or name something that does not exist."""
     if not settings.backend:
-        raise UsageError("name a --backend, as --backend onnxruntime")
+        raise UsageError("name a --backend, as in --backend onnxruntime")
     backend(settings.case_spec("cpu").case.backend)
     dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
     for option, path in (("--user-conf", settings.user_conf), ("--dataset", dataset)):
         if path is not None and not path.is_file():
-            raise UsageError(f"{option}: there is no file {path}")
+            raise UsageError(f"{option}: file {path} not found")
     scenario, is_rate = settings.scenario, settings.scenario in ("Server", "Offline")
     contradictions = {
-        "--batch-timeout: only Server waits for more queries": settings.batch_timeout_ms and scenario != "Server",
-        "--samples-per-query: only MultiStream has it": settings.samples_per_query and scenario != "MultiStream",
-        f"--target-qps: {scenario} has no rate; Server and Offline have one": settings.target_qps and not is_rate,
-        "--target-latency: Offline has no latency": settings.target_latency_ms and scenario == "Offline",
+        "--batch-timeout: only for Server": settings.batch_timeout_ms and scenario != "Server",
+        "--samples-per-query: only for MultiStream": settings.samples_per_query and scenario != "MultiStream",
+        f"--target-qps: only for Server and Offline, not {scenario}": settings.target_qps and not is_rate,
+        "--target-latency: not for Offline": settings.target_latency_ms and scenario == "Offline",
         "--min-duration is above --max-duration": (settings.min_duration_s or 0) > (settings.max_duration_s or inf),
         "--min-queries is above --max-queries": (settings.min_queries or 0) > (settings.max_queries or inf),
     }
@@ -259,7 +259,7 @@ def check_settings(settings: MlperfSettings) -> None:
 
 
 def loadgen() -> ModuleType:
-    """The library. Raises `ToolNotFoundError` where it is not installed."""
+    """The library. Raises `ToolNotFoundError` if it is not installed."""
     try:
         import mlperf_loadgen
     except ImportError as error:
@@ -271,11 +271,11 @@ def loadgen() -> ModuleType:
 
 
 def apply_rules(made: Any, settings: MlperfSettings, folder: Path) -> None:
-    """The rules of a benchmark, which LoadGen has inside, and of user.conf, which is copied into the folder."""
+    """Apply the rules of a benchmark, built into LoadGen, and of user.conf, which is copied into the folder."""
     copy = folder / "user.conf"
     copy.write_bytes(b"" if settings.user_conf is None else settings.user_conf.read_bytes())
     if code := made.FromConfig(str(copy), settings.benchmark or "*", settings.scenario):
-        raise UsageError(f"--user-conf {settings.user_conf}: LoadGen cannot read it, its code is {code}")
+        raise UsageError(f"--user-conf {settings.user_conf}: LoadGen cannot read it, code {code}")
 
 
 # ---- LoadGen's log ----
@@ -302,7 +302,7 @@ class Detail:
     warnings: list[str] = field(default_factory=list)
 
     def starting(self, prefix: str) -> dict[str, Any]:
-        """The values whose keys begin so, without that."""
+        """Values of the keys with this prefix, by the rest of the key."""
         return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
 
     def lines(self, key: str) -> list[str]:
@@ -311,8 +311,8 @@ class Detail:
 
 
 def read_detail(path: Path) -> Detail:
-    """Settings, results and messages. Raises `ResultError` where the file cannot be read; lines of others are skipped,
-    and one that is cut off.
+    """Settings, results and messages. Raises `ResultError` if the file cannot be read; skips lines of other programs
+    and an incomplete line.
     """
     try:
         text = path.read_text("utf-8", "replace")
@@ -338,13 +338,13 @@ def read_detail(path: Path) -> Detail:
 
 WORKER = "perfharness.load.mlperf_worker"
 LEAST_BEYOND = 10
-"""A percentile needs that many values beyond it."""
+"""Minimum number of values beyond a percentile."""
 
 PADDING_SHARE = 0.01
-"""Share of the executed rows: less is the last batch of an odd number of samples, and costs nothing."""
+"""Share of padding in the executed rows; a smaller share is the last batch of an odd number of samples, at no cost."""
 
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
-"""That LoadGen reports."""
+"""The percentiles that LoadGen reports."""
 
 PERCENTILE = {
     **dict.fromkeys(("SingleStream", "Server", "Offline"), "percentile_latency_ns"),
@@ -354,11 +354,11 @@ PERCENTILE = {
 
 @dataclass(frozen=True, repr=False)
 class MlperfRun:
-    """A test that was run.
+    """A completed test.
 
     Attributes:
-        launch: the run: its tables, stages and telemetry are as of every run.
-        result: what LoadGen found.
+        launch: the run, with tables, stages and telemetry like any run.
+        result: the result from LoadGen's logs.
     """
 
     launch: LaunchResult
@@ -375,7 +375,7 @@ class MlperfRun:
 
 @dataclass(frozen=True)
 class MlperfPlan:
-    """A test, checked."""
+    """A checked test."""
 
     settings: MlperfSettings
     launch: LaunchPlan
@@ -386,14 +386,14 @@ class MlperfPlan:
 def run_mlperf(
     model: str, *, command: Sequence[str] | None = None, observe: Observe = unobserved, **settings: Any
 ) -> MlperfRun:
-    """Run a test of MLPerf LoadGen on a model; what `perfharness mlperf` does.
+    """Run a test of MLPerf LoadGen on a model, as `perfharness mlperf` does.
 
     Args:
         model: a model file, or `module:function`.
         command: the command line, for the results.
         observe: opens an observer of the launch.
-        settings: fields of `MlperfSettings`, as `backend="onnxruntime", scenario="Offline", min_duration_s=60`, and of
-            the launch, as `output_dir="out", tracer="embedded"`.
+        settings: fields of `MlperfSettings`, for example `backend="onnxruntime", scenario="Offline",
+            min_duration_s=60`, and of the launch, for example `output_dir="out", tracer="embedded"`.
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another or the machine.
@@ -404,7 +404,7 @@ def run_mlperf(
 
 
 def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
-    """Check everything that can be checked before anything starts. Raises as `mlperf`."""
+    """Make all checks that are possible before the start. Raises as `mlperf`."""
     own = {name: value for name, value in given.items() if name in MlperfSettings.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
     if unknown := sorted(set(others) - set(LAUNCH_SETTINGS)):
@@ -425,7 +425,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
 def run_test(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
     """Run a planned test, and read its logs. Raises as `mlperf`.
 
-    A test that LoadGen calls INVALID because the rate of perfharness did not hold is run once more.
+    A test that is INVALID because the rate measured by perfharness was wrong is repeated once.
     """
     words = ["perfharness", "mlperf", plan.settings.model] if command is None else command
     first = _run_once(plan, words, observe)
@@ -450,8 +450,8 @@ def _run_once(plan: MlperfPlan, words: Sequence[str], observe: Observe) -> Mlper
 
 
 def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float | None:
-    """Samples a second of a test that our rate made too short, or of Server too late; None: it did neither, or ran
-    twice already.
+    """Samples per second for another attempt if our rate made the test too short, or Server too late; None: neither, or
+    this was the second attempt.
     """
     is_ours = settings.is_ours and settings.expected_rate is None
     if not is_ours or not {"Min duration", "Min queries", "Performance constraints"} & set(result.invalid_reasons):
@@ -462,7 +462,7 @@ def _rate_for_another(result: MlperfResult, settings: MlperfSettings) -> float |
 
 
 def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Sequence[str]) -> MlperfResult:
-    """The result of the logs in a process's folder, whatever there is."""
+    """The result from the logs in a process's folder, as far as there are any."""
     settings, logs = plan.settings, folder / LOGS
     sut = _sut(logs / SUT_NAME)
     detail, problem = Detail(), None
@@ -516,7 +516,7 @@ def _ms(nanoseconds: float | None) -> float | None:
 
 
 def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
-    """What LoadGen judges by; None: it reported nothing."""
+    """The value that LoadGen's verdict is based on; None: not reported."""
     if scenario in RATES:
         name, key = RATES[scenario]
         return MlperfMetric(name=name, unit="samples per second", value=values[key]) if key in values else None
@@ -536,20 +536,20 @@ def _metric(scenario: str, values: Mapping[str, Any]) -> MlperfMetric | None:
 
 
 def percentiles_of(scenario: str, reported: Mapping[str, Any], queries: int | None) -> list[MlperfPercentile]:
-    """LoadGen's percentiles, as far as the number of queries supports them."""
+    """LoadGen's percentiles, if there are enough queries for them."""
     found = []
     for percent in PERCENTS:
         value, reason = reported.get(f"{percent:.2f}_{PERCENTILE[scenario]}"), None
         if value is None or queries is None:
-            value, reason = None, "LoadGen reported none"
+            value, reason = None, "not reported by LoadGen"
         elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:
-            value, reason = None, f"{queries} queries, of which {beyond:.3g} are beyond it; it takes {LEAST_BEYOND}"
+            value, reason = None, f"{queries} queries, {beyond:.3g} of them beyond it; {LEAST_BEYOND} are needed"
         found.append(MlperfPercentile(percent=percent, latency_ms=_ms(value), reason=reason))
     return found
 
 
 def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> Iterator[Finding]:
-    """What a reader of the numbers has to know."""
+    """Findings of a test."""
     sut = result.sut
     if sut is None or result.status != "ok":
         why = "its process ended without a report" if sut is None else sut.problem or result.status
@@ -563,7 +563,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-invalid",
             Severity.ERROR,
-            f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'it names nothing'}",
+            f"LoadGen's verdict is INVALID. Not satisfied: {', '.join(result.invalid_reasons) or 'not stated'}",
             " ".join([*result.recommendations, *result.early_stopping, *ours]),
         )
     if sut is not None and sut.errors:
@@ -585,8 +585,8 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-tried-again",
             Severity.NOTE,
-            "The test ran twice: the first one was INVALID, for the rate that perfharness had measured did not hold.",
-            "The first test is in the folder previous; --target-qps or --target-latency says what to expect",
+            "The test ran twice: the first was INVALID because the rate measured by perfharness was wrong.",
+            "The first test is in the folder previous; set the expectation with --target-qps or --target-latency",
         )
     yield from padding_findings(sut)
     wanted = result.settings.get("performance_sample_count")
@@ -594,7 +594,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-rules",
             Severity.WARNING,
-            f"The rules draw from {wanted} samples, and the data set has {sut.data_samples}",
+            f"The rules draw from {wanted} samples, but the data set has {sut.data_samples}",
             "Use the benchmark's own data set (--dataset)",
         )
     if sut is not None and sut.overridden:
@@ -602,26 +602,26 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-rules",
             Severity.WARNING,
-            f"Settings are not those of LoadGen's rules and user.conf: {names}",
+            f"Settings differ from LoadGen's rules and user.conf: {names}",
             "Drop these options to keep the rules",
         )
     elif plan.settings.benchmark is None and plan.settings.user_conf is None:
         yield Finding(
             "mlperf-rules",
             Severity.NOTE,
-            "No rules of a benchmark were applied: the verdict is by LoadGen's defaults and the options",
-            "Apply the rules of a benchmark, as --benchmark resnet50",
+            "No benchmark rules were applied: the verdict is based on LoadGen's defaults and the options",
+            "Apply the rules of a benchmark, for example --benchmark resnet50",
         )
 
 
 def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
-    """Rows that were executed for nothing, where they are many enough to cost time."""
+    """Executed padding rows, if they are enough to matter."""
     rows = 0 if sut is None else sut.samples + sut.padding
     if sut is None or sut.padding < PADDING_SHARE * rows or not sut.padding:
         return
     yield Finding(
         "mlperf-rules",
         Severity.NOTE,
-        f"{sut.padding / rows:.0%} of the executed rows were padding: batches had fewer samples than a session takes",
+        f"{sut.padding / rows:.0%} of the executed rows were padding: batches were smaller than the session",
         "Use a smaller --max-batch",
     )

@@ -1,7 +1,7 @@
 """The measured process of `perfharness mlperf`: `python -m perfharness.load.mlperf_worker SETTINGS`, as JSON.
 
-LoadGen runs in a thread of its own: an exception in one of its callbacks crashes the process, Ctrl-C included, which
-Python raises in the main thread. It writes into `mlperf/` of the process's folder: LoadGen's logs, and `sut.json`.
+LoadGen runs in its own thread: an exception in one of its callbacks crashes the process, also that of Ctrl-C, which
+Python raises in the main thread. Output is in `mlperf/` of the process's folder: LoadGen's logs, and `sut.json`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from perfharness.secrets import mask_text
 
 RANDOM_SAMPLES = 64
 MOST_IN_MEMORY = 1024
-"""Samples that LoadGen draws from in a performance test, where nothing else is given."""
+"""Default number of samples that LoadGen draws from in a performance test."""
 
 SEED_STEP = 1_000_003
 
@@ -61,14 +61,14 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def sample_shapes(inputs: Sequence[TensorSpec], spec: CaseSpec) -> Shapes:
-    """The shape of one sample, by input, of a model whose inputs all begin with the batch. Raises `UsageError`."""
+    """The shape of one sample, by input; the batch must be the first dimension of all inputs. Raises `UsageError`."""
     size = spec.case.batch_size
     shapes = input_shapes(inputs, spec)
     for name, shape in shapes.items():
         if shape[:1] != (size,):
             raise UsageError(
-                f"input {name!r} is {shape} for a batch of {size}: its first dimension is not the batch, and LoadGen's "
-                "samples are put together along that; give the shape with --shape"
+                f"input {name!r} is {shape} for a batch of {size}: its first dimension must be the batch, to join "
+                "LoadGen's samples; give the shape with --shape"
             )
     return {name: shape[1:] for name, shape in shapes.items()}
 
@@ -77,8 +77,8 @@ class Samples:
     """All samples, and those that LoadGen holds in memory.
 
     Args:
-        rows: each sample by input, without the batch dimension; the first `count` of them.
-        inputs: of the model, `shapes` of one sample.
+        rows: the first `count` samples, by input, without the batch dimension.
+        inputs: inputs of the model; `shapes`: those of one sample.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Array]], count: int, inputs: Sequence[TensorSpec], shapes: Shapes):
@@ -90,7 +90,7 @@ class Samples:
 
     @staticmethod
     def of(settings: MlperfSettings, inputs: Sequence[TensorSpec], spec: CaseSpec) -> Samples:
-        """Those that the settings name. Raises `UsageError` where they do not fit the model."""
+        """The samples named by the settings. Raises `UsageError` if they do not fit the model."""
         shapes, name = sample_shapes(inputs, spec), settings.dataset
         rows: Any
         if name == RANDOM:
@@ -108,11 +108,11 @@ class Samples:
             )
         count = settings.samples or len(rows)
         if not 0 < count <= len(rows):
-            raise UsageError(f"{name} has {len(rows)} samples; --samples {count} needs as many")
+            raise UsageError(f"{name} has {len(rows)} samples, fewer than --samples {count}")
         return Samples(rows, count, inputs, shapes)
 
     def load(self, indices: Sequence[int]) -> None:
-        """Hold these samples, and no others. Raises `UsageError` where one does not fit the model."""
+        """Hold these samples only. Raises `UsageError` if one does not fit the model."""
         self._rows = {index: row for row, index in enumerate(indices)}
         self._arrays = {
             name: np.empty((len(indices), *shape), self._kinds[name]) for name, shape in self._shapes.items()
@@ -123,7 +123,7 @@ class Samples:
                 value = np.asarray(sample[name]) if name in sample else None
                 if value is None or value.shape != rows.shape[1:]:
                     has = "missing" if value is None else f"of shape {value.shape}"
-                    raise UsageError(f"sample {index}: input {name!r} is {has}, and the model takes {rows.shape[1:]}")
+                    raise UsageError(f"sample {index}: input {name!r} is {has}, but the model needs {rows.shape[1:]}")
                 rows[row] = value
 
     def batch(self, indices: Sequence[int], size: int) -> Arrays:
@@ -137,7 +137,7 @@ class Samples:
 
 
 def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
-    """The samples in arrays by input. Raises `UsageError` where one is missing, or they are not equally many."""
+    """The samples in arrays by input. Raises `UsageError` if one is missing, or their lengths differ."""
     if missing := sorted(set(shapes) - set(found)):
         raise UsageError(f"the data has no array {missing[0]!r}; it has: {', '.join(sorted(found))}")
     arrays = {name: np.asarray(found[name]) for name in shapes}
@@ -150,12 +150,12 @@ def _rows_of(found: Mapping[str, Any], shapes: Shapes) -> list[Arrays]:
 # ---- the system under test ----
 
 FAILURES_IN_A_ROW = 10
-"""Batches; a system that fails so often will fail on, and LoadGen has no way to be stopped."""
+"""Batches; a system with so many failures will not recover, and LoadGen cannot be stopped."""
 
 STAGES = ("wait", "write_inputs", *STEPS, "respond")
 
 Respond = Callable[[Sequence[int]], None]
-"""Answers queries: the ids that LoadGen gave them."""
+"""Answers queries, by LoadGen's ids."""
 
 clock = time.perf_counter_ns
 
@@ -171,7 +171,7 @@ class Requests:
     errors: dict[int, str] = field(default_factory=dict)
 
     def add(self, sent_ns: int, items: int) -> int:
-        """A query that was issued; returns its number."""
+        """Add an issued query; returns its number."""
         self.sent_ns.append(sent_ns)
         self.begun_ns.append(NEVER_NS)
         self.done_ns.append(NEVER_NS)
@@ -179,7 +179,7 @@ class Requests:
         return len(self.items) - 1
 
     def write(self, folder: Path, *, has_schedule: bool) -> None:
-        """Write a row a query. When LoadGen meant to issue it is not known where it has a schedule."""
+        """Write a row per query. The intended time is unknown if LoadGen has a schedule."""
         count = len(self.items)
         intended = array("q", [NEVER_NS] * count) if has_schedule else self.sent_ns
         moments = {"intended_ns": intended, "sent_ns": self.sent_ns, "begun_ns": self.begun_ns, "done_ns": self.done_ns}
@@ -209,7 +209,7 @@ class Outcome:
 
 @dataclass
 class Work:
-    """A batch: ids of LoadGen, indices of samples, and the queries that they are of."""
+    """A batch: ids of LoadGen, indices of samples, and their queries."""
 
     number: int
     ids: list[int]
@@ -218,11 +218,11 @@ class Work:
 
 
 class Executor:
-    """Executes batches in one thread, on a session for each size.
+    """Executes batches in one thread, with a session for each size.
 
     Args:
         sessions: by batch size, allocated in this thread.
-        fail: is called with the reason where every batch fails.
+        fail: called with the reason if every batch fails.
     """
 
     def __init__(
@@ -245,10 +245,10 @@ class Executor:
         """Held while a batch is executed."""
 
     def serve(self, work: Work, fill: Callable[[Work], None] | None = None) -> None:
-        """Execute a batch, in parts where it is larger than the largest session, and answer it. Never raises.
+        """Execute a batch, in parts if it is larger than the largest session, and answer it. Never raises.
 
         Args:
-            fill: waits for more of the batch.
+            fill: waits for more samples for the batch.
         """
         with self.serving:
             self._serve(work, fill)
@@ -277,9 +277,9 @@ class Executor:
             self._fail(error, work, answered)
 
     def warm_up(self, rounds: int, seconds: float) -> float:
-        """Execute the first sample on every session, on the largest for so long; how long that one took on average, s.
+        """Execute the first sample on every session; on the largest one for `seconds`. Returns its mean time, s.
 
-        The mean of some time holds better than the best of a few rounds.
+        The mean over some time is more stable than the minimum of a few rounds.
         """
         for size, _ in self._sessions:
             for _ in range(rounds):
@@ -318,10 +318,10 @@ class Executor:
 
 
 class System:
-    """The system under test: answers each query in LoadGen's own thread; of Server, in the one that calls `serve`.
+    """The system under test: answers each query in LoadGen's own thread; for Server, in the thread that calls `serve`.
 
     Args:
-        batch_timeout_s: of Server: how long a batch that is not full waits for more; 0: it takes what is there.
+        batch_timeout_s: Server: maximum wait of an incomplete batch for more samples; 0: no wait.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class System:
         self._executor.serve(Work(number, [one.id for one in samples], [one.index for one in samples], (number,)))
 
     def _execute_all(self, samples: Sequence[Any]) -> None:
-        """One query with everything: a batch per execution."""
+        """One query with all samples: a batch per execution."""
         ids, indices = [one.id for one in samples], [one.index for one in samples]
         step = self._executor.largest
         for number, first in enumerate(range(0, len(ids), step)):
@@ -350,7 +350,7 @@ class System:
             self._queue.put(Work(number, [sample.id], [sample.index], (number,)))
 
     def flush(self) -> None:
-        """Called by LoadGen after its last query; what is queued is served at once anyway."""
+        """Called by LoadGen after its last query; queued samples are executed at once in any case."""
         self._queue.put(None)
 
     def serve(self) -> None:
@@ -360,7 +360,7 @@ class System:
             self._executor.serve(work, fill)
 
     def _fill(self, work: Work) -> None:
-        """Add what is queued, as long as it may wait."""
+        """Add queued samples until the batch is full or its wait is over."""
         deadline = time.monotonic() + self._batch_timeout_s
         while len(work.ids) < self._executor.largest:
             try:
@@ -379,21 +379,21 @@ class System:
 # ---- LoadGen ----
 
 EXPECTED_FASTER = 2.0
-"""LoadGen makes the queries of a test beforehand, for the latency or rate that it is said to expect: as if the system
-were that much faster than its warm-up, so that it does not run out of them."""
+"""LoadGen makes the queries of a test in advance, for an expected latency or rate. The expectation is higher than the
+measured rate by this factor, so that the queries suffice."""
 
 EXPECTED_OFFLINE = 1.1
-"""The same of Offline, whose length in time grows with it."""
+"""The same for Offline, where the length of the test grows with it."""
 
 SERVER_SHARE, SERVER_SHARE_AGAIN = 0.9, 0.85
-"""Shares of the measured rate, and of the rate of a first test: queries of Server come at random, and those that come
-together wait."""
+"""Shares of the measured rate, and of the rate of a first test: queries of Server arrive at random, and some have to
+wait."""
 
 MEASURED_SHARE, LEAST_S, MOST_S = 0.1, 0.5, 10.0
-"""How long a rate of ours is measured: a share of the test's shortest duration, within these bounds."""
+"""How long perfharness measures the rate: a share of the test's minimum duration, within these limits."""
 
 MOST_GENERATED = 10_000_000
-"""Samples that LoadGen is made to prepare where nobody says what to expect; each takes about 330 bytes."""
+"""Maximum samples that LoadGen prepares if there is no expected rate; each takes about 330 bytes."""
 
 TARGETS: Mapping[Scenario, str] = {
     "SingleStream": "single_stream_expected_latency_ns",
@@ -401,7 +401,7 @@ TARGETS: Mapping[Scenario, str] = {
     "Server": "server_target_qps",
     "Offline": "offline_expected_qps",
 }
-"""The setting that says what LoadGen should expect."""
+"""The setting of LoadGen's expectation."""
 
 
 def respond(ids: Sequence[int]) -> None:
@@ -412,14 +412,14 @@ def respond(ids: Sequence[int]) -> None:
 
 
 def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str, list[int | float]]]:
-    """LoadGen's settings: its defaults, over these its own rules of the benchmark and user.conf, over these ours; and
-    which of ours differ from its rules and user.conf, where these were applied.
+    """LoadGen's settings: its defaults, then its own rules of the benchmark and user.conf, then our settings; and which
+    of ours differ from the rules and user.conf, if these were applied.
 
     Args:
-        folder: gets an empty user.conf where there is none, for LoadGen applies its rules with one, and only once in a
-            process.
+        folder: gets an empty user.conf if there is none: LoadGen needs one to apply its rules, and applies them only
+            once in a process.
 
-    Raises `UsageError` where a file cannot be read by LoadGen.
+    Raises `UsageError` if LoadGen cannot read a file.
     """
     lg = loadgen()
     made = lg.TestSettings()
@@ -448,10 +448,11 @@ def test_settings(settings: MlperfSettings, folder: Path) -> tuple[Any, dict[str
 
 
 def set_target(made: Any, settings: MlperfSettings, rate: float) -> dict[str, float]:
-    """Tell LoadGen the rate or latency that is asked for; or else, without a user.conf, one of ours, which is returned.
+    """Give LoadGen the expected rate or latency from the options; otherwise, without a user.conf, one derived from the
+    measured rate, which is returned.
 
     Args:
-        rate: samples a second that were measured.
+        rate: measured samples per second.
     """
     if settings.user_conf is not None and settings.asked_target is None:
         return {}
@@ -482,11 +483,11 @@ def run_test(
     folder: Path,
     fail: Callable[[str], None],
 ) -> None:
-    """Run a test; its logs are in the folder then. Returns when LoadGen has all answers.
+    """Run a test; its logs are in the folder afterwards. Returns when LoadGen has all answers.
 
     Args:
         performance_count: how many samples LoadGen may hold in memory.
-        fail: gets why a callback failed. It must not return: an exception in LoadGen crashes the process.
+        fail: gets the reason if a callback failed. It must not return: an exception in LoadGen crashes the process.
     """
 
     def guarded(callback: Callable[..., None]) -> Callable[..., None]:
@@ -514,11 +515,11 @@ def run_test(
 
 EXIT_FAILED = 1
 STOP_PATIENCE_S = 2.0
-"""For the batch that is executed, where a test is ended before its end."""
+"""For the running batch, if a test is stopped before its end."""
 
 
 def problem_of(error: Exception) -> str:
-    """Why a test failed, in a sentence; the log has the traceback of what nobody expected."""
+    """The reason of a failed test in one sentence; the log has the traceback of an unexpected error."""
     if isinstance(error, PerfHarnessError):
         return str(error)
     traceback.print_exc()
@@ -529,7 +530,7 @@ class Test:
     """A test of a model.
 
     Args:
-        folder: of the process.
+        folder: folder of the process.
     """
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
@@ -545,7 +546,7 @@ class Test:
         self.executor: Executor | None = None
 
     def run(self) -> None:
-        """Run it to its end, whatever that is."""
+        """Run the test to its end, also after an error."""
         try:
             with self._stack:
                 self._run()
@@ -554,17 +555,17 @@ class Test:
         self.ended.set()
 
     def fail(self, problem: str) -> None:
-        """End it now, called in a thread of LoadGen or of its system, which waits for the end of the process."""
+        """End the test now; called in a thread of LoadGen or of its system, which waits for the end of the process."""
         self.problem = problem
         self.ended.set()
         threading.Event().wait()
 
     def write(self, status: Status) -> None:
-        """Write what is known of it."""
+        """Write the results so far."""
         outcome = Outcome() if self.executor is None else self.executor.outcome
         self._keep(status=status, problem=self.problem, **vars(outcome))
         write_model(self.logs / SUT_NAME, self.record)
-        if self.settings.scenario != "Offline":  # which has one query
+        if self.settings.scenario != "Offline":  # it has one query
             self._requests.write(self.folder, has_schedule=self.settings.scenario == "Server")
 
     def _run(self) -> None:
@@ -616,7 +617,7 @@ class Test:
 
 
 def main() -> None:
-    """Run the test that the first argument describes."""
+    """Run the test described by the first argument."""
     settings = MlperfSettings.model_validate_json(sys.argv[1])
     test = Test(settings, Path(os.environ.get(environment.OUTPUT_DIR) or ".").absolute())
     test.logs.mkdir(parents=True, exist_ok=True)
@@ -628,7 +629,7 @@ def main() -> None:
         status = "ok" if test.problem is None else "failed"
     except KeyboardInterrupt:
         status, test.problem = "interrupted", "it was interrupted"
-        if test.executor is not None:  # no batch begins any more
+        if test.executor is not None:  # no batch begins from now on
             test.executor.serving.acquire(timeout=STOP_PATIENCE_S)
     test.write(status)
     if test.problem is None:
@@ -637,7 +638,7 @@ def main() -> None:
     thread.join(timeout=1)
     if not thread.is_alive():
         sys.exit(EXIT_FAILED)
-    # LoadGen cannot be stopped, and a process that ends below it crashes: write what others have to, and leave.
+    # LoadGen cannot be stopped, and crashes a process that ends below it: write the other files, then exit.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A model in one of the inference backends as a target: a session a worker."""
+"""A model in one of the inference backends as target: one session per worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelSpec(Settings):
 
     Args:
         device: `auto`: `device_for` decides.
-        shapes: of inputs, as in `CaseSpec.inputs`.
+        shapes: shapes of inputs, as in `CaseSpec.inputs`.
     """
 
     backend: str
@@ -38,7 +38,7 @@ class ModelSpec(Settings):
     shapes: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
 
     def device_of(self, *, has_gpu: bool) -> Device:
-        """The device in a process that has a GPU, or none."""
+        """The device for a process with or without a GPU."""
         return device_for(self.device, backend(self.backend), self.mode, has_gpu=has_gpu)
 
     def case_spec(self, model: str, device: Device, batch_size: int, **more: Any) -> CaseSpec:
@@ -60,7 +60,7 @@ class BackendTarget(Target):
 
     Args:
         made: the backend.
-        profile: its mix has the batch sizes, and the inputs (`.npz`); without them the values are seeded.
+        profile: its mix has the batch sizes, and the inputs (`.npz`); inputs without a file are seeded random values.
     """
 
     def __init__(self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> None:
@@ -71,7 +71,7 @@ class BackendTarget(Target):
         self._sessions: dict[str | None, Session] = {}
 
     def open(self) -> None:
-        """Load the model, allocate, write the inputs, and run one round, for frameworks compile in it."""
+        """Load the model, allocate, write the inputs, and run one round, in which some frameworks compile."""
         source, seed = model_source(self._model), self._profile.seed
         entries: list[tuple[str | None, int, Path | None]] = [
             (one.name, one.items, one.input) for one in self._profile.mix
@@ -85,7 +85,7 @@ class BackendTarget(Target):
             session.run_round()
 
     def call(self, request: LoadRequest) -> Answer:
-        """One round: copies, inference, the wait for them."""
+        """One round: copies, inference, and the wait for both."""
         begun_ns = perf_counter_ns()
         session, recorder = self._sessions[request.input], self._recorder
         if request.phase in self._warmup:
@@ -105,7 +105,7 @@ class BackendTarget(Target):
 
 
 def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> MakeTarget:
-    """Makes targets of a model. Raises `UsageError` where there is no such model or backend."""
+    """Makes targets from a model. Raises `UsageError` if there is no such model or backend."""
     made = backend(spec.backend)
     model_source(model)
 
@@ -116,9 +116,9 @@ def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: Per
 
 
 def check_model(model: str, spec: ModelSpec, profile: Profile) -> None:
-    """Raises `UsageError` where the model or the backend does not exist, or an input is no `.npz`."""
+    """Raises `UsageError` if the model or the backend does not exist, or an input is no `.npz`."""
     backend(spec.backend)
     model_source(model)
     for entry in profile.mix:
         if entry.input is not None and entry.input.suffix != ".npz":
-            raise UsageError(f"the input {entry.input} of a model must be an .npz with arrays by input name")
+            raise UsageError(f"input {entry.input} of a model must be an .npz with arrays by input name")

@@ -1,4 +1,4 @@
-"""The load that is asked for: phases, arrivals, the mix; from a TOML file, or from a few options."""
+"""The requested load: phases, arrivals, the mix; from a TOML file, or from a few options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAUNCH_SETTINGS = (
     "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks",
     "output_dir", "history",
 )  # fmt: skip
-"""Fields of `LaunchOptions` that a load test takes too."""
+"""Fields of `LaunchOptions` that also apply to a load test."""
 
 
 def parse_seconds(value: Any) -> Any:
@@ -35,7 +35,7 @@ def parse_seconds(value: Any) -> Any:
         return value
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(ms|s|m|h|)\s*", value)
     if match is None:
-        raise ValueError(f"{value}: must be a time, as 30s or 10m")
+        raise ValueError(f"{value}: must be a time, as in 30s or 10m")
     return float(match[1]) * UNITS_S[match[2]]
 
 
@@ -58,14 +58,14 @@ def parse_objective(value: Any) -> Any:
     is_wrong = len(limits) > 1 or None in limits or any(share >= 1 for share in shares)
     if is_wrong or not isinstance(seconds, float) or seconds <= 0 or not 0 < percentile < 100:
         raise ValueError(
-            f"{value!r} is not an objective; write a latency (50ms), a percentile (p95<=50ms), or a limit of errors "
-            "too (p99<=20ms,errors<=1%)"
+            f"{value!r} is not an objective; write a latency (50ms), a percentile (p95<=50ms), or also a limit of "
+            "errors (p99<=20ms,errors<=1%)"
         )
     return Objective(latency_ms=seconds * 1000, percentile=percentile, max_error_rate=next(iter(shares), None))
 
 
 class Spelled(Settings, alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")):
-    """Keys are the fields' names, without the unit, with dashes or underscores."""
+    """Keys are field names without the unit, with dashes or underscores."""
 
     @model_validator(mode="before")
     @classmethod
@@ -85,29 +85,29 @@ class MixEntry(Spelled):
     """The batch size."""
 
     input: Path | None = None
-    """What the requests hold: .npz, .npy, .json, or lines (.txt, .jsonl); `items` lines each."""
+    """Content of the requests: .npz, .npy, .json, or lines (.txt, .jsonl); `items` lines each."""
 
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """How often, relative to the others."""
+    """Frequency relative to the other entries."""
 
 
 class Phase(Spelled):
-    """A part of the profile. With a rate it is an open loop, without one a closed loop."""
+    """A part of the profile: an open loop with a rate, a closed loop without one."""
 
     name: str = ""
     duration_s: Seconds = Field(gt=0, allow_inf_nan=False)
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Requests a second; of a ramp at the begin."""
+    """Requests per second; at the begin of a ramp."""
 
     arrivals: Literal["constant", "poisson", "bursty"] = "constant"
     rate_to: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """At the end: the rate is a ramp."""
+    """Rate at the end of a ramp."""
 
     burst: int = Field(default=10, ge=2)
-    """Requests that arrive at the same moment, of bursty arrivals."""
+    """Bursty arrivals: requests that arrive at the same time."""
 
     times_file: Path | None = None
-    """Arrival times in seconds from the begin of the phase, one a line; instead of a rate."""
+    """Arrival times in seconds from the begin of the phase, one per line; instead of a rate."""
 
     concurrency: int | None = Field(default=None, ge=1)
     """Users of a closed loop, each with one request at a time; at most the profile's."""
@@ -116,7 +116,7 @@ class Phase(Spelled):
 
     @property
     def loop(self) -> Loop:
-        """Whether requests are due at given times, or when the last one is answered."""
+        """Whether requests are due at given times, or when the previous one is answered."""
         return "open" if self.rate is not None or self.times_file is not None else "closed"
 
     @model_validator(mode="after")
@@ -126,29 +126,29 @@ class Phase(Spelled):
         if self.rate is None and (self.rate_to is not None or self.arrivals != "constant"):
             raise ValueError("arrivals and rate-to need a rate")
         if self.loop == "open" and self.concurrency is not None:
-            raise ValueError("the concurrency of a phase belongs to a closed loop, which has no rate")
+            raise ValueError("concurrency is for a closed loop, which has no rate; drop one")
         if "burst" in self.model_fields_set and self.arrivals != "bursty":
             raise ValueError('burst needs arrivals = "bursty"')
         return self
 
 
 class Profile(Spelled):
-    """What `perfharness stress` sends."""
+    """The load sent by `perfharness stress`."""
 
     seed: int = Field(default=0, ge=0)
     concurrency: int = Field(default=1, ge=1, le=10_000)
-    """Workers of each process: how many requests can be in service at a time."""
+    """Workers per process: how many requests can be in service at a time."""
 
     phases: tuple[Phase, ...] = Field(min_length=1)
     mix: tuple[MixEntry, ...] = ()
     request_timeout_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """An answer that takes longer, from the real sending, is an error."""
+    """An answer that takes longer after sending is an error."""
 
     grace_s: Seconds = Field(default=10.0, ge=0, allow_inf_nan=False)
-    """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
+    """Maximum wait for late answers after a phase; later ones are `unanswered`."""
 
     max_error_rate: float | None = Field(default=None, ge=0, le=1)
-    """Largest share of errors in the phases that count, all processes together. A process stops where its own share is
+    """Maximum share of errors in the measured phases, all processes together. A process stops if its own share is
     larger for `error_window_s`."""
 
     error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
@@ -173,7 +173,7 @@ class Profile(Spelled):
         for phase in self.phases:
             if (phase.concurrency or 1) > self.concurrency:
                 raise ValueError(
-                    f"{phase.name} has {phase.concurrency} users, and the profile's concurrency is {self.concurrency}"
+                    f"{phase.name} has {phase.concurrency} users, but the profile's concurrency is {self.concurrency}"
                 )
         if all(phase.warmup for phase in self.phases):
             raise ValueError("all phases are warm-up, so nothing would be measured")
@@ -181,7 +181,7 @@ class Profile(Spelled):
 
     @property
     def uncounted(self) -> frozenset[str]:
-        """Names of the phases whose requests are no batches of the trace."""
+        """Names of the phases whose requests are not batches of the trace."""
         return frozenset(phase.name for phase in self.phases if phase.warmup)
 
     @property
@@ -190,7 +190,7 @@ class Profile(Spelled):
         return sum(phase.duration_s for phase in self.phases)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as a file has them, without defaults; the seed stays."""
+        """The settings in the form of a file, without defaults; the seed is always included."""
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 
@@ -198,12 +198,12 @@ PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s", "warmup_s")
 
 
 def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
-    """The profile of a file, with the options over it; or of the options alone.
+    """The profile of a file, overridden by the options; or of the options alone.
 
     Args:
-        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`; instead of `rate`
-            also `rates`, a phase each; `warmup_s`, a warm-up phase of the same load in front; and of its only
-            kind of request `items` and `input`.
+        given: fields of `Profile`; of its only phase: `rate`, `arrivals`, `duration_s`; of its only kind of request:
+            `items`, `input`. `rates` instead of `rate` adds a phase for each; `warmup_s` adds a warm-up phase of the
+            same load before the others.
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another.
@@ -214,10 +214,10 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     table = None if file is None else _table_of(file)
     if table is not None and of_phase:
         names = ", ".join(sorted(of_phase))
-        raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; drop one")
+        raise UsageError(f"{file} defines the phases of the load and excludes {names}; drop one")
     table = {"phases": _phases_of(of_phase)} if table is None else table
     if entry and "mix" in table:
-        raise UsageError(f"{file} has the mix of requests, so {' and '.join(entry)} cannot be given too")
+        raise UsageError(f"{file} defines the mix of requests and excludes {' and '.join(entry)}; drop one")
     if entry:
         table["mix"] = [{"name": "request", **entry}]
     return checked_profile({**table, **values}, "the load" if file is None else str(file))
@@ -234,14 +234,14 @@ def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
             numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
         except (TypeError, ValueError):
-            raise UsageError(f"rates {rates}: must be requests per second, as 10,20,40") from None
+            raise UsageError(f"rates {rates}: must be requests per second, as in 10,20,40") from None
         phases = [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
     warm = {"name": "warm-up", "duration_s": warmup_s, "warmup": True}
     return [*({**one, **warm} for one in phases[:1] if warmup_s is not None), *phases]
 
 
 def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:
-    """The profile of its settings. Raises `UsageError`."""
+    """The profile from its settings. Raises `UsageError`."""
     try:
         return Profile.model_validate(values)
     except ValidationError as error:
@@ -249,12 +249,12 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
 
 
 def wrong_settings(error: ValidationError, where: str) -> UsageError:
-    """What is wrong with settings, a sentence for each."""
+    """The error for wrong settings, one sentence each."""
     return UsageError("\n".join(f"{where}: {_sentence(one)}" for one in error.errors()))
 
 
 def _sentence(problem: Any) -> str:
-    from perfharness.bench.suite import sentence_of  # takes longer to import than the command line to read
+    from perfharness.bench.suite import sentence_of  # slow import, not needed for most command lines
 
     if problem["type"] != "value_error":
         return f"{sentence_of(problem)}; docs/guides/load.md has the settings"
@@ -263,17 +263,17 @@ def _sentence(problem: Any) -> str:
 
 
 def _table_of(file: Path) -> dict[str, Any] | None:
-    """The table of the load; None: the file says what the target is sent, and no more."""
+    """The table of the load; None: the file has the table of the target only."""
     content = read_toml(file, "--profile")
     if content.keys() == {TARGET_TABLE}:
         return None
     table = content.get(TABLE, content if "phases" in content else None)
     if TABLE in content and (unknown := sorted(content.keys() - {TABLE, TARGET_TABLE})):
         raise UsageError(
-            f"{file}: {unknown[0]} is in no table that a profile has; it has [{TABLE}] and [{TARGET_TABLE}]"
+            f"{file}: {unknown[0]} is not in a table of a profile; the tables are [{TABLE}] and [{TARGET_TABLE}]"
         )
     if not isinstance(table, dict):
-        raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
+        raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md has an example")
     for part, key in (("phases", "times-file"), ("phases", "times_file"), ("mix", "input")):
         entries = table.get(part)
         for entry in entries if isinstance(entries, list) else ():

@@ -1,7 +1,7 @@
-"""The rows of the requests and a line per second, written as the load goes: a kill loses at most the last second.
+"""The rows of the requests and a line per second, written during the load: a kill loses at most the last second.
 
-Workers append plain tuples; a thread writes them once a second, in whole columns, so that the target keeps the
-interpreter. Rows go into an Arrow stream, which becomes `requests.parquet`. Each line of `load_windows.jsonl` is a JSON
+Workers append plain tuples; a thread writes them once per second, in whole columns, to keep the interpreter free for
+the target. Rows go into an Arrow stream, which becomes `requests.parquet`. Each line of `load_windows.jsonl` is a JSON
 object with a `kind`: `run`, `phase`, `window`, `phase-end`, `end`.
 """
 
@@ -32,12 +32,12 @@ from perfharness.secrets import mask_text
 
 WINDOW_NS = 1_000_000_000
 HANDED_IN_S = 0.05
-"""A window is written that much after its end: answers are handed in a little after they came."""
+"""Delay after the end of a window until it is written: answers are handed in shortly after they arrive."""
 
 PAGE_BYTES = resource.getpagesize()
 
 NEVER_NS = 0
-"""In a record: there is no such moment."""
+"""In a record: no such time."""
 
 MOMENTS = ("intended_ns", "ready_ns", "sent_ns", "begun_ns", "done_ns", "first_token_ns")
 TYPES: dict[str, pa.DataType] = {
@@ -48,16 +48,16 @@ TYPES: dict[str, pa.DataType] = {
 
 
 class Done(NamedTuple):
-    """A request that was answered, or given up. Moments are of the monotonic clock; `NEVER_NS`: not known."""
+    """A request that was answered, or given up. Times are of the monotonic clock; `NEVER_NS`: unknown."""
 
     id: int
     input: str | None
     items: int
-    """Answered; of an error, asked for."""
+    """Answered items; for an error, requested items."""
 
     intended_ns: int
     ready_ns: int
-    """When a worker was free for it."""
+    """When a worker was free for the request."""
 
     sent_ns: int
     begun_ns: int
@@ -93,10 +93,9 @@ def own_memory_bytes() -> int | None:
 
 
 def memory_bytes_below(pid: int | None) -> int | None:
-    """Resident memory of a process and all below it; None: it is gone, or nobody knows it.
+    """Resident memory of a process and its descendants; None: it has ended, or the memory is unknown.
 
-    Read from the kernel's lists of children: looking through all processes of the machine takes some 10 ms, in which
-    requests would be late.
+    Read from the kernel's lists of children: a scan of all processes takes about 10 ms, which would delay requests.
     """
     total, below = 0, [] if pid is None else [pid]
     while below:
@@ -114,7 +113,7 @@ class _Phase:
     index: int
     name: str
     due: Int64
-    """Moments at which requests of an open loop are due; empty in a closed loop, where they are due when sent."""
+    """Due times of the requests of an open loop; empty in a closed loop, where requests are due when sent."""
 
     is_open: bool
     begin_ns: int
@@ -123,15 +122,15 @@ class _Phase:
     window: int = 0
     counted_due: int = 0
     open: int = 0
-    """Requests that are due and not answered."""
+    """Requests that are due and unanswered."""
 
 
 @dataclass
 class LoadLog:
-    """Takes the records of a process, and writes them a second at a time.
+    """Collects the records of a process, and writes them once per second.
 
     Args:
-        memory_bytes: of the process that holds the target.
+        memory_bytes: memory of the process that holds the target.
         on_window: called with each line of a window after it was written.
     """
 
@@ -139,7 +138,7 @@ class LoadLog:
     memory_bytes: Callable[[], int | None] = own_memory_bytes
     on_window: Callable[[dict[str, Any]], None] = lambda window: None
     stop: Stop = field(default_factory=Stop)
-    """Requests that are due after that are not."""
+    """Requests with a due time after this are dropped."""
 
     _done: deque[Done] = field(default_factory=deque, init=False)
     _seen: set[str] = field(default_factory=set, init=False)
@@ -159,7 +158,7 @@ class LoadLog:
         self._write({"kind": "run", "start_ns": start_ns, **facts})
 
     def begin_phase(self, index: int, name: str, start_ns: int, end_ns: int, due: Int64, **facts: Any) -> None:
-        """A phase begins; `due` are the moments of an open loop's requests."""
+        """A phase begins; `due` are the due times of an open loop."""
         self._phase = _Phase(index, name, due, facts["loop"] == "open", start_ns)
         self._write({"kind": "phase", "index": index, "name": name, "start_ns": start_ns, "end_ns": end_ns, **facts})
         self._ended = threading.Event()
@@ -167,7 +166,7 @@ class LoadLog:
         self._thread.start()
 
     def end_phase(self) -> None:
-        """All that was answered is handed in, and all that was given up. Raises `ResultError`."""
+        """The phase is over: all answered and given-up requests are handed in. Raises `ResultError`."""
         self._ended.set()
         self._thread.join()
         if self._failed is not None:
@@ -187,7 +186,7 @@ class LoadLog:
         self._lines.close()
 
     def _write(self, line: dict[str, Any], rows: pa.RecordBatch | None = None) -> None:
-        """Append rows and a line at once, for the process may be killed at any time. Raises `ResultError`."""
+        """Append rows and a line at once: the process may be killed at any time. Raises `ResultError`."""
         data = f"{json.dumps(line)}\n".encode()
         try:
             with self._lock:
@@ -199,8 +198,8 @@ class LoadLog:
             self._lines.close()
             self._stream.close()
             raise ResultError(
-                f"{self.folder} cannot be written to ({reason_of(error)}), so the load was ended; free some space, or "
-                "name another -o"
+                f"{self.folder} cannot be written to ({reason_of(error)}), so the load was stopped; free some space, "
+                "or use another -o"
             ) from error
 
     def _write_windows(self) -> None:
@@ -210,13 +209,13 @@ class LoadLog:
                 return
             try:
                 self._close(end_ns)
-            except ResultError as error:  # raised at the end of the phase, where somebody hears it
+            except ResultError as error:  # raised again at the end of the phase
                 self._failed = error
                 self.stop.set()
                 return
 
     def _close(self, end_ns: int, *, is_last: bool = False) -> None:
-        """Write what was done up to the end of the window; in the last one, everything."""
+        """Write the records up to the end of the window; in the last window, all records."""
         phase = self._phase
         records: list[Done] = []
         later: list[Done] = []
@@ -227,7 +226,7 @@ class LoadLog:
         arrivals = self._arrivals(records, end_ns)
         is_rest = is_last and phase.window > 0 and 2 * (end_ns - phase.begin_ns) < WINDOW_NS
         if is_rest and not (records or arrivals or phase.open):
-            return  # the moment until the end was noticed, in which nothing could happen
+            return  # the time until the end was noticed, without any request
         phase.open += arrivals - len(records)
         well = np.array([one.done_ns - one.intended_ns for one in records if one.error is None], np.int64)
         p50, p99 = np.quantile(well / 1e6, (0.5, 0.99)).tolist() if len(well) else (None, None)
@@ -253,7 +252,7 @@ class LoadLog:
         self.on_window(line)
 
     def _arrivals(self, records: Sequence[Done], end_ns: int) -> int:
-        """How many requests became due in the window."""
+        """Number of requests that became due in the window."""
         phase = self._phase
         if not phase.is_open:
             return len(records)
@@ -262,7 +261,7 @@ class LoadLog:
         return phase.counted_due - first
 
     def _with_first_message(self, one: Done) -> Done:
-        """Only the first error of a kind keeps its message, without secrets: a target quotes what it got."""
+        """Keep the message of the first error of a kind only, without secrets: a target may quote its input."""
         if one.error is None or one.message is None:
             return one
         is_first = one.error not in self._seen
@@ -271,7 +270,7 @@ class LoadLog:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of windows; what a kill cut off at its end is left out. Raises `ResultError`."""
+    """The lines of a file of windows, without an incomplete last line. Raises `ResultError`."""
     try:
         lines = path.read_text("utf-8").split("\n")
         return [json.loads(line) for line in lines[:-1]]
@@ -280,7 +279,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(folder: Path) -> pa.Table:
-    """The rows of the stream of a process, as far as they were written, by their ids."""
+    """The rows written to the stream of a process, by their ids."""
     batches = []
     with suppress(OSError, pa.ArrowInvalid), (folder / STREAM_NAME).open("rb") as file:
         stream = pa.ipc.open_stream(file)

@@ -1,4 +1,4 @@
-"""A load test for a report: its percentiles over time, rates, and the distribution of its latencies."""
+"""Report data of a load test: percentiles over time, rates, and the distribution of its latencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from perfharness.model.units import NS_PER_MS
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadPoint, LoadReport
 
 MAX_POINTS = 240
-"""Points of a curve."""
+"""Maximum points of a curve."""
 
 BINS = 40
 CURVES = {"latency": ("p50", "p90", "p99", "p99_9", "max"), "lateness": ("p50", "p99", "max")}
@@ -43,7 +43,7 @@ NO_FILES = f"the run has no {WINDOWS_NAME} and {REQUESTS_NAME} of each process"
 
 
 def load_report(folder: Path) -> LoadReport | None:
-    """Read the load test of a run folder; None: it has none. Raises `ResultError` where its files are damaged."""
+    """Read the load test of a run folder; None if it has none. Raises `ResultError` if its files are damaged."""
     result = read_model(folder / LOAD_NAME, LoadResult)
     if result is None:
         return None
@@ -60,10 +60,10 @@ def load_report(folder: Path) -> LoadReport | None:
 
 
 def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: int | None = None) -> LoadReport:
-    """Prepare a result and the rows of its requests; without rows there are no charts of them.
+    """Prepare a result and the rows of its requests; without rows there are no charts from them.
 
     Args:
-        start_ns: of the load, on the monotonic clock.
+        start_ns: begin of the load, monotonic.
     """
     main = main_phase(result)
     phase = None if main is None else result.phases[main]
@@ -83,7 +83,7 @@ def report_of(result: LoadResult, requests: pa.Table | None = None, start_ns: in
 
 
 def main_phase(result: LoadResult) -> int | None:
-    """The longest phase that counts; of equally long ones, that of the highest rate that met the objective."""
+    """The longest measured phase; of equally long ones, that of the highest rate that met the objective."""
 
     def importance(place: int) -> tuple[float, float]:
         phase = result.phases[place]
@@ -94,11 +94,11 @@ def main_phase(result: LoadResult) -> int | None:
 
 
 def _workers_busy(phase: Phase) -> float | None:
-    """Little's law: requests in service on average, over the workers."""
+    """Little's law: mean number of requests in service, divided by the workers."""
     service = phase.service.mean.value
     if service is None or phase.achieved_rate is None or not phase.completed or not phase.concurrency:
         return None
-    well = phase.service.count / phase.completed  # of errors, service is not kept
+    well = phase.service.count / phase.completed  # service is not recorded for errors
     return phase.achieved_rate * well * service / 1e3 / phase.concurrency
 
 
@@ -107,7 +107,7 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def objective_figure(result: LoadResult, phase: Phase) -> LoadFigure | None:
-    """The percentile of the latency that the objective is about; None where there is none of it."""
+    """The percentile of the latency in the objective; None if it has none."""
     if result.objective is None:
         return None
     name = next((name for name, percent in PERCENTILES.items() if percent == result.objective.percentile), None)
@@ -115,7 +115,7 @@ def objective_figure(result: LoadResult, phase: Phase) -> LoadFigure | None:
 
 
 def objective_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
-    """By the interval of its percentile; None: there is no objective, or no such percentile."""
+    """Judged by the interval of its percentile; None: no objective, or no such percentile."""
     figure = objective_figure(result, phase)
     if figure is None or result.objective is None:
         return None
@@ -127,8 +127,8 @@ def objective_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
 
 
 def phase_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
-    """Whether a phase met the objective as a whole: by its latency, its errors, and whether the target kept up; None:
-    there is no objective, or the phase does not count.
+    """Whether a phase met the objective in all respects: latency, errors, and whether the target kept up. None: no
+    objective, or the phase is not measured.
     """
     objective = result.objective
     if objective is None or phase.is_warmup:
@@ -144,7 +144,7 @@ def phase_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
 
 
 def thinned(windows: Sequence[LoadWindow]) -> Iterator[LoadWindow]:
-    """Neighbouring windows of a phase as one, so that there are about `MAX_POINTS` at most."""
+    """Neighbouring windows of a phase merged, to about `MAX_POINTS` at most."""
     size = math.ceil(len(windows) / MAX_POINTS)
     for _, group in groupby(windows, key=lambda one: one.phase):
         own = list(group)
@@ -166,10 +166,10 @@ def _joined(windows: Sequence[LoadWindow]) -> LoadWindow:
 
 
 def curves_of(result: LoadResult, phases: Sequence[Requests], start_ns: int) -> Iterator[LoadCurve]:
-    """Percentiles over time. Each phase is cut into equal parts, of a second or more, that hold enough requests.
+    """Percentiles over time. Each phase is cut into equal parts, of at least one second, that have enough requests.
 
     Args:
-        phases: the requests of each.
+        phases: the requests of each phase.
     """
     for time, names in CURVES.items():
         for of in names:
@@ -193,7 +193,7 @@ def _points(
     enough = len(values) if beyond >= 0.5 else int(len(values) * beyond / LEAST_BEYOND + 1e-6)
     count = max(min(round(end_s - begin_s), enough, MAX_POINTS), 1)
     edges = np.linspace(begin_s, end_s, count + 1)
-    part = np.searchsorted(edges[1:-1], (ended_ns - start_ns) / 1e9, side="right")  # the last has what was given up
+    part = np.searchsorted(edges[1:-1], (ended_ns - start_ns) / 1e9, side="right")  # the last has given-up requests
     order = np.argsort(part, kind="stable")
     parts = np.split(values[order], np.searchsorted(part[order], np.arange(1, count)))
     for low, high, own in zip(edges[:-1].tolist(), edges[1:].tolist(), parts, strict=True):
@@ -213,7 +213,7 @@ def _value(values: Int64, of: str) -> float | None:
 
 
 def bins_of(phase: str, requests: Requests) -> LoadBins | None:
-    """The latencies of a phase; None where there is none."""
+    """The latencies of a phase; None if there are none."""
     _, _, values = requests.values("latency")
     values = values[values != NEVER_NS]
     if not len(values):

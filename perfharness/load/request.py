@@ -1,4 +1,4 @@
-"""A request, its answer, and what a target is."""
+"""Request, answer and target."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class LoadRequest:
     """One unit of load.
 
     Args:
-        id: counts from 0 over the whole run and over its processes; the index of its batch in the trace.
-        items: how many items it asks for.
+        id: counts from 0 over the whole run and all its processes; the index of its batch in the trace.
+        items: number of requested items.
         input: name of the entry of the mix; None: the profile has no mix.
         phase: name of the phase.
-        intended_ns: when the profile says that it is sent, on the monotonic clock.
+        intended_ns: due time from the profile, monotonic.
     """
 
     id: int
@@ -37,17 +37,18 @@ class LoadRequest:
 
 @dataclass(slots=True)
 class Answer:
-    """What a target returns.
+    """The return value of a target.
 
     Args:
-        error: its kind, as `timeout`, `refused`, `http-503`, `wrong-answer` or `exception:ValueError`; None: well.
-        message: of the error.
-        items: how many were answered, where it is not what was asked for.
-        begun_ns: when service began, where the target knows; monotonic clock.
-        first_token_ns: when the first token came, of a stream.
-        token_gaps_ns: times between tokens that came one after the other.
-        tokens: how many came.
-        done_ns: when the answer had come, where that is not when the target returns.
+        error: its kind, for example `timeout`, `refused`, `http-503`, `wrong-answer` or `exception:ValueError`; None:
+            no error.
+        message: message of the error.
+        items: number of answered items, if different from the request.
+        begun_ns: begin of service, if the target knows it; monotonic.
+        first_token_ns: when the first token of a stream arrived.
+        token_gaps_ns: times between successive tokens.
+        tokens: number of tokens.
+        done_ns: when the answer was complete, if before the target returns.
     """
 
     error: str | None = None
@@ -65,10 +66,10 @@ NUMBERS = ("items", "begun_ns", "first_token_ns", "tokens", "done_ns")
 
 
 def check_answer(answer: Answer, begun_ns: int) -> None:
-    """Raises `TypeError` or `ValueError` where a target's own answer holds what cannot be counted.
+    """Raises `TypeError` or `ValueError` if a target's own answer has invalid values.
 
     Args:
-        begun_ns: when the target was called; the moments lie between that and now.
+        begun_ns: when the target was called; all times must be between this and now.
     """
     for name in TEXTS:
         if not isinstance(value := getattr(answer, name), str | None):
@@ -78,11 +79,11 @@ def check_answer(answer: Answer, begun_ns: int) -> None:
             continue
         if not _is_count(value):
             raise TypeError(f"the Answer of the target has {name} = {value!r}, which must be an integer of 0 or more")
-        setattr(answer, name, int(value))  # of NumPy, too
+        setattr(answer, name, int(value))  # also from NumPy
         if name.endswith("_ns") and not begun_ns <= value <= perf_counter_ns():
             raise ValueError(
-                f"the Answer of the target has {name} = {value}, which does not lie between its call and its end; "
-                "time.perf_counter_ns() says when something is"
+                f"the Answer of the target has {name} = {value}, which is not between its call and its end; "
+                "use time.perf_counter_ns()"
             )
     if not all(map(_is_count, answer.token_gaps_ns)):
         raise TypeError("the Answer of the target has token_gaps_ns that are not all integers of 0 or more")
@@ -93,24 +94,24 @@ def _is_count(value: object) -> bool:
 
 
 class Target:
-    """What receives requests: one object a worker, opened before the clock starts."""
+    """Receives requests: one object per worker, opened before the clock starts."""
 
     is_async = False
-    """Whether `call_async` is called, on the event loop that all workers share, and not `call`."""
+    """Whether `call_async` is called, on the event loop of all workers, instead of `call`."""
 
     def open(self) -> None:
-        """Get ready: load the model, connect; not on the event loop."""
+        """Prepare: load the model, connect; not on the event loop."""
 
     def call(self, request: LoadRequest) -> Answer:
-        """Serve one request. What it raises becomes an answer by `error_of`."""
+        """Serve one request. An exception becomes an answer by `error_of`."""
         raise NotImplementedError
 
     async def call_async(self, request: LoadRequest) -> Answer:
-        """The same on the event loop."""
+        """Serve one request on the event loop."""
         raise NotImplementedError
 
     async def close_async(self) -> None:
-        """Release what belongs to the event loop."""
+        """Release resources of the event loop."""
 
     def close(self) -> None:
         """Release what was opened; not on the event loop."""
@@ -121,13 +122,13 @@ MakeTarget = Callable[[], Target]
 
 
 def error_of(error: BaseException) -> Answer:
-    """The answer that an exception comes to."""
+    """The answer for an exception."""
     message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
     return Answer(error=kind_of(error), message=message)
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind of error that an exception is; out-of-memory of any framework, by what it calls it."""
+    """The error kind of an exception; out-of-memory errors of any framework are found by their name or message."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
         return TIMEOUT
     if isinstance(error, ConnectionRefusedError):

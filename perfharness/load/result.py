@@ -38,8 +38,8 @@ from perfharness.model.load import (
 Line = dict[str, Any]
 NO_VALUES = {
     "latency": "no request was answered without error",
-    "queueing": "when service began is known to the target only",
-    "service": "when service began is known to the target only",
+    "queueing": "only the target knows when service began",
+    "service": "only the target knows when service began",
     "lateness": "no request was sent",
     "first_token": "no answer had a token",
     "between_tokens": "no answer had two tokens",
@@ -50,16 +50,16 @@ BEGIN_AND_END = {
     "service": ("begun_ns", "done_ns"),
     "first_token": ("intended_ns", "first_token_ns"),
 }
-WAS_KILLED = "a process was killed, so its open requests are not known"
+WAS_KILLED = "a process was killed, so its open requests are unknown"
 WORST: tuple[Status, ...] = ("killed", "stopped-by-errors", "interrupted", "ok")
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of a phase as columns; a moment that is not known is `NEVER_NS`.
+    """The requests of a phase as columns; an unknown time is `NEVER_NS`.
 
     Args:
-        missing: how many were open when a process was killed, and when that was.
+        missing: number of open requests when a process was killed, and the time of the kill.
     """
 
     table: pa.Table
@@ -72,7 +72,7 @@ class Requests:
 
     @cached_property
     def error(self) -> npt.NDArray[Any]:
-        """The kind of error of each; empty: none."""
+        """The error kind of each; empty: none."""
         return np.asarray(self.table["error"].fill_null("").to_numpy(zero_copy_only=False), object)
 
     @cached_property
@@ -82,19 +82,19 @@ class Requests:
 
     @cached_property
     def is_slower(self) -> npt.NDArray[np.bool_]:
-        """Whether each had no answer in time."""
+        """Whether each had no answer before its timeout."""
         return np.asarray((self.error == UNANSWERED) | (self.error == TIMEOUT), bool)
 
     @cached_property
     def ended_ns(self) -> Int64:
-        """When each was answered; of those that were given up, after all others."""
+        """When each was answered; given-up requests come after all others."""
         done: Int64 = np.where(self["done_ns"] == NEVER_NS, SLOWEST_NS, self["done_ns"])
         return done
 
     def values(self, name: str) -> tuple[Int64, Int64, Int64]:
-        """One kind of time of the rows that have it: when each ended, when it was due, and the values.
+        """One kind of time for the rows that have it: end, due time and value of each.
 
-        Rows without an answer in time are slower than all others; so are those that were open at a kill.
+        Rows without an answer before the timeout are slower than all others; so are those that were open at a kill.
         """
         intended, well = self["intended_ns"], self.is_well
         if name == "lateness":
@@ -125,7 +125,7 @@ class Requests:
 
 
 def of_phase(table: pa.Table, name: str, missing: tuple[int, int] = (0, 0)) -> Requests:
-    """The requests of the phase of that name."""
+    """The requests of the phase with this name."""
     return Requests(table.filter(pc.equal(table["phase"], name)), missing)
 
 
@@ -137,11 +137,11 @@ def load_result(
     tracer: str | None = None,
     findings: Sequence[Finding] = (),
 ) -> LoadResult:
-    """The result of the lines and rows of each process; a process without a line had no window.
+    """The result from the lines and rows of each process; a process without lines had no window.
 
     Args:
-        processes: lines by folder, and `tables` the rows in the same order.
-        findings: what else is known of it.
+        processes: lines by folder; `tables`: the rows in the same order.
+        findings: other findings of the load.
     """
     lines = [line for found in processes.values() for line in found]
     of_kind = {
@@ -202,9 +202,9 @@ def _phase_result(
     phase = profile.phases[index]
     start_ns, planned_ns = min(line["start_ns"] for line in begins), max(line["end_ns"] for line in begins)
     covered_ns = max((line["end_ns"] for line in windows), default=start_ns)
-    end_ns = min(planned_ns, covered_ns)  # of a run that was cut off, as far as it came
+    end_ns = min(planned_ns, covered_ns)  # an interrupted run ends earlier
     stops = [int(line["stopped_ns"]) for line in ends if line["stopped_ns"] is not None]
-    if stops and len(stops) == len(ends):  # then nothing more was sent, and what was on its way was awaited
+    if stops and len(stops) == len(ends):  # nothing more was sent; open requests were awaited
         end_ns = min(end_ns, max(start_ns, *stops))
     duration_s = (end_ns - start_ns) / 1e9
     served_s = (max(int(requests["done_ns"].max(initial=0)), end_ns) - start_ns) / 1e9
@@ -250,7 +250,7 @@ def _phase_result(
 def _windows(
     phase: str, lines: Sequence[Line], requests: Requests, origin_ns: int, first: int, *, knows_open: bool
 ) -> list[LoadWindow]:
-    """The seconds of a phase: the n-th of all processes together."""
+    """The seconds of a phase; the n-th of all processes are merged."""
     grouped: dict[int, list[Line]] = {}
     for line in lines:
         grouped.setdefault(line["index"], []).append(line)
@@ -284,7 +284,7 @@ def _windows(
 
 
 def _levels(requests: Requests, starts_ns: Int64, stops_ns: Int64) -> tuple[Int64, Int64 | None]:
-    """By window the most requests in flight, and in the queue, at a time; None where nobody knows."""
+    """By window the maximum number of requests in flight, and in the queue; None if unknown."""
     intended, begun, sent = requests["intended_ns"], requests["begun_ns"], requests["sent_ns"]
     done = np.minimum(requests.ended_ns, stops_ns[-1])
     in_flight = _most_at_a_time(intended, done, starts_ns, stops_ns)
@@ -295,11 +295,11 @@ def _levels(requests: Requests, starts_ns: Int64, stops_ns: Int64) -> tuple[Int6
 
 
 def _most_at_a_time(begin_ns: Int64, end_ns: Int64, starts_ns: Int64, stops_ns: Int64) -> Int64:
-    """The most requests that had begun and not ended, in each window.
+    """The maximum number of requests that had begun and not ended, by window.
 
     Args:
-        begin_ns, end_ns: of each request; one that ends as another begins is gone by then.
-        starts_ns, stops_ns: of each window; what begins as a window stops is not part of it.
+        begin_ns, end_ns: times of each request; a request that ends when another begins is not counted with it.
+        starts_ns, stops_ns: times of each window; a request that begins at the end of a window is not part of it.
     """
     moments = np.concatenate([begin_ns, end_ns])
     steps = np.concatenate([np.ones(len(begin_ns), np.int64), -np.ones(len(end_ns), np.int64)])
@@ -311,12 +311,12 @@ def _most_at_a_time(begin_ns: Int64, end_ns: Int64, starts_ns: Int64, stops_ns: 
 
 
 LEAST_ALONE = 20
-"""So many requests must have waited: with fewer, service that never overlaps may be chance."""
+"""Minimum number of waiting requests: with fewer, service may fail to overlap by chance."""
 
 
 def _is_never_overlapped(processes: Sequence[Requests], begins: Sequence[Line]) -> bool:
-    """Whether requests waited though workers were free, and no two were ever in service in one process: a coroutine
-    that never awaits.
+    """Whether requests waited although workers were free, and no two were ever in service in one process, as with a
+    coroutine that never awaits.
     """
     waited = 0
     for requests in processes:
@@ -333,7 +333,7 @@ def _is_never_overlapped(processes: Sequence[Requests], begins: Sequence[Line]) 
 
 
 def _errors(table: pa.Table, origin_ns: int) -> list[ErrorKind]:
-    """By kind, the most frequent first; each with its first request."""
+    """Errors by kind, the most frequent first; each with its first request."""
     rows = Requests(table.filter(pc.is_valid(table["error"])))
     at_ns = np.where(rows["done_ns"] == NEVER_NS, rows["intended_ns"], rows["done_ns"])
     messages, ids = rows.table["message"].to_pylist(), rows.table["id"].to_pylist()

@@ -1,4 +1,4 @@
-"""Which request is next, of an open and of a closed loop."""
+"""Order of requests in an open and a closed loop."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DRAWN = 1024
 
 @dataclass
 class OpenSchedule:
-    """Requests at fixed moments. One worker at a time waits for the next one (`turn`); those that are served meanwhile
-    do not wait, so that a due request is never held up by one that is not due.
+    """Requests at fixed times. One worker at a time waits for the next request (`turn`); workers with a request do not
+    wait, so a due request is never delayed by one that is not due.
     """
 
     phase: Phase
@@ -32,7 +32,7 @@ class OpenSchedule:
         self.due_ns = self.start_ns + self.arrivals.offsets_ns
 
     def take(self, worker: int, free_ns: int) -> LoadRequest | None:
-        """The next one; None: there are no more. Only in turn."""
+        """The next request; None: no more. Call only in turn."""
         del worker, free_ns
         if self._next >= len(self.due_ns):
             return None
@@ -41,11 +41,11 @@ class OpenSchedule:
         return found
 
     def give_back(self) -> None:
-        """The one taken last was not sent."""
+        """Return the last taken request, which was not sent."""
         self._next -= 1
 
     def left(self, now_ns: int) -> list[LoadRequest]:
-        """Those that are due and that nobody took."""
+        """Requests that are due and not taken."""
         due = range(self._next, int(np.searchsorted(self.due_ns, now_ns)))
         return [self._request(index) for index in due]
 
@@ -56,10 +56,10 @@ class OpenSchedule:
 
 @dataclass
 class ClosedSchedule:
-    """Users with one request at a time: due when the last one is answered.
+    """Users with one request at a time: due when the previous one is answered.
 
     Args:
-        ids: of this process's requests, one after the other.
+        ids: ids of this process's requests, in order.
         random: for the mix.
     """
 

@@ -1,4 +1,4 @@
-"""A server that is started and traced by the launcher, and the generator that loads it from a process of its own."""
+"""A server that the launcher starts and traces, and the generator, which loads it from its own process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.process import RunningProcess
 
 GENERATOR_LOG = "load.log"
-"""What the generator prints, in the folder of the server."""
+"""Output of the generator, in the folder of the server."""
 
 END_S = 5.0
-"""How long the generator may take to write its files, beyond the grace period."""
+"""Maximum time for the generator to write its files, after the grace period."""
 
 
 def load_of(command: Sequence[str], grace_s: float) -> Condition:
-    """Send load to the only process of a launch, which is ended when all was sent.
+    """Send load to the only process of a launch, and end the process after the load.
 
     Args:
-        command: of the generator; `--beside FOLDER PID` follows: where it writes, and the server's process.
-        grace_s: how long it awaits answers when it is asked to end.
+        command: command of the generator; `--beside FOLDER PID` is appended: output folder and the server's process.
+        grace_s: how long the generator waits for answers after it is told to end.
     """
 
     @contextmanager
@@ -48,7 +48,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
         run.started.append(start)
         run.done.append(has_ended)
         yield
-        _end(generators)  # of a server that crashed, or of a launch that was interrupted
+        _end(generators)  # after a crash of the server or an interrupted launch
         for generator, log in zip(generators, logs, strict=True):
             try:
                 generator.wait(grace_s + END_S)
@@ -58,7 +58,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
             run.records["load"] = {"exit_code": generator.returncode}
             if generator.returncode:
                 text = f"The generator of the load ended with exit code {generator.returncode}{_last_line(log)}"
-                hint = f"{GENERATOR_LOG} has what it printed"
+                hint = f"See its output in {GENERATOR_LOG}"
                 run.findings.append(Finding("load-generator-failed", Severity.ERROR, text, hint))
 
     return condition
@@ -68,7 +68,7 @@ def _generator(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]
     not_for_it = {environment.RUN_ID, environment.OUTPUT_DIR}
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,  # its end tells the generator to end, also where the launcher is killed
+        stdin=subprocess.PIPE,  # its end tells the generator to end, also if the launcher is killed
         stdout=log,
         stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name not in not_for_it},

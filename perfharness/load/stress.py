@@ -1,4 +1,4 @@
-"""Put a target under load, traced: what `perfharness stress` does."""
+"""Put a target under load, traced, as `perfharness stress` does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODEL = ("device", "precision", "shapes")
 
 
 def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | None:
-    """How a model is run, where a backend (`NAME`, or `NAME/MODE`) is given. Raises `UsageError`."""
+    """Settings of a model, if a backend (`NAME`, or `NAME/MODE`) is given. Raises `UsageError`."""
     if name is None:
         if settings:
             raise UsageError(f"{', '.join(settings)} need a model: add a backend")
@@ -58,24 +58,24 @@ def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | Non
 
 @dataclass(frozen=True)
 class StressPlan:
-    """What will be started."""
+    """What is started."""
 
     spec: WorkerSpec
     launch: LaunchPlan
     serves: bool = False
-    """Whether what is launched is the server, and the load comes from a process of its own."""
+    """Whether the launched process is the server, and its load comes from another process."""
 
 
 @dataclass(frozen=True, repr=False)
 class StressResult:
-    """A load test: what was measured, and the run that it was measured in."""
+    """A load test: its measurements and its run."""
 
     load: LoadResult
     launch: LaunchResult
 
     @property
     def findings(self) -> list[Finding]:
-        """Those of the load, then those of the run."""
+        """Findings of the load, then those of the run."""
         ignored = of_no_concern(self.load)
         of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
         return [*self.load.findings, *of_run]
@@ -88,7 +88,7 @@ class StressResult:
 
 
 CONNECTIONS = 1000
-"""Requests that an open loop over HTTP has at a time, at most, in each process."""
+"""Maximum concurrent requests of an open loop over HTTP, per process."""
 
 
 def stress(
@@ -104,11 +104,10 @@ def stress(
     """Put a target under load and measure it.
 
     Args:
-        target: `module:function`, `path/file.py:function`, a URL; with `backend`, a model as `perfharness bench` takes
-            it.
-        profile: a TOML file with a table `[load]`, or `[target]`; None: the load is that of the settings.
-        start: of a URL: the command of its server, which is launched and traced.
-        request: of a URL: what is sent and expected, fields of `HttpSettings`.
+        target: `module:function`, `path/file.py:function`, a URL; with `backend`, a model as for `perfharness bench`.
+        profile: a TOML file with a table `[load]` or `[target]`; None: the settings define the load.
+        start: for a URL: the command of its server, which is launched and traced.
+        request: for a URL: request and expected answer, fields of `HttpSettings`.
         observe: opens an observer of the launch.
         command: the command line, for the manifest.
         settings: of a model (`backend`, `device`, `precision`, `shapes`), of the load (`rate`, `arrivals`,
@@ -127,7 +126,7 @@ def stress(
     load = profile_of(settings, file)
     plan = plan_stress(target, load, launch, model, start=start, http=http)
     if plan.spec.http is not None and not plan.serves:
-        from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
+        from perfharness.load.http import http_targets  # only HTTP targets need aiohttp
 
         http_targets(plan.spec.http, plan.spec.profile.mix)  # one request of each input before anything starts
     with observe(plan.launch) as observer:
@@ -146,16 +145,16 @@ def plan_stress(
     """The plan of a load test.
 
     Args:
-        model: of a target that is one.
+        model: settings, if the target is a model.
         start: the command of a server that is launched, traced, and loaded.
-        http: of a target that is a URL.
+        http: settings, if the target is a URL.
 
     Raises:
         UsageError: a setting is wrong, or contradicts another.
     """
     check_arrivals(profile)
     if "://" in target and http is None:
-        raise UsageError(f"{target}: only http:// and https:// are targets; put a proxy in front of anything else")
+        raise UsageError(f"{target}: only http:// and https:// are supported; use a proxy for other protocols")
     if http is None and start is not None:
         raise UsageError(f"--start {start!r} starts a server: TARGET must be its URL, not {target}")
     if http is not None:
@@ -175,16 +174,16 @@ def plan_stress(
             f"{target} is not a target; use module:function, file.py:function, a URL, or a model with --backend"
         )
     if http is None:
-        Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
+        Inputs(profile.mix)  # read now, to find a bad file before the start
     if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
         raise UsageError(f"the setting {unknown[0]} does not exist; `perfharness stress --help-all` lists all")
     given = {**settings, "warmup_batches": 0}
     if start is not None:
         if given.get("num_processes", 1) > 1:
-            raise UsageError("-np: --start starts one server; let its own command start several workers")
+            raise UsageError("-np: --start starts one server; use its own command to start several workers")
         words = shlex.split(start)
         if not words:
-            raise UsageError("--start needs a command, as --start 'python server.py'")
+            raise UsageError("--start needs a command, as in --start 'python server.py'")
         options = launch_options(words[0], words[1:], given)
     else:
         generator = {} if http is None else {"tracer": "none"}
@@ -201,7 +200,7 @@ def plan_stress(
 
 
 def _with_connections(profile: Profile) -> Profile:
-    """Let an open loop have as many requests in flight as it takes, unless a concurrency is given."""
+    """Raise the number of requests that an open loop may have in flight, unless a concurrency is given."""
     is_open = all(phase.loop == "open" for phase in profile.phases)
     if not is_open or "concurrency" in profile.model_fields_set:
         return profile
@@ -240,14 +239,13 @@ def read_load(
     started: Sequence[str] | None = None,
     tracer: str | None = None,
 ) -> LoadResult:
-    """The result of the files in a run folder; `requests.parquet` of each process takes the place of its stream.
+    """The result from the files in a run folder; replaces each process's stream by `requests.parquet`.
 
     Args:
-        started: the command of the process where that is a traced server, whose trace says when the service of each
-            request began.
-        tracer: of the process of the target; None: nothing traced it.
+        started: command of the process if it is a traced server; the trace then has the begin of each service.
+        tracer: tracer of the target's process; None: not traced.
 
-    Raises `LaunchError` where no process sent anything.
+    Raises `LaunchError` if no process sent anything.
     """
     files = {process: folder / process / WINDOWS_NAME for process in processes}
     lines = {process: read_lines(file) if file.is_file() else [] for process, file in files.items()}

@@ -1,4 +1,4 @@
-"""Waiting for a moment of the monotonic clock, to some ten microseconds."""
+"""Wait for a time of the monotonic clock, to some ten microseconds."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import threading
 from time import perf_counter_ns, sleep
 
 SPIN_NS = 150_000
-"""The last part of a wait, in which a thread only gives way to others; what waking up takes."""
+"""The last part of a wait, in which a thread only yields to others; about the time of a wake-up."""
 
 LOOP_SPIN_NS = 1_500_000
-"""The same of an event loop, whose timers have a resolution of a millisecond."""
+"""The same for an event loop, whose timers have a resolution of one millisecond."""
 
 SLICE_NS = 50_000_000
-"""How soon a wait ends when it is told to stop."""
+"""Maximum delay of a wait after it is told to stop."""
 
 NOT_STOPPED_NS = sys.maxsize
 
 
 class Stop(threading.Event):
-    """An event that knows when it was set."""
+    """An event with the time when it was set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.at_ns = NOT_STOPPED_NS
 
     def set(self) -> None:
-        """Set it; the first time counts."""
+        """Set the event; only the first time counts."""
         self.at_ns = min(self.at_ns, perf_counter_ns())
         super().set()
 
 
 def wait_until(moment_ns: int, stop: threading.Event) -> bool:
-    """Sleep until then; False where `stop` was set before."""
+    """Sleep until a time; False if `stop` was set earlier."""
     while moment_ns - perf_counter_ns() > 2 * SLICE_NS:
         if stop.wait(SLICE_NS / 1e9):
             return False
@@ -45,7 +45,7 @@ def wait_until(moment_ns: int, stop: threading.Event) -> bool:
 
 
 async def wait_until_async(moment_ns: int, stop: threading.Event) -> bool:
-    """The same on an event loop, which goes on meanwhile."""
+    """Wait on an event loop without blocking it."""
     while (left_ns := moment_ns - perf_counter_ns()) > LOOP_SPIN_NS:
         await asyncio.sleep(min(left_ns - LOOP_SPIN_NS, SLICE_NS) / 1e9)
         if stop.is_set():

@@ -1,4 +1,4 @@
-"""When the service of each request began, by the trace of the server: queueing and service apart."""
+"""Begin of each request's service, from the trace of the server; separates queueing and service."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.runs.run import open_run
 
 UNTIED_NS = 1_000_000
-"""A service that begins that much before its request is sent: the clocks of server and generator differ."""
+"""Minimum time by which a service begins before its request is sent to show that the clocks differ."""
 
 
 def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> tuple[pa.Table, list[Finding]]:
-    """The rows with `begun_ns` as far as the server's trace has the requests, and what it lacks.
+    """The rows with `begun_ns` for all requests in the server's trace, and findings on missing ones.
 
     Args:
-        begun_ns: when the batch of each request began, by its id, monotonic; off by up to `error_ns`.
+        begun_ns: when the batch of each request began, by its id, monotonic; error up to `error_ns`.
     """
     if not begun_ns:
         found = Finding(
             "requests-not-joined",
             Severity.NOTE,
-            "Queueing and service are not known apart: the server's trace has no requests.",
+            "Queueing and service cannot be separated: the server's trace has no requests.",
             "perfharness.load.middleware makes each request of a load a batch (ASGI and WSGI).",
         )
         return requests, [found]
@@ -48,13 +48,13 @@ def with_begun(requests: pa.Table, begun_ns: dict[int, int], error_ns: int) -> t
     untraced = int((is_well & (begun == 0)).sum())
     if not untraced:
         return requests, []
-    text = f"The server's trace lacks {untraced} of {is_well.sum()} requests; queueing and service are of the others."
-    hint = "Put the middleware into each process of the server, and let it end by SIGINT or SIGTERM"
+    text = f"The server's trace lacks {untraced} of {is_well.sum()} requests; queueing and service exclude these."
+    hint = "Put the middleware into each process of the server, and end the server by SIGINT or SIGTERM"
     return requests, [Finding("requests-not-joined", Severity.WARNING, text, hint)]
 
 
 def begun_in(folder: Path) -> tuple[dict[int, int], int]:
-    """When the batch of each request began, by its id, on the monotonic clock; and by how much that may be off."""
+    """When the batch of each request began, by its id, on the monotonic clock; and the error of these times."""
     found: dict[int, int] = {}
     error_ns = 0
     for process in open_run(folder).processes:

@@ -1,8 +1,8 @@
 """`python -m perfharness.load.worker SPEC [--beside FOLDER PID]`: sends the load, from inside a launch.
 
-SPEC is the JSON of a `WorkerSpec`. The target is in this process, or a server that it sends requests to. With
+SPEC is the JSON of a `WorkerSpec`. The target is in this process, or a server that receives the requests. With
 `--beside` the launched process is that server: this one is not measured, writes into the server's folder, and ends
-early when its standard input does.
+early at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from perfharness.recorder import PerfRecorder, barrier
 MODULE = "perfharness.load.worker"
 RECORDER = "load"
 SAID = "perfharness: "
-"""Begins the line on stderr that says why nothing was sent."""
+"""Prefix of the line on stderr with the reason why nothing was sent."""
 
 
 class WorkerSpec(Settings):
-    """What a worker process does."""
+    """Task of a worker process."""
 
     kind: TargetKind
     target: str
@@ -45,7 +45,7 @@ class WorkerSpec(Settings):
     """For a target of kind `http`."""
 
     def to_text(self) -> str:
-        """For the command line of the process."""
+        """The JSON for the command line of the process."""
         return self.model_dump_json(exclude_defaults=True)
 
 
@@ -68,10 +68,10 @@ def main(arguments: list[str]) -> int:
 
 
 def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: int | None = None) -> None:
-    """Open the targets, send the load, write what it came to.
+    """Open the targets, send the load, write the results.
 
     Args:
-        server: pid of the launched server that is loaded; None: the target is in this process, or somewhere else.
+        server: pid of the launched server; None: the target is in this process, or a server that was not launched.
     """
     if server is not None:
         threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
@@ -102,9 +102,9 @@ def _interrupt_at_end_of_input() -> None:
 
 
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
-    """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` where a server does not answer."""
+    """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` if a server does not answer."""
     if spec.http is not None:
-        from perfharness.load.http import http_targets  # aiohttp is of no use to other targets
+        from perfharness.load.http import http_targets  # only HTTP targets need aiohttp
 
         return http_targets(spec.http, spec.profile.mix, is_started=is_started)
     if spec.model is not None:
@@ -113,7 +113,7 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
 
 
 def _wait_for_others() -> None:
-    """All processes of the launch start their clocks together; so the first request does not wait for them."""
+    """All processes of the launch start their clocks together, so the first request does not wait for others."""
     if (others := barrier.active()) is not None:
         others.wait(RECORDER)
 

@@ -1,7 +1,7 @@
-"""Workers that serve a phase: threads, or tasks of one event loop. Each has a target of its own.
+"""Workers that serve a phase: threads, or tasks of one event loop. Each has its own target.
 
-In an open loop one worker at a time waits for the next due request; the others sleep on a lock. So a request that is
-due while a worker is free is sent at its moment, and one that finds all of them busy is sent when the next is free.
+In an open loop one worker at a time waits for the next due request; the others sleep on a lock. So a request is sent at
+its due time if a worker is free, otherwise when the next worker is free.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from perfharness.load.timer import Stop, wait_until, wait_until_async
 
 POLL_S = 0.01
 CANCEL_S = 2.0
-"""How long a task may take to end when it is cancelled."""
+"""Maximum time for a cancelled task to end."""
 
 
 @dataclass
 class Served:
-    """One phase as its workers see it.
+    """The data of one phase for its workers.
 
     Args:
         add: takes each record.
         stop: ends the phase early: nothing more is sent.
-        timeout_ns: longest time from sending to the answer.
-        grace_ns: how long after the end of the phase answers are awaited.
+        timeout_ns: maximum time from sending to the answer.
+        grace_ns: maximum wait for answers after the end of the phase.
     """
 
     schedule: Schedule
@@ -51,16 +51,16 @@ class Served:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody sends another request."""
+        """Whether no more requests are sent."""
         return self.stop.is_set() or self.is_past_grace
 
     @property
     def is_past_grace(self) -> bool:
-        """Whether answers are not awaited any more."""
+        """Whether the wait for answers is over."""
         return perf_counter_ns() > min(self.schedule.end_ns, self.stop.at_ns) + self.grace_ns
 
     def give_up(self, in_service: Iterable[tuple[LoadRequest, int]]) -> None:
-        """Record the requests without an answer: those in service with when they were sent, and those never sent."""
+        """Record the requests without an answer: those in service with their time of sending, and those never sent."""
         for request, sent_ns in in_service:
             self.add(given_up(request, sent_ns))
         if isinstance(self.schedule, OpenSchedule):
@@ -71,7 +71,7 @@ class Served:
 def record_of(
     request: LoadRequest, ready_ns: int, sent_ns: int, done_ns: int, answer: Answer, limit: int | None
 ) -> Done:
-    """The record of an answer; one that took too long, from the real sending, is an error."""
+    """The record of an answer; one that took too long after sending is an error."""
     error, message, items = answer.error, answer.message, answer.items
     if error is None and limit is not None and done_ns - sent_ns > limit:
         error, message = TIMEOUT, f"answered after {(done_ns - sent_ns) / 1e9:.3f} s"
@@ -94,7 +94,7 @@ def record_of(
 
 def given_up(request: LoadRequest, sent_ns: int = NEVER_NS) -> Done:
     """The record of a request that has no answer."""
-    message = "not sent: no worker was free in time" if sent_ns == NEVER_NS else "sent, and not answered in time"
+    message = "not sent: no worker was free" if sent_ns == NEVER_NS else "sent, but no answer in the grace period"
     return record_of(request, NEVER_NS, sent_ns, NEVER_NS, Answer(UNANSWERED, message), None)
 
 
@@ -104,7 +104,7 @@ class _Thread:
     target: Target
     phases: queue.SimpleQueue[_ThreadPhase | None] = field(default_factory=queue.SimpleQueue)
     raised: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
-    """By `open`, then by `close`."""
+    """Raised by `open`, then by `close`."""
 
     serving: tuple[LoadRequest, int] | None = None
     """The request in service, and when it was sent."""
@@ -117,11 +117,11 @@ class _ThreadPhase:
     served: Served
     turn: threading.Lock = field(default_factory=threading.Lock)
     idle: list[int] = field(default_factory=list)
-    """Workers that have ended it."""
+    """Workers that have ended the phase."""
 
 
 class ThreadWorkers:
-    """A thread a worker; a target keeps its thread for the whole run."""
+    """One thread per worker; a target keeps its thread for the whole run."""
 
     def __init__(self, make_target: MakeTarget, count: int) -> None:
         self._make_target = make_target
@@ -129,7 +129,7 @@ class ThreadWorkers:
         self._count = count
 
     def open(self) -> None:
-        """One after the other: two that load the same model at once are no use."""
+        """Open the targets one after the other: loading the same model twice at once is no faster."""
         for index in range(self._count):
             made = _Thread(index, self._make_target())
             threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
@@ -157,7 +157,7 @@ class ThreadWorkers:
             mine.serving = request, sent_ns
             try:
                 answer = mine.target.call(request)
-            except BaseException as error:  # sys.exit(), too, ends a request and not its worker
+            except BaseException as error:  # sys.exit() also ends a request and not its worker
                 answer = error_of(error)
             returned_ns = perf_counter_ns()
             done_ns = answer.done_ns or returned_ns
@@ -167,11 +167,11 @@ class ThreadWorkers:
             ready_ns = returned_ns
 
     def serve(self, served: Served) -> None:
-        """Serve a phase. A thread cannot be ended: one that does not come back is one worker less from then on."""
+        """Serve a phase. A thread cannot be stopped: one that does not return is not used again."""
         phase = _ThreadPhase(served)
         for one in self._threads:
             one.phases.put(phase)
-        if not self._threads:  # none of them ever came back
+        if not self._threads:  # none of them returned
             wait_until(served.schedule.end_ns, served.stop)
         while len(phase.idle) < len(self._threads) and not served.is_past_grace:
             sleep(POLL_S)
@@ -187,11 +187,11 @@ class ThreadWorkers:
 
     @property
     def has_abandoned(self) -> bool:
-        """Whether a request never came back."""
+        """Whether a request never returned."""
         return len(self._threads) < self._count
 
     def close(self) -> None:
-        """Close the targets, but for those that still have a request. Raises what the first of them raises."""
+        """Close the targets, except those with an open request. Raises the first exception."""
         for one in self._threads:
             one.phases.put(None)
         _raise_first([one.raised.get() for one in self._threads])
@@ -200,7 +200,7 @@ class ThreadWorkers:
 def _raised_by(call: Callable[[], None]) -> BaseException | None:
     try:
         call()
-    except BaseException as error:  # raised again where somebody waits for it
+    except BaseException as error:  # raised again in the waiting thread
         return error
     return None
 
@@ -212,7 +212,7 @@ def _raise_first(raised: Sequence[BaseException | None]) -> None:
 
 
 def _next_request(index: int, phase: _ThreadPhase, free_ns: int) -> LoadRequest | None:
-    """Wait for the worker's next request; None: there is none for it."""
+    """Wait for the worker's next request; None: no more."""
     served, schedule = phase.served, phase.served.schedule
     if isinstance(schedule, ClosedSchedule):
         request = None if served.is_over else schedule.take(index, free_ns)
@@ -233,7 +233,7 @@ class _TaskPhase:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     serving: dict[int, tuple[LoadRequest, int]] = field(default_factory=dict)
     is_over: bool = False
-    """What is not answered is given up; a target that is cancelled before that cancelled itself."""
+    """Unanswered requests are given up; a target cancelled before this cancelled itself."""
 
 
 class TaskWorkers:
@@ -256,7 +256,7 @@ class TaskWorkers:
     async def _serve_all(self, served: Served) -> None:
         phase = _TaskPhase(served)
         tasks = {asyncio.ensure_future(self._serve(index, phase)) for index in range(len(self._targets))}
-        all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future to wait for, of however many tasks
+        all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future for all tasks
         while not all_done.done() and not served.is_past_grace:
             await asyncio.wait([all_done], timeout=10 * POLL_S)
         phase.is_over = True
@@ -267,7 +267,7 @@ class TaskWorkers:
         served.give_up(phase.serving.values())
 
     async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Cancel tasks; one that does not end then is left alone, for its target holds on to it."""
+        """Cancel tasks; ignore one that does not end, because its target holds on to it."""
         for task in tasks:
             task.cancel()
         if tasks:
@@ -288,16 +288,16 @@ class TaskWorkers:
                     answer = await asyncio.wait_for(target.call_async(request), limit_ns / 1e9)
             except (TimeoutError, asyncio.TimeoutError) as error:
                 answer = error_of(error)
-                if limit_ns is not None and not str(error):  # of `wait_for`, which says nothing
+                if limit_ns is not None and not str(error):  # from `wait_for`, without a message
                     answer.message = f"no answer within {limit_ns / 1e9:g} s"
-            except asyncio.CancelledError as error:  # of a task of the target's own: it ends no worker
+            except asyncio.CancelledError as error:  # from a task of the target: does not end the worker
                 if phase.is_over:
                     raise
                 answer = error_of(error)
             except Exception as error:
                 answer = error_of(error)
             if phase.is_over:
-                return  # it was given up
+                return  # the request was given up
             free_ns = answer.done_ns or perf_counter_ns()
             del serving[index]
             served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, limit_ns))
@@ -306,18 +306,18 @@ class TaskWorkers:
 
     @property
     def has_abandoned(self) -> bool:
-        """Whether a request never came back, not even when it was cancelled."""
+        """Whether a request never returned, not even after its task was cancelled."""
         return self._has_abandoned
 
     def close(self) -> None:
-        """Close the targets. Raises what the first of them raises."""
+        """Close the targets. Raises the first exception."""
         raised = self._loop.run_until_complete(self._close_all())
         raised += [_raised_by(target.close) for target in self._targets]
         self._loop.close()
         _raise_first(raised)
 
     async def _close_all(self) -> list[BaseException | None]:
-        cut_off = asyncio.all_tasks() - {asyncio.current_task()}  # by an exception out of the loop, as Ctrl-C is one
+        cut_off = asyncio.all_tasks() - {asyncio.current_task()}  # by an exception out of the loop, such as Ctrl-C
         await self._end(cut_off)
         return list(await asyncio.gather(*(target.close_async() for target in self._targets), return_exceptions=True))
 
@@ -345,7 +345,7 @@ AnyWorkers = ThreadWorkers | TaskWorkers
 
 
 def workers_for(make_target: MakeTarget, count: int) -> AnyWorkers:
-    """The workers that the targets need."""
+    """The kind of workers that the targets need."""
     first = [make_target()]
 
     def make() -> Target:

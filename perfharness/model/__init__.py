@@ -1,1 +1,1 @@
-"""Plain types that every stage shares; no I/O, nothing beyond the standard library unless a file is read back."""
+"""Plain types shared by all stages; no I/O, and only the standard library unless files are read."""

@@ -1,4 +1,4 @@
-"""What a thread does: one vocabulary for the diagnosis, the slowest batches and ranks."""
+"""Activities of threads: a common vocabulary for the diagnosis, the slowest batches and ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import Enum
 
 
 class Activity(str, Enum):
-    """What a thread does in a stretch of time."""
+    """What a thread does during some time."""
 
     COMPUTE = "compute"
-    NO_CPU = "no-cpu"  # ready to run, and no CPU is free
+    NO_CPU = "no-cpu"  # ready to run, but no CPU is free
     GIL = "gil"  # waits for the interpreter lock
     LOCK = "lock"  # waits for another thread: a lock, a condition, a queue, a join
     SLEEP = "sleep"
@@ -17,7 +17,7 @@ class Activity(str, Enum):
     NETWORK = "network"
     PROCESS = "process"  # waits for another process: its end, a pipe, a local socket
     GC = "gc"
-    COMPILE = "compile"  # compiles code, loads modules of GPU code, creates a context
+    COMPILE = "compile"  # compiles code, loads GPU modules, creates a context
     LAUNCH = "launch"  # in a CUDA call that starts GPU work
     COPY = "copy"  # in a CUDA call that copies
     SYNC = "sync"  # in a CUDA call that waits for the GPU
@@ -44,7 +44,7 @@ DOING = {
     Activity.OTHER: "in other calls or waits",
     Activity.UNKNOWN: "not recorded",
 }
-"""Each activity in the words of a sentence."""
+"""Each activity as a phrase for sentences."""
 
-ACTIVITIES = tuple(Activity)  # an activity's code in columns is its place here
+ACTIVITIES = tuple(Activity)  # an activity's code is its index
 CODES = {activity: code for code, activity in enumerate(ACTIVITIES)}

@@ -1,4 +1,4 @@
-"""The two kinds of models that are read from files."""
+"""Base classes of models read from files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """Part of a file that perfharness writes. Keys of later versions are ignored; built when first used."""
+    """Part of a file written by perfharness. Keys of later versions are ignored; schemas are built on first use."""
 
     model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class Settings(BaseModel):
-    """What a user writes: an unknown key is a mistake; built when first used."""
+    """User input, where unknown keys are errors; schemas are built on first use."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)

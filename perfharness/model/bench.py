@@ -1,6 +1,6 @@
-"""A benchmark suite in data: what a case is, and its result.
+"""Cases of a benchmark suite and their results.
 
-Times are milliseconds, sizes bytes, energies joules. What was not measured is None; `reasons` says why, by field.
+Times are milliseconds, sizes bytes, energies joules. Missing values are None, with the reason in `reasons` by field.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from perfharness.model.base import Record
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8"]
 LatencyPercentile = Literal["p50", "p90", "p95", "p99"]
-Direction = Literal["higher", "lower"]  # which values of a metric are better
+Direction = Literal["higher", "lower"]  # better values of a metric
 LatencyFigure = Literal["mean", "p50", "p90", "p95", "p99"]
 CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "failed", "timeout", "not-run"]
 
 
 class TensorSpec(Record):
-    """An input or output: `shape` has None where the model leaves a dimension open; `dtype` is NumPy's name."""
+    """An input or output; `shape` has None for open dimensions, `dtype` is NumPy's name."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -27,16 +27,16 @@ class TensorSpec(Record):
 
 
 class Cell(Record):
-    """What is measured at one or several batch sizes."""
+    """A configuration to measure at one or several batch sizes."""
 
     model: str
     backend: str
     mode: str
-    precision: Precision | None  # None: of a model that does not show it
+    precision: Precision | None  # None if the model does not show it
     device: Literal["cpu", "cuda"]
-    variant: str = ""  # settings of the backend that the suite names, as `threads=2`
-    gpu: str | None = None  # its name, with its index where the suite uses several of that name; None on the CPU
-    gpu_index: int | None = None  # as NVML counts
+    variant: str = ""  # settings of the backend in the suite, such as `threads=2`
+    gpu: str | None = None  # name, with index if several have that name; None on the CPU
+    gpu_index: int | None = None  # NVML index
 
 
 class BenchCase(Cell):
@@ -47,11 +47,11 @@ class BenchCase(Cell):
 
 
 NO_CASE = BenchCase(case_id="", model="", backend="", mode="", precision="fp32", device="cpu", batch_size=1)
-"""Where a case is needed and none is there."""
+"""Placeholder case."""
 
 
 class Estimate(Record):
-    """A number with its 95 % interval; `reason` is why it has none."""
+    """A number with its 95 % interval, or the `reason` for having none."""
 
     value: float
     low: float | None = None
@@ -60,12 +60,12 @@ class Estimate(Record):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends; None where one of them is not known."""
+        """Both ends, or None if one is unknown."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class LatencyStats(Record):
-    """Milliseconds per iteration. Percentiles are None where there are too few iterations."""
+    """Milliseconds per iteration. Percentiles are None for too few iterations."""
 
     iterations: int
     warmup_iterations: int
@@ -78,29 +78,29 @@ class LatencyStats(Record):
     p99: Estimate | None
     min: float
     max: float
-    stable: bool | None = None  # the median had settled when measuring stopped; None: not asked for
-    drift_percent: float | None = None  # median of the last third above the first; None: chance, or below 2 %
+    stable: bool | None = None  # the median had stabilised at the end; None if not requested
+    drift_percent: float | None = None  # median of the last third over the first; None for chance or below 2 %
 
 
 class MemoryUse(Record):
-    """Peaks while the case ran, and the model's own size."""
+    """Peaks while the case ran, and the size of the model."""
 
     device_peak_bytes: int | None = None  # the larger of the two below
     device_allocator_bytes: int | None = None  # reserved by the framework's allocator
-    device_process_bytes: int | None = None  # of the process by the driver, CUDA context included; sampled
-    device_source: str | None = None  # of `device_process_bytes`
+    device_process_bytes: int | None = None  # of the process, from the driver, with the CUDA context; sampled
+    device_source: str | None = None  # source of `device_process_bytes`
     host_peak_bytes: int | None = None  # resident, libraries included
     model_file_bytes: int | None = None
-    parameter_bytes: int | None = None  # of the parameters in the precision of the case, where the framework reports it
-    model_device_bytes: int | None = None  # growth while the model was loaded; may include the CUDA context
+    parameter_bytes: int | None = None  # parameters in the case's precision, if the framework reports it
+    model_device_bytes: int | None = None  # growth during model loading; may include the CUDA context
     model_host_bytes: int | None = None
-    device_total_bytes: int | None = None  # of the GPU, or of the MIG instance
+    device_total_bytes: int | None = None  # of the GPU or MIG instance
     limit_bytes: int | None = None
     limit_held_by: str | None = None
 
 
 class StartUp(Record):
-    """Milliseconds from nothing to the first result; `build`, of an engine or a compilation, is in no other part."""
+    """Milliseconds until the first result; `build` (of an engine, or compilation) is not part of the others."""
 
     process_ms: float | None = None  # interpreter and perfharness's own imports
     import_ms: float | None = None  # of the framework
@@ -119,7 +119,7 @@ class LayerRecord(Record):
 
 
 class AccuracyRecord(Record):
-    """How outputs compare with a baseline or with ground truth: metric name -> value."""
+    """Comparison of outputs with a baseline or ground truth, by metric name."""
 
     against: str
     samples: int
@@ -129,13 +129,13 @@ class AccuracyRecord(Record):
 
 
 class EqualityRecord(Record):
-    """A case's outputs against those of the baseline at the same batch size, on the same inputs.
+    """Comparison of a case's outputs with the baseline's, at the same batch size and on the same inputs.
 
-    Largest differences and smallest cosine of all outputs; None: an output has none (all zeros, not finite, empty).
+    Largest differences and smallest cosine over all outputs; None for outputs without one (zeros, not finite, empty).
     """
 
     reference: str
-    equal: bool | None  # None: not comparable, for `reason`
+    equal: bool | None  # None if not comparable, with `reason`
     absolute_tolerance: float
     relative_tolerance: float
     max_absolute: float | None = None
@@ -146,13 +146,13 @@ class EqualityRecord(Record):
 
 
 class CaseProcess(Record):
-    """How the process of a case ended."""
+    """End of a case's process."""
 
     exit_code: int | None = None
     signal: str | None = None
     timed_out: bool = False
-    reported: bool = True  # it reported its end
-    phase: str = ""  # the last one that it began
+    reported: bool = True  # whether it reported its end
+    phase: str = ""  # last phase it began
     attempts: int = 1
 
 
@@ -161,39 +161,39 @@ class CaseResult(Record):
 
     case: BenchCase
     status: CaseStatus
-    reason: str | None = None  # why it is not `ok`, with the next step
+    reason: str | None = None  # why it is not `ok`, and the next step
     inputs: list[TensorSpec] = Field(default_factory=list)
     outputs: list[TensorSpec] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
     latency: LatencyStats | None = None  # wall clock: host to device, execute, device to host, synchronised
-    execute_latency: LatencyStats | None = None  # of `execute` alone, by the device's events
+    execute_latency: LatencyStats | None = None  # `execute` only, by device events
     items_per_second: Estimate | None = None  # batch size / mean latency
     tokens_per_second: Estimate | None = None
-    telemetry_items_per_second: float | None = None  # of the telemetry pass: utilisation, power, energy, clocks
+    telemetry_items_per_second: float | None = None  # in the telemetry pass (utilisation, power, energy, clocks)
     utilization_percent: float | None = None
-    cpu_percent: float | None = None  # of the case's process in the telemetry pass; 100: one core
-    io_wait_percent: float | None = None  # of the machine: cores that wait for a disk
+    cpu_percent: float | None = None  # of the case's process in the telemetry pass; 100 is one core
+    io_wait_percent: float | None = None  # of the machine: cores waiting for a disk
     energy_per_item_j: Estimate | None = None
     power_mean_w: float | None = None
-    clock_drop_percent: float | None = None  # of the SM clock, from right before the timed rounds to right after
-    settings: dict[str, str] = Field(default_factory=dict)  # that the backend set (`Session.settings`)
+    clock_drop_percent: float | None = None  # of the SM clock, from before to after the timed rounds
+    settings: dict[str, str] = Field(default_factory=dict)  # set by the backend (`Session.settings`)
     memory: MemoryUse = Field(default_factory=MemoryUse)
     startup: StartUp = Field(default_factory=StartUp)
     layers: list[LayerRecord] = Field(default_factory=list)
     accuracy: AccuracyRecord | None = None
     equality: EqualityRecord | None = None
-    reasons: dict[str, str] = Field(default_factory=dict)  # field -> why it is None or empty
+    reasons: dict[str, str] = Field(default_factory=dict)  # by field that is None or empty
     process: CaseProcess | None = None
-    spec_sha256: str | None = None  # of all that decided what was measured, for `--resume`
+    spec_sha256: str | None = None  # of everything that determines the measurement, for `--resume`
     started_unix_ns: int | None = None
     duration_s: float | None = None
 
 
 class MachineRecord(Record):
-    """Where a suite ran, for results of several machines side by side."""
+    """The machine of a suite, for comparing results of several."""
 
     hostname: str
-    machine_id: str | None = None  # digest of the operating system's own id
+    machine_id: str | None = None  # digest of the operating system's id
     cpu: str | None = None
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None

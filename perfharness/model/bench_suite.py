@@ -1,4 +1,4 @@
-"""Results of many cases: a suite and what it recommends, searches of batch sizes, several machines side by side."""
+"""Results of many cases: suites with recommendations, batch size searches, comparisons of machines."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SearchEnd = CaseStatus | Literal["latency", "largest-batch", "interrupted"]
 
 
 class Constraints(Record):
-    """What a recommended case must keep to; None: anything goes."""
+    """Limits for a recommended case; None for no limit."""
 
     max_latency_ms: float | None = Field(default=None, gt=0)
     latency_percentile: LatencyPercentile = "p95"
     memory_limit_bytes: int | None = Field(default=None, gt=0)
     max_accuracy_loss: float | None = Field(default=None, ge=0)  # in the metric's unit
-    accuracy_metric: str | None = None  # None: 1 - cosine of the outputs against the suite's reference
-    accuracy_direction: Direction | None = None  # of a metric of the user's
+    accuracy_metric: str | None = None  # None for 1 - cosine with the suite's reference
+    accuracy_direction: Direction | None = None  # for a metric of the user
     max_energy_per_item_j: float | None = Field(default=None, gt=0)
 
 
 class MissedConstraint(Record):
-    """A constraint that a case does not meet; `value` is None where it was not measured, with the `reason`."""
+    """A constraint that a case does not meet; `value` is None if not measured, with the `reason`."""
 
     what: str
     value: float | None = None
@@ -48,7 +48,7 @@ class MissedConstraint(Record):
 
 
 class Exclusion(Record):
-    """A case that is not recommended, and why."""
+    """A case that is not recommended, and the reason."""
 
     case_id: str
     reason: str
@@ -59,22 +59,22 @@ class Recommendation(Record):
     """The best case of one model under the constraints, by case id."""
 
     model: str
-    best: str | None = None  # most items per second of those that meet all constraints; None: none does
-    ties: list[str] = Field(default_factory=list)  # cases whose interval of items per second overlaps the best one's
+    best: str | None = None  # most items per second among those within all constraints, if any
+    ties: list[str] = Field(default_factory=list)  # cases whose items per second overlap the best one's interval
     excluded: list[Exclusion] = Field(default_factory=list)
-    nearest: str | None = None  # where none meets them: the case that misses them by the smallest factor
+    nearest: str | None = None  # if none meets them: the case with the smallest factor
     why: list[str] = Field(default_factory=list)  # sentences for people
 
 
 class BatchSearch(Cell):
-    """What --find-batch found of one cell."""
+    """Result of --find-batch for one cell."""
 
-    batch_sizes: list[int]  # in the order in which they were measured
-    batch_size: int | None = None  # the largest that ran, or that meets the target
-    ended_by: SearchEnd | None = None  # why it is not a larger one
-    ended_at_batch: int | None = None  # the smallest that was too large; after an interrupt the next one
+    batch_sizes: list[int]  # in measured order
+    batch_size: int | None = None  # largest that ran, or meets the target
+    ended_by: SearchEnd | None = None  # why it is not larger
+    ended_at_batch: int | None = None  # smallest that was too large; if interrupted, the next one
     target_ms: float | None = None
-    figure: LatencyPercentile | None = None  # of the latency, that `target_ms` is of
+    figure: LatencyPercentile | None = None  # figure that `target_ms` limits
     reason: str = ""
 
 
@@ -85,16 +85,16 @@ class BenchSuiteResult(Record):
     created: str
     command: MaskedArguments = Field(default_factory=list)
     name: str = "bench"
-    seed: int = 0  # of the order of the cases
-    order: list[str] = Field(default_factory=list)  # case ids as they were run
-    baseline: str | None = None  # of speed-ups: `backend/mode/precision`, at the same model and batch size
+    seed: int = 0  # for the order of cases
+    order: list[str] = Field(default_factory=list)  # case ids in running order
+    baseline: str | None = None  # `backend/mode/precision` for speed-ups, at the same model and batch size
     constraints: Constraints = Constraints()
     machine: MachineRecord
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     cases: list[CaseResult] = Field(default_factory=list)
     recommendations: list[Recommendation] = Field(default_factory=list)
-    searches: list[BatchSearch] = Field(default_factory=list)  # of --find-batch; its cases are in order of measurement
-    complete: bool = True  # every case was tried
+    searches: list[BatchSearch] = Field(default_factory=list)  # by --find-batch; its cases are in measured order
+    complete: bool = True  # whether every case was tried
     remarks: list[str] = Field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -105,9 +105,9 @@ class BenchSuiteResult(Record):
 
 
 class MergedRun(Record):
-    """One of the runs that are side by side."""
+    """One of the compared runs."""
 
-    name: str  # of the machine, with a number where it is not unique
+    name: str  # of the machine, numbered if not unique
     path: str
     created: str
     machine: MachineRecord
@@ -116,7 +116,7 @@ class MergedRun(Record):
 
 
 class MergedCell(Record):
-    """What one run has for a row; `speedup` is against that run's own baseline."""
+    """One run's result in a row; `speedup` is against that run's own baseline."""
 
     run: str
     result: CaseResult | None
@@ -125,15 +125,15 @@ class MergedCell(Record):
 
 
 class MergedRow(Cell):
-    """The same case of all runs; `cells` in the order of the runs."""
+    """The same case in all runs; `cells` are in the order of the runs."""
 
     batch_size: int
     cells: list[MergedCell]
 
 
 class BenchMergedResult(Record):
-    """Suites side by side."""
+    """Comparison of suites."""
 
     runs: list[MergedRun]
     rows: list[MergedRow]
-    differences: list[str] = Field(default_factory=list)  # that keep them from being comparable
+    differences: list[str] = Field(default_factory=list)  # reasons why they are not comparable

@@ -1,4 +1,4 @@
-"""Types for what is read back from files: a run folder may come from anybody, so names and numbers are checked."""
+"""Checked types for values read from files, because run folders may come from anybody."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _measured_folder(name: str) -> str:
 
 
 def _trace_name(name: str) -> str:
-    """A file in the folder of a process: never outside of it, never hidden."""
+    """A file in a process's folder, not outside it and not hidden."""
     *folders, file = name.split("/")
     if len(folders) > 1 or not all(map(CHILD_FOLDER.fullmatch, folders)):
         raise ValueError("must be the name of a file in the folder of a process")
@@ -36,7 +36,7 @@ def _trace_name(name: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """JSON without NaN, infinities, and integers that no column can hold. Raises `ValueError`."""
+    """Reject NaN, infinities, and integers beyond 64 bits in JSON. Raises `ValueError`."""
     if isinstance(value, dict):
         for one in value.values():
             finite(one)
@@ -50,18 +50,18 @@ def finite(value: Any) -> Any:
     return value
 
 
-MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]  # a launched process, or one that it started
-TraceName = Annotated[str, AfterValidator(_trace_name)]  # relative to the folder of its launched process
-Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # fits into a column
-UnixNs = Annotated[int, Field(ge=0, lt=1 << 62)]  # a time of day to which a duration can be added
+MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]  # a launched process or its child
+TraceName = Annotated[str, AfterValidator(_trace_name)]  # relative to the launched process's folder
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+UnixNs = Annotated[int, Field(ge=0, lt=1 << 62)]  # leaves room for adding a duration
 Seconds = Annotated[float, Field(ge=0, le=4e9)]
 FiniteJson = Annotated[dict[str, dict[str, Any]], AfterValidator(finite)]
 MaskedArguments = Annotated[list[str], AfterValidator(mask_arguments)]  # a command line, with secrets masked
-PrintableText = Annotated[str, AfterValidator(printable)]  # what is no UTF-8 is escaped: JSON takes none of it
+PrintableText = Annotated[str, AfterValidator(printable)]  # escapes what UTF-8, and so JSON, cannot represent
 
 
 def refuse_booleans(values: Mapping[str, Any], fields: Mapping[str | None, FieldInfo]) -> None:
-    """Raises `ValueError` where a setting that is no switch is true or false, which pydantic takes for 1 or 0."""
+    """Raise `ValueError` for true or false in a setting that is not a switch, because pydantic takes them as 1 or 0."""
     for key, value in values.items():
         if isinstance(value, bool) and key in fields and fields[key].annotation is not bool:
-            raise ValueError(f"{key} = {str(value).lower()}, but it is no switch; give its value")
+            raise ValueError(f"{key} = {str(value).lower()}, but it is not a switch; give its value")

@@ -1,4 +1,4 @@
-"""Types of columns: what traces and samples are made of."""
+"""Column types of traces and samples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 Bool = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
-Integers = npt.NDArray[np.signedinteger[Any]]  # codes, indices and numbers, as narrow as they may be
+Integers = npt.NDArray[np.signedinteger[Any]]  # codes, indices and numbers, as narrow as possible
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A table: columns of one length, the first field is one of them."""
+    """A table: all fields, or at least the first, are columns of one length."""
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))

@@ -1,6 +1,6 @@
-"""What limits a stage: the fourteen causes, and what is reported of one.
+"""Causes that limit a stage, and their report.
 
-Times are milliseconds per batch without the warm-up, shares 0 to 1. None was not measured.
+Times are milliseconds per batch without warm-up, shares 0 to 1. None means not measured.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from perfharness.model.rounding import rounded
 from perfharness.model.trace import GpuDevice
 
 Path = tuple[str, ...]
-"""Recorder and keys of the entries around and of one, the outermost first."""
+"""Recorder and keys of an entry and those around it, from the outermost."""
 
 WarmupState = Literal["enough", "too-short", "never-steady", "cannot-tell"]
 
 
 class Code(str, Enum):
-    """What limits a stage."""
+    """Cause that limits a stage."""
 
     COMPILATION = "compilation"
     GPU_BOUND = "gpu-bound"
@@ -40,7 +40,7 @@ class Code(str, Enum):
 
 
 class KernelKind(str, Enum):
-    """The kind of work, by the kernel's name."""
+    """Kind of work, by the kernel's name."""
 
     TENSOR_CORE = "tensor-core"
     FP32 = "fp32-matrix"  # without tensor cores
@@ -51,7 +51,7 @@ class KernelKind(str, Enum):
 
 
 class OccupancyLimiter(str, Enum):
-    """What limits the resident warps of a kernel; `warps`: nothing, the multiprocessors are full."""
+    """Limit of a kernel's resident warps; `warps` if the multiprocessors are full."""
 
     GRID = "grid"
     WARPS = "warps"
@@ -61,27 +61,27 @@ class OccupancyLimiter(str, Enum):
 
 
 class GpuLimit(str, Enum):
-    """What limits the GPU's own work."""
+    """Limit of the GPU's own work."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
     UNDERFILLED = "underfilled"
-    COMMUNICATION = "communication"  # kernels that exchange data with other GPUs, or wait there for late ones
+    COMMUNICATION = "communication"  # kernels that exchange data with, or wait for, other GPUs
     CANNOT_TELL = "cannot-tell"
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """What nsys's counters saw a stage's kernels do on one GPU, against that GPU's peak. Only tensor cores count."""
+    """Rate of a stage's kernels on one GPU from nsys's counters, against its peak. Only tensor cores count."""
 
     gpu: int
     tensor_share: float
-    flop_per_s: float  # a tensor operation counts as a multiply-add of 16-bit types: two operations
-    peak_flop_per_s: float  # at the clock that the GPU ran at
+    flop_per_s: float  # a tensor operation counts as a 16-bit multiply-add, two operations
+    peak_flop_per_s: float  # at the measured clock
     bytes_per_s: float  # of the GPU's memory, read and written
     peak_bytes_per_s: float
-    flop_per_byte: float | None  # None: no bytes
-    ceiling_flop_per_s: float  # the roofline at `flop_per_byte`
+    flop_per_byte: float | None  # None without bytes
+    ceiling_flop_per_s: float  # roofline at `flop_per_byte`
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class KernelGroup:
     registers: int | None
     shared_bytes: int | None
     waves: float | None  # how often the grid fills the GPU
-    occupancy: float | None  # share of the GPU's warps that can be resident at most
+    occupancy: float | None  # share of the GPU's warps that can be resident
     limiter: OccupancyLimiter | None
     count: float
     time_ms: float
@@ -112,60 +112,60 @@ class CopyGroup:
 
     direction: str
     gpu: int  # index in `gpus`
-    source_gpu: int | None  # None, as below: not a copy between two GPUs, or not in the trace
+    source_gpu: int | None  # None, as below, if not a copy between two GPUs or not in the trace
     target_gpu: int | None
     host_memory: str | None
     count: float
     bytes: float | None
     time_ms: float
-    gb_per_s: float | None  # bytes by the time that the copies took
+    gb_per_s: float | None  # while the copies ran
 
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What limits the stage's own work on the GPU, without copies from and to the host. Times are sums of operations.
+    """Limit of the stage's own GPU work, without copies from and to the host. Times are sums of operations.
 
-    `basis` is `counters`, `shape` (grid and multiprocessors), `bandwidth` (bytes by time), `names` (of kernels).
+    `basis`: `counters`, `shape` (grid and multiprocessors), `bandwidth` (bytes over time) or `names` (of kernels).
     """
 
     limit: GpuLimit
     basis: Literal["counters", "shape", "bandwidth", "names"] | None
     work_ms: float
-    by_name_ms: dict[str, float]  # kernel time by `KernelKind`, without the underfilled and the short ones
+    by_name_ms: dict[str, float]  # kernel time by `KernelKind`, without underfilled and short ones
     underfilled_ms: float | None
-    """Kernels that leave half of the multiprocessors without a block while alone on the GPU, but no communication."""
-    short_ms: float  # other kernels, so short that starting and ending is a good part of them
-    tail_ms: float | None  # lost in last waves that fill the GPU in part, if all blocks take equally long
-    moved_gb_per_s: float | None  # of copies inside the GPU (read and written) and memsets, while they ran
+    """Kernels, except communication, that leave half of the multiprocessors idle while alone on the GPU."""
+    short_ms: float  # other kernels that mostly start and end
+    tail_ms: float | None  # lost in partial last waves, if all blocks take equally long
+    moved_gb_per_s: float | None  # of memsets and copies inside the GPU (read and written), while they ran
     moved_peak_share: float | None
-    at_peak_ms: float | None  # of those, what ran near the memory's bandwidth
+    at_peak_ms: float | None  # part of these near the memory's bandwidth
     evidence: list[str]
     missing: list[str]
-    roofline: list[RooflinePoint] = field(default_factory=list)  # of each GPU with counters and known peaks
+    roofline: list[RooflinePoint] = field(default_factory=list)  # per GPU with counters and known peaks
 
 
 @dataclass(frozen=True)
 class GpuCounters:
     """nsys's counters of one GPU while the stage's kernels ran; shares of the peak, 0 to 1.
 
-    None: the card or the tracer does not have it, or the time is too short for the readings; `missing` says which.
+    None if the card or tracer lacks it, or the time is too short for the readings; see `missing`.
     """
 
     gpu: int
     missing: list[str]
-    seconds: float = 0.0  # of readings in the stage's time on the GPU
+    seconds: float = 0.0  # readings in the stage's time on the GPU
     sm_active: float | None = None
     occupancy: float | None = None
     tensor: float | None = None
     dram: float | None = None
-    uncertainty: float | None = None  # half the width of the range that each share lies in
-    errors: dict[str, float] = field(default_factory=dict)  # the same by name of the share
-    sm_clock_mhz: float | None = None  # mean: the peak of the tensor cores is at that clock
+    uncertainty: float | None = None  # largest half-width of the shares' bounds
+    errors: dict[str, float] = field(default_factory=dict)  # half-width by name of the share
+    sm_clock_mhz: float | None = None  # mean, for the peak of the tensor cores
 
 
 @dataclass(frozen=True)
 class Place:
-    """A function of the user's own code, and its line that takes most of its time, called libraries included."""
+    """A function of the user's code and its longest line, including called libraries."""
 
     function: str
     file: str
@@ -180,38 +180,38 @@ class Cause:
 
     code: Code
     share: float  # of the stage's time
-    saves_ms: float | None  # by mending it, per batch, at most; None: not known
+    saves_ms: float | None  # upper limit per batch; None if unknown
     what: str
     step: str
-    least: float  # the share that makes it the verdict
-    place: Place | None = None  # where in the code
-    detail: str | None = None  # the GPU's limit of `gpu-bound`; what `waiting` is for
+    least: float  # share that makes it the verdict
+    place: Place | None = None
+    detail: str | None = None  # GPU limit of `gpu-bound`; kind of `waiting`
 
 
 @dataclass(frozen=True)
 class FunctionShare:
-    """A function on the sampled stacks of a stage; shares are of the samples' time."""
+    """A function on the sampled stacks of a stage; shares of the samples' time."""
 
     function: str
     file: str
-    line: int  # where most of its own time passed
+    line: int  # with most of its own time
     self_share: float  # at the top of the stack
     total_share: float  # anywhere on it
 
 
 @dataclass(frozen=True)
 class StageDiagnosis:
-    """Why a stage takes its time. `causes[0]` is the verdict; there is always one."""
+    """Causes of a stage's time. `causes[0]` is the verdict and always exists."""
 
     path: Path
     batches: int
-    wall_ms: float  # of the measured pass, over all batches
+    wall_ms: float  # in the measured pass, over all batches
     gpu_busy_ms: float | None
-    activities: Mapping[Activity, float]  # shares of the stage's time in the profiling pass, or the only one
-    samples: int  # that `activities` and `functions` rest on
+    activities: Mapping[Activity, float]  # shares of the stage's time in the profiling pass, or the only pass
+    samples: int  # behind `activities` and `functions`
     causes: list[Cause]
-    slowdown: float | None = None  # time in the profiling pass by that in the measured one; None: one pass
-    is_changed: bool = False  # its part of the batch is another one in the profiling pass
+    slowdown: float | None = None  # time in the profiling pass over the measured pass; None with one pass
+    is_changed: bool = False  # its share of the batch differs in the profiling pass
     functions: list[FunctionShare] = field(default_factory=list)
     limits: GpuLimits | None = None
     kernels: list[KernelGroup] = field(default_factory=list)
@@ -220,18 +220,18 @@ class StageDiagnosis:
 
     @property
     def verdict(self) -> Cause:
-        """What limits it."""
+        """The cause that limits it."""
         return self.causes[0]
 
 
 @dataclass(frozen=True)
 class WarmupDiagnosis:
-    """Whether the warm-up cut of one loop is enough."""
+    """Whether the warm-up cut of one loop is long enough."""
 
     loop: Path
     batches: int
     warmup_batches: int
-    steady_from: int | None  # index of the first steady batch; None: never, or too short to tell
+    steady_from: int | None  # index of the first steady batch; None if never, or too short to tell
     state: WarmupState
     level_ms: float | None
     tolerance_ms: float | None
@@ -240,17 +240,17 @@ class WarmupDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis of one process. `gpus`: those that its operations ran on, as the trace describes them."""
+    """Diagnosis of one process. `gpus`: those of its operations, as described in the trace."""
 
     stages: list[StageDiagnosis]
     warmup: list[WarmupDiagnosis]
     gpus: list[GpuDevice] = field(default_factory=list)
 
     def batch_around(self, path: Path) -> StageDiagnosis | None:
-        """The batch that a stage is in, or is."""
+        """The batch around a stage, or the stage if it is one."""
         loop = next((one.loop for one in self.warmup if path[: len(one.loop)] == one.loop), None)
         return next((stage for stage in self.stages if stage.path == loop), None)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands under `diagnosis` in benchmark.json."""
+        """The tree under `diagnosis` in benchmark.json."""
         return {"unit": "milliseconds", **rounded(asdict(self))}

@@ -1,4 +1,4 @@
-"""A finding: what a reader of the numbers must know, its cause and a hint."""
+"""A finding about the numbers: message, severity and hint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfharness.secrets import mask_text
 
 
 class Severity(str, Enum):
-    """How far a finding reaches. Any `ERROR` makes the command exit with 3: measured, but a check failed."""
+    """Severity of a finding. Any `ERROR` makes the command exit with 3: measured, but a check failed."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -21,14 +21,14 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding, in which secrets are masked.
+    """One finding, with secrets masked.
 
     Args:
         code: stable kebab-case identifier, e.g. `trace-missing-ranges`.
         severity: see `Severity`.
-        message: one sentence that names the thing and the cause, with the figures.
-        hint: the next step to try; empty where there is none.
-        process: folder name of the process (`proc_0_gpu_0`), or None for the whole run.
+        message: one sentence with the thing, the cause and the figures.
+        hint: next step to try, or empty.
+        process: folder of the process (`proc_0_gpu_0`), or None for the whole run.
     """
 
     code: str
@@ -42,7 +42,7 @@ class Finding:
         object.__setattr__(self, "hint", printable(self.hint))
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as it stands in JSON files."""
+        """The finding for JSON files."""
         return {**vars(self), "severity": self.severity.value}
 
 
@@ -50,11 +50,11 @@ CONSEQUENCES = frozenset(
     {"no-ranges", "no-batches", "warmup-leaves-nothing", "batch-without-items", "recorder-not-finalized"}
     | {"annotation-never-called"}
 )
-"""What a process that did not end well leaves behind; it is no fault of its own, and its hint would mislead."""
+"""Findings that follow from a failed process, whose hints would mislead."""
 
 
 def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
-    """The findings that are no consequence of the failure of the process; a range cut off by its end needs no hint."""
+    """Drop findings that follow from the failure of the process, and the hint for ranges that it cut off."""
     if ended_well:
         return list(findings)
     return [

@@ -1,4 +1,4 @@
-"""`recorder.json`: the recorder's own counts, against which a trace is checked. Times are UTC."""
+"""`recorder.json`: the recorder's own counts, for checking a trace. Times are UTC."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ JOURNALS_OF_CHILDREN = "recorder_*.json"  # of further processes of one measured
 
 
 class CapturedRecord(Record):
-    """What of a recorder was let through to the tracer."""
+    """Captured part of a recorder."""
 
-    ranges: int  # with those around the batches, which are opened again where the capture begins
+    ranges: int  # including those around the batches, which are reopened when the capture begins
     batches: int
 
 
 class RecorderRecord(Record):
-    """What one recorder counted."""
+    """Counts of one recorder."""
 
     name: str
     domain: str
     args: dict[str, Any] = Field(default_factory=dict)  # of the script; secrets masked
-    ranges: int  # pushed, with deleted and open ones: as many must be in the trace
-    batches: int  # popped, with deleted ones
+    ranges: int  # pushed, including deleted and open ones; all must be in the trace
+    batches: int  # popped, including deleted ones
     items: int  # of these batches
-    failed_batches: int = 0  # of these batches: ended by an exception, and so deleted
-    deleted_ranges: int = 0  # popped with `delete_range`, without those below
+    failed_batches: int = 0  # of these batches: ended by an exception, and deleted
+    deleted_ranges: int = 0  # popped with `delete_range`, without inner ones
     threads: int = 0
     finalized: bool
     open_ranges: list[str] = Field(default_factory=list)
-    captured: CapturedRecord | None = None  # None: everything (no `--capture-batches`)
+    captured: CapturedRecord | None = None  # None for everything (no `--capture-batches`)
 
     @property
     def recorded_ranges(self) -> int:
-        """How many must be in the trace."""
+        """Number of ranges that must be in the trace."""
         return self.ranges if self.captured is None else self.captured.ranges
 
     @property
     def recorded_items(self) -> int:
-        """How many items must be in the trace; of captured batches they are not counted."""
+        """Number of items that must be in the trace; 0 for a capture, which does not count them."""
         return self.items if self.captured is None else 0
 
 
 class StartupRangeRecord(Record):
-    """A `startup_range` that has ended."""
+    """A completed `startup_range`."""
 
     name: str
     begin_unix_ns: int
@@ -58,7 +58,7 @@ class StartupRangeRecord(Record):
 
 
 class StartupRecord(Record):
-    """What the recorder knows of the time before the first batch."""
+    """The recorder's records of the time before the first batch."""
 
     first_recorder_unix_ns: int | None = None
     first_batch_unix_ns: int | None = None
@@ -66,7 +66,7 @@ class StartupRecord(Record):
 
 
 class BarrierWait(Record):
-    """A thread that waited for the other processes to reach their first measured batch."""
+    """A thread's wait for the other processes to reach their first measured batch."""
 
     loop: str  # recorder, ranges and name of the batch, joined by slashes
     thread: int | None = None
@@ -81,17 +81,17 @@ class RecorderJournal(ProcessFacts):
     nvtx_version: str | None = None
     nvtx_disabled: bool = False  # by NVTX_DISABLE
     python_version: str | None = None
-    listening: bool | None = None  # a tool took the NVTX ranges; None: nvtx is too old to report it
+    listening: bool | None = None  # a tool received the NVTX ranges; None if nvtx cannot report it
     ended: str
     """`finalized`, `exit`, `exception`, `exec` (became a program without a recorder), or `running` (killed)."""
-    cuda_loaded: bool | None = None  # CUDA was initialised at its end
-    instruments: list[str] = Field(default_factory=list)  # that slow the process down, found at its end
-    startup: StartupRecord | None = None  # None: a forked child
-    start_barrier: list[BarrierWait] | None = None  # None: the launch held none
-    compiled_ranges: list[str] = Field(default_factory=list)  # that torch.compile met; nothing records them there
+    cuda_loaded: bool | None = None  # CUDA was initialised at the end
+    instruments: list[str] = Field(default_factory=list)  # slow the process down; found at its end
+    startup: StartupRecord | None = None  # None for a forked child
+    start_barrier: list[BarrierWait] | None = None  # None without a barrier
+    compiled_ranges: list[str] = Field(default_factory=list)  # inside torch.compile, where they are not recorded
     recorders: list[RecorderRecord] = Field(default_factory=list)
 
     @property
     def is_forked(self) -> bool:
-        """Whether the process is a forked child, which goes on with the recorders that its parent made."""
+        """Whether the process is a forked child, which continues with its parent's recorders."""
         return self.startup is None and self.parent_pid is not None

@@ -1,6 +1,6 @@
-"""What a load test measured: `load.json`, and a line of `load_windows.jsonl`.
+"""Results of a load test: `load.json`, and a line of `load_windows.jsonl`.
 
-Times are milliseconds unless the name says otherwise. What could not be measured is null, with the reason beside it.
+Times are milliseconds unless the name says otherwise. Missing values are null, with a reason next to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perfharness.model.findings import Finding
 
 WINDOWS_NAME = "load_windows.jsonl"
 REQUESTS_NAME = "requests.parquet"
-STREAM_NAME = "requests.arrow"  # the same while the load goes on
+STREAM_NAME = "requests.arrow"  # the same during the load
 LOAD_VERSION = 1
 
 Loop = Literal["open", "closed"]
@@ -26,18 +26,18 @@ DriftVerdict = Literal["rises", "falls", "steady", "cannot-tell"]
 StepVerdict = Literal["meets", "misses", "undecided"]
 
 TIMES = ("latency", "queueing", "service", "lateness")
-TOKEN_TIMES = ("first_token", "between_tokens")  # of answers that are streams of tokens
+TOKEN_TIMES = ("first_token", "between_tokens")  # for answers that are streams of tokens
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 UNANSWERED = "unanswered"
-LEAST_BEYOND = 10  # a percentile needs that many values beyond it
+LEAST_BEYOND = 10  # fewest values beyond a percentile
 
 
 class _Described(Record, use_attribute_docstrings=True):
-    """Its fields are described in schemas."""
+    """Base of records whose fields are described in schemas."""
 
 
 class LoadFigure(_Described):
-    """A number with its 95 % interval, where there is one."""
+    """A number with its 95 % interval, if known."""
 
     value: float | None = None
     low: float | None = None
@@ -49,13 +49,13 @@ class LoadFigure(_Described):
 class LoadTimes(Record):
     """One kind of time over the requests of a phase, ms.
 
-    Latency and queueing count requests without an answer in time (`timeout`, `unanswered`, open when a process was
-    killed) as slower than all others: mean and maximum are null then, and so is a percentile that falls among them.
-    Other errors (`refused`, `http-503`, an exception) come at once and have no latency; `errors` counts them.
+    Latency and queueing count requests not answered before the timeout (`timeout`, `unanswered`, open when a process
+    was killed) as slower than all others: then mean and maximum are null, and so is a percentile among them. Other
+    errors (`refused`, `http-503`, an exception) are immediate and have no latency; `errors` counts them.
     """
 
-    count: int = 0  # requests answered without error that have it; of lateness: all that were sent
-    slower: int = 0  # requests without an answer in time
+    count: int = 0  # requests answered without error that have it; for lateness all requests sent
+    slower: int = 0  # requests not answered before the timeout
     mean: LoadFigure = LoadFigure()
     p50: LoadFigure = LoadFigure()
     p90: LoadFigure = LoadFigure()
@@ -67,70 +67,70 @@ class LoadTimes(Record):
 
 
 class Objective(Record):
-    """What an answer in time is: the percentile of the latency that has to be below `latency_ms`."""
+    """Service level objective: the percentile of the latency that must be below `latency_ms`."""
 
     latency_ms: float = Field(gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
-    max_error_rate: float | None = Field(default=None, ge=0, lt=1)  # null: as many may fail as may be late
+    max_error_rate: float | None = Field(default=None, ge=0, lt=1)  # null: the same share as may be late
 
 
 class TargetRecord(Record):
-    """What received the load."""
+    """The target of the load."""
 
     kind: TargetKind
     name: str
     processes: int = 1
-    request: dict[str, Any] | None = None  # sent and expected over HTTP; null: another kind of target
-    model: dict[str, Any] | None = None  # backend, mode, device, precision, shapes; null: another kind of target
-    started: MaskedArguments | None = None  # command of the server that was started and traced; null: none
+    request: dict[str, Any] | None = None  # HTTP request and expected answer; null for other targets
+    model: dict[str, Any] | None = None  # backend, mode, device, precision, shapes; null for other targets
+    started: MaskedArguments | None = None  # command of the started and traced server; null for none
 
 
 class PhaseResult(Record):
-    """A part of the profile. Rates are per second, from its begin to its end or its last answer, if that is later."""
+    """A part of the profile. Rates are per second, from its start to its end, or to its last answer if later."""
 
     name: str
     loop: Loop
     is_warmup: bool = False  # excluded from `overall`, the findings and the trace's batches
-    asked_rate: float | None = None  # requests, by the profile, on average; null: a closed loop
-    achieved_rate: float | None = None  # answers, errors included
-    concurrency: int  # workers of all processes: how many requests can be in service at a time
-    start_s: float  # since the begin of the run
-    duration_s: float  # without the time in which late answers were awaited
-    arrivals: int  # requests that were due
+    asked_rate: float | None = None  # mean requests per second of the profile; null for a closed loop
+    achieved_rate: float | None = None  # answers, including errors
+    concurrency: int  # workers of all processes, the limit of requests in service at a time
+    start_s: float  # since the start of the run
+    duration_s: float  # without waiting for late answers
+    arrivals: int  # requests due
     sent: int
-    completed: int  # answers, errors included
+    completed: int  # answers, including errors
     ok: int
-    items: int  # of the answers without error
+    items: int  # of answers without error
     items_per_second: float | None = None
     goodput: float | None = None
-    """Answers without error within the objective; one in the grace period counts. Null: no objective."""
+    """Answers without error that met the objective, including the grace period. Null without an objective."""
     within_objective: int | None = None
-    latency: LoadTimes  # from the intended moment of sending to the answer
-    queueing: LoadTimes  # from the intended moment to the begin of service
-    service: LoadTimes  # from the begin of service to the answer
+    latency: LoadTimes  # from the intended send time to the answer
+    queueing: LoadTimes  # from the intended send time to the start of service
+    service: LoadTimes  # from the start of service to the answer
     lateness: LoadTimes  # of the generator itself
-    first_token: LoadTimes | None = None  # from the intended moment; null: no stream of tokens
-    between_tokens: LoadTimes | None = None  # between two parts of a stream that have text
-    tokens: int | None = None  # of the answers without error; null: the target counts none
+    first_token: LoadTimes | None = None  # from the intended send time; null without token streams
+    between_tokens: LoadTimes | None = None  # between parts of a stream that have text
+    tokens: int | None = None  # of answers without error; null if the target does not count them
     tokens_per_second: float | None = None
-    errors: dict[str, int] = Field(default_factory=dict)  # by kind; not answered in time: `unanswered`
+    errors: dict[str, int] = Field(default_factory=dict)  # by kind; `unanswered` if given up
 
     @property
     def unanswered(self) -> int:
-        """Requests that were given up: when the grace period ended, or the run."""
+        """Requests given up at the end of the grace period or the run."""
         return self.errors.get(UNANSWERED, 0)
 
     @property
     def never_sent(self) -> int:
-        """Unanswered requests for which no worker was free."""
+        """Unanswered requests that never got a free worker."""
         return min(self.unanswered, self.arrivals - self.sent)
 
 
 class LoadWindow(Record):
     """One second of the run.
 
-    A request counts in `arrivals` when it was due, and in all else when it was done: during a stall requests arrive,
-    none is completed, and `in_flight_max` grows.
+    A request counts in `arrivals` when due, in all other fields when done: during a stall requests arrive, none
+    completes, and `in_flight_max` grows.
     """
 
     index: int
@@ -142,34 +142,34 @@ class LoadWindow(Record):
     ok: int
     errors: dict[str, int] = Field(default_factory=dict)
     items: int
-    in_flight_max: int | None = None  # most requests due and not answered at a time, of all processes
-    queue_max: int | None = None  # most of these whose service had not begun (of a failed one: that were not sent)
-    rss_mb: float | None = None  # of the processes that hold the target
-    p50_ms: float | None = None  # of the latency of these answers; null: among those without an answer in time
-    p99_ms: float | None = None  # also null where fewer than 10 values are beyond it
+    in_flight_max: int | None = None  # most requests due but unanswered at a time, over all processes
+    queue_max: int | None = None  # most of these waiting for service (for failed ones: not sent)
+    rss_mb: float | None = None  # of the target's processes
+    p50_ms: float | None = None  # latency of these answers; null if among unanswered requests
+    p99_ms: float | None = None  # also null with fewer than 10 values beyond it
 
 
 class MemoryTrend(_Described):
-    """Whether memory grows without end."""
+    """Whether memory grows without limit."""
 
     of: str
-    """`process`, with its folder where there are several, or `gpu` and its UUID"""
+    """`process`, with its folder if there are several, or `gpu` and its UUID"""
     verdict: LeakVerdict
     slope_mb_per_s: LoadFigure = LoadFigure()
-    """over the time after the first third, in which memory that is kept is usually filled"""
+    """over the time after the first third, which usually fills caches and pools"""
     tolerance_mb_per_s: float
-    """a slope whose whole interval is below it is no leak"""
+    """a slope whose whole interval is below it is not a leak"""
     first_mb: float | None = None
     last_mb: float | None = None
-    """lowest value of the first and of the last twentieth of the time that was judged"""
+    """lowest value of the first and the last twentieth of the judged time"""
     per_request_bytes: float | None = None
-    """the slope over the answers per second; null: no leak"""
+    """the slope over the answers per second; null without a leak"""
     reason: str | None = None
-    """why nothing can be said"""
+    """why there is no verdict"""
 
 
 class Drift(_Described):
-    """How the last third of a run compares with its first."""
+    """Comparison of the last third of a run with its first."""
 
     of: str
     """`latency.p50`, `latency.p99`, `throughput`, or `errors.KIND`"""
@@ -180,12 +180,12 @@ class Drift(_Described):
     ratio: LoadFigure = LoadFigure()
     """last over first"""
     tolerance: float
-    """a ratio whose whole interval is within 1 ± that is steady"""
+    """a ratio whose whole interval is within 1 ± this is steady"""
     reason: str | None = None
 
 
 class ClockChange(_Described):
-    """A GPU over a run; null: not sampled."""
+    """A GPU over a run; null if not sampled."""
 
     gpu: str
     first_mhz: float | None = None
@@ -201,12 +201,12 @@ class ClockChange(_Described):
     temperature_last_c: float | None = None
     """means of the first and the last tenth"""
     busy_percent: float | None = None
-    """mean of the GPU's utilization: at least one kernel runs"""
+    """mean of the GPU's utilization (at least one kernel runs)"""
     reason: str | None = None
 
 
 class Sustained(_Described):
-    """What changed over the longest phase of a run."""
+    """Changes over the longest phase of a run."""
 
     phase: str
     duration_s: float
@@ -218,7 +218,7 @@ class Sustained(_Described):
     """share of the answers, by kind"""
     clocks: list[ClockChange] = Field(default_factory=list)
     queue_grows: bool | None = None
-    """whether more and more requests of an open loop waited; null: cannot tell, or a closed loop"""
+    """whether the queue of an open loop grew; null if undecided, or for a closed loop"""
 
 
 class FirstError(Record):
@@ -230,7 +230,7 @@ class FirstError(Record):
 
 
 class ErrorKind(Record):
-    """Requests that failed in one way."""
+    """Requests that failed with the same kind of error."""
 
     kind: str
     count: int
@@ -242,7 +242,7 @@ class LoadResult(Record):
 
     schema_version: int = LOAD_VERSION
     target: TargetRecord
-    profile: dict[str, Any]  # as it was given, seed included
+    profile: dict[str, Any]  # as given, including the seed
     status: Status
     status_reason: str | None = None
     objective: Objective | None = None
@@ -250,15 +250,15 @@ class LoadResult(Record):
     duration_s: float
     phases: list[PhaseResult]
     windows: list[LoadWindow]
-    levels_reason: str | None = None  # why windows have no `in_flight_max`, or no `queue_max`
+    levels_reason: str | None = None  # why windows lack `in_flight_max` or `queue_max`
     errors: list[ErrorKind] = Field(default_factory=list)
-    tracer: str | None = None  # of the target's process, whose cost is in its times; null: not traced
+    tracer: str | None = None  # of the target's process, whose times include its cost; null if not traced
     generator_limited: bool = False  # the generator, not the target, explains the latency
-    sustained: Sustained | None = None  # over the longest phase that counts; null: shorter than 30 s
+    sustained: Sustained | None = None  # over the longest measured phase; null if shorter than 30 s
     findings: list[Finding] = Field(default_factory=list)
 
     def in_warmup(self, kind: str) -> int:
-        """Errors of a kind in phases that do not count."""
+        """Errors of a kind in warm-up phases."""
         return sum(phase.errors.get(kind, 0) for phase in self.phases if phase.is_warmup)
 
     def phase(self, name: str) -> PhaseResult:

@@ -1,4 +1,4 @@
-"""What a test of LoadGen found: `mlperf.json`, made of LoadGen's logs and of what the process counted itself."""
+"""Result of a LoadGen test: `mlperf.json`, from LoadGen's logs and the process's own counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding
 
 MLPERF_VERSION = 1
-LOGS = "mlperf"  # folder of LoadGen's logs in that of the process
+LOGS = "mlperf"  # folder of LoadGen's logs, in that of the process
 SUT_NAME = "sut.json"
 SUMMARY_LOG, DETAIL_LOG = "mlperf_log_summary.txt", "mlperf_log_detail.txt"
 
@@ -20,42 +20,42 @@ Validity = Literal["VALID", "INVALID"]
 
 
 class SutRecord(Record):
-    """`sut.json`: what the system under test reports of itself."""
+    """`sut.json`: report of the system under test."""
 
     status: Status = "failed"
-    problem: str | None = None  # why it did not come to its end
-    loadgen: str | None = None  # version of the library
+    problem: str | None = None  # why it did not finish
+    loadgen: str | None = None  # library version
     device: Literal["cpu", "cuda"] = "cpu"
     versions: dict[str, str] = Field(default_factory=dict)  # of the backend's libraries
     backend_settings: dict[str, str] = Field(default_factory=dict)
-    batch_sizes: list[int] = Field(default_factory=list)  # each with a session
+    batch_sizes: list[int] = Field(default_factory=list)  # one session each
     warmup_round_ms: float | None = None  # mean execution of the largest batch before the test
     data_samples: int | None = None
-    performance_samples: int | None = None  # of the data, held in memory and drawn from
+    performance_samples: int | None = None  # kept in memory for the test
     overridden: dict[str, list[int | float]] = Field(default_factory=dict)  # LoadGen's value, then ours
-    told: dict[str, float] = Field(default_factory=dict)  # settings that perfharness chose, by a rate that it measured
+    told: dict[str, float] = Field(default_factory=dict)  # settings derived by perfharness from a measured rate
     batches: int = 0
     samples: int = 0
-    padding: int = 0  # rows that were executed to fill batches
+    padding: int = 0  # rows executed to fill batches
     errors: dict[str, int] = Field(default_factory=dict)  # samples whose batch failed, by kind of error
-    first_errors: dict[str, str] = Field(default_factory=dict)  # message of the first of each kind
+    first_errors: dict[str, str] = Field(default_factory=dict)  # first message of each kind
 
 
 class MlperfPercentile(Record):
-    """Latency of a query, by LoadGen."""
+    """Latency of a query, from LoadGen."""
 
     percent: float
     latency_ms: float | None
-    reason: str | None = None  # why it is null; LoadGen's own number is in `reported`
+    reason: str | None = None  # why it is null; LoadGen's number is in `reported`
 
 
 class MlperfMetric(Record):
-    """What LoadGen judges the scenario by."""
+    """The metric by which LoadGen judges the scenario."""
 
     name: str  # as in LoadGen's summary
     unit: Literal["ms", "samples per second"]
     value: float | None
-    early_stopping_ms: float | None = None  # LoadGen's estimate with 99 % confidence, which counts in a submission
+    early_stopping_ms: float | None = None  # LoadGen's estimate with 99 % confidence, used in submissions
     reason: str | None = None
 
 
@@ -70,9 +70,9 @@ class MlperfResult(Record):
     model: str
     backend: str
     asked: dict[str, Any]  # settings of the command line
-    sut: SutRecord | None  # None: its process ended without a report
-    validity: Validity | None  # LoadGen's own verdict; null: it gave none
-    invalid_reasons: list[str]  # what LoadGen says was not satisfied
+    sut: SutRecord | None  # None if its process ended without a report
+    validity: Validity | None  # LoadGen's verdict, if any
+    invalid_reasons: list[str]  # LoadGen's unmet conditions
     recommendations: list[str]
     early_stopping: list[str]
     metric: MlperfMetric | None
@@ -80,7 +80,7 @@ class MlperfResult(Record):
     percentiles: list[MlperfPercentile]
     mean_latency_ms: float | None
     over_latency: int | None  # queries of Server over the bound
-    settings: dict[str, Any]  # that LoadGen ran with (`effective_…` of its detail log), seeds included
+    settings: dict[str, Any]  # used by LoadGen (`effective_…` in its detail log), including seeds
     reported: dict[str, Any]  # LoadGen's own results (`result_…` of its detail log)
     loadgen_errors: list[str]
     loadgen_warnings: list[str]

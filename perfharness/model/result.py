@@ -1,4 +1,4 @@
-"""The results of a run: the trees of benchmark.json and benchmark_mean.json before they are written."""
+"""Results of a run: trees of benchmark.json and benchmark_mean.json before they are written."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from perfharness.model.manifest import BENCHMARK_NAME as BENCHMARK_NAME
 SCHEMA_VERSION = 1
 
 Tree = dict[str, Any]
-"""Names to sub-trees and keys to numbers, nested as the ranges are; times in ms."""
+"""Names to sub-trees and keys to numbers, nested like the ranges; times in ms."""
 
 TIMES = ("cpu_time", "gpu_time", "gpu_busy_time")
 RESERVED_KEYS = frozenset(
     {"count", "total_items", "total_items_minus_warmup", "warmup", "throttled", "throttle_reasons", "batches"}
     | {f"{time}{suffix}" for time in TIMES for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")}
 )
-"""Keys of numbers in an entry; no entry inside it has one of them as its key."""
+"""Keys of numbers in an entry, which inner entries never have as names."""
 
-PER_ITEM = "_per_item"  # ends the keys of times per item, or precedes `_minus_warmup`
-NO_INDEX = -1  # index of an entry whose key has none behind its name
+PER_ITEM = "_per_item"  # suffix of times per item, optionally followed by `_minus_warmup`
+NO_INDEX = -1  # for an entry without an index in its key
 
 
 def path_text(path: Path) -> str:
-    """A path in one text: its keys joined by slashes, with a backslash before slashes and backslashes in them."""
+    """Join a path with slashes; slashes and backslashes in keys are escaped with a backslash."""
     return "/".join(key.replace("\\", "\\\\").replace("/", "\\/") for key in path)
 
 
 def path_of(text: str) -> Path:
-    """The path that `path_text` wrote."""
+    """Parse the output of `path_text`."""
     keys = re.findall(r"(?:^|/)((?:[^/\\]|\\.)*)", text, re.DOTALL)
     return tuple(re.sub(r"\\(.)", r"\1", key, flags=re.DOTALL) for key in keys)
 
 
 def last_key(text: str) -> str:
-    """The last key of a path that `path_text` wrote."""
+    """Last key of a path from `path_text`."""
     return path_of(text)[-1]
 
 
@@ -54,7 +54,7 @@ def last_key(text: str) -> str:
 class Statistics:
     """Summary of one number over batches without warm-up: sample standard deviation, interpolated percentiles.
 
-    None: too few values (p90 10, p95 20, p99 100, std 2), or one was not measured.
+    None for too few values (p90 10, p95 20, p99 100, std 2), or if any was not measured.
     """
 
     count: int
@@ -68,7 +68,7 @@ class Statistics:
     max: float | None
 
     def to_json(self) -> dict[str, float | int | None]:
-        """As it stands in the files."""
+        """The tree for the result files."""
         return dict(vars(self))
 
 
@@ -76,43 +76,43 @@ class Statistics:
 class BatchValues:
     """One value per batch in which a path occurs, by key, summed over its occurrences.
 
-    Keys are those of `TIMES` (ms, NaN: not measured), `count`, and `items` of the batch (NaN: not counted).
+    Keys are those of `TIMES` (ms, NaN if not measured), `count`, and `items` of the batch (NaN if not counted).
     """
 
     values: Mapping[str, Float64]
     warmup: Bool
-    is_batch: bool  # the path is that of the batch itself
+    is_batch: bool  # the path is the batch itself
 
 
 @dataclass(frozen=True)
 class BatchLoop:
-    """The batches of one loop of one process, in order of start; columns of one length."""
+    """Batches of one loop of one process, ordered by start; columns of one length."""
 
     path: Path  # recorder, ranges and batch name
-    start_ns: Int64  # UTC, or the trace's own time where it has none
+    start_ns: Int64  # UTC, or trace time if unknown
     end_ns: Int64
-    items: Float64  # NaN: not counted
+    items: Float64  # NaN if not counted
     warmup: Bool
-    throttled: Bool | None = None  # the GPU was throttled meanwhile; None: not known
-    barrier_opened_ns: int | None = None  # None: no start barrier
+    throttled: Bool | None = None  # the GPU was throttled; None if unknown
+    barrier_opened_ns: int | None = None  # None without a start barrier
 
     @property
     def count(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return len(self.warmup)
 
     @property
     def count_minus_warmup(self) -> int:
-        """How many of them are not excluded."""
+        """Number of batches without warm-up."""
         return int((~self.warmup).sum())
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Sums of each entry of `data`, in the order in which they are written; recorders included.
+    """Sums of each entry of `data`, in written order; including recorders.
 
     `sums` has the keys of `TIMES`, `count`, `items`, `items_left` and, for entries around batches, `TIME_left`, without
-    warm-up. `holds_batches`: whether batches lie below; of a recorder, batches without a range around them.
+    warm-up. `holds_batches`: whether there are batches inside; for a recorder, batches without a range around them.
     """
 
     names: list[str]
@@ -134,11 +134,11 @@ class Entries:
 
 @dataclass(frozen=True)
 class EntryTable:
-    """A tree of ranges with their numbers, in columns; one row per entry, each before those inside it.
+    """A tree of ranges with their numbers, in columns; one row per entry, outer before inner.
 
-    `depth` is 0 for recorders. An entry's key is `names[name]`, followed by `_index` if that is not `NO_INDEX`.
-    `numbers` has by key the rows that have the number, and the values: floats (NaN is null), flags, or, of
-    `throttle_reasons`, the bits of `reasons`.
+    `depth` is 0 for recorders. An entry's key is `names[name]`, followed by `_index` unless that is `NO_INDEX`.
+    `numbers`: by key, the rows with that number, and the values: floats (NaN is null), flags, or for
+    `throttle_reasons` the bits of `reasons`.
     """
 
     names: list[str]
@@ -154,7 +154,7 @@ class EntryTable:
 
 @dataclass(frozen=True)
 class OutsideStage:
-    """A stage outside of any batch: its times (ms), one value per occurrence."""
+    """A stage outside all batches: its times (ms), one value per occurrence."""
 
     path: Path
     times: Mapping[str, Float64]
@@ -162,7 +162,7 @@ class OutsideStage:
 
 @dataclass(frozen=True)
 class FirstCuda:
-    """The first CUDA calls that a trace holds; UTC nanoseconds."""
+    """First CUDA calls of a trace; UTC nanoseconds."""
 
     first_call_unix_ns: int
     first_work_end_unix_ns: int | None  # end of the first call that needs a context: an allocation, a copy, a launch
@@ -174,10 +174,10 @@ class GpuWork:
 
     stages: tuple[str, ...] = ()  # paths of benchmark.json
     busy: tuple[tuple[Int64, Int64], ...] = ()
-    reason: str | None = None  # why they are not known
+    reason: str | None = None  # why they are unknown
 
     def all_busy(self) -> tuple[Int64, Int64]:
-        """All of it, as starts and ends."""
+        """Starts and ends of all busy times."""
         starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
         ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
         return np.concatenate(starts), np.concatenate(ends)
@@ -189,27 +189,27 @@ class ProcessResult:
 
     names: list[str]  # recorders, or domains of plain NVTX
     make_entries: Callable[[], Entries]
-    values: Mapping[Path, BatchValues]  # all batches: what means and statistics, of several processes too, are made of
+    values: Mapping[Path, BatchValues]  # all batches, the basis of means and statistics over processes
     mean_data: Tree
     stats_minus_warmup: Tree
     loops: list[BatchLoop]
     clock_is_utc: bool
     findings: list[Finding]
-    outside: list[OutsideStage] = field(default_factory=list)  # without batches: all stages
-    of_others: frozenset[Path] = frozenset()  # stages that the recorder of their batch did not make
+    outside: list[OutsideStage] = field(default_factory=list)  # all stages if there are no batches
+    of_others: frozenset[Path] = frozenset()  # stages not made by their batch's recorder
     meta: dict[str, Any] = field(default_factory=dict)
-    first_cuda: FirstCuda | None = None  # None: no such call, or no UTC time
-    diagnosis: Diagnosis | None = None  # None: not asked for
-    gpu_work: tuple[GpuWork, ...] = ()  # by GPU, in the manifest's order; empty: not asked for
+    first_cuda: FirstCuda | None = None  # None without such calls or UTC time
+    diagnosis: Diagnosis | None = None  # None if not requested
+    gpu_work: tuple[GpuWork, ...] = ()  # by GPU, in the manifest's order; empty if not requested
 
     @cached_property
     def entries(self) -> Entries:
-        """All ranges, every batch under its own name; made when first asked for, for it may be larger than the rest."""
+        """All ranges, every batch under its own name; built on first use, because they may be large."""
         return self.make_entries()
 
     @cached_property
     def values_minus_warmup(self) -> dict[Path, dict[str, Float64]]:
-        """The values of the batches that are not excluded, by path and key; of batches also `total_items`."""
+        """Values of batches without warm-up, by path and key; for batches also `total_items`."""
         found = {}
         for path, of in self.values.items():
             found[path] = {key: column[~of.warmup] for key, column in of.values.items()}

@@ -1,4 +1,4 @@
-"""How exactly numbers stand in result files."""
+"""Precision of numbers in result files."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from bisect import bisect_right
 from enum import Enum
 from typing import Any
 
-DECIMALS = 6  # of a time in ms: whole nanoseconds
+DECIMALS = 6  # a time in ms, to the nanosecond
 BELOW = tuple(float(f"1e{exponent}") for exponent in range(-16, 0))
-"""Numbers below 0.1 keep six digits that mean something: a time per item may be less than a nanosecond."""
+"""Numbers below 0.1 keep six significant digits, because a time per item may be below a nanosecond."""
 
 
 def decimals(size: float) -> int:
-    """Digits after the point with which a number of that size is written."""
+    """Digits after the decimal point for a number of this size."""
     return DECIMALS + len(BELOW) - bisect_right(BELOW, size) if size else DECIMALS
 
 
 def figure(value: float) -> float:
-    """A number as result files have it."""
+    """Round a number for result files."""
     return round(float(value), decimals(abs(value)))
 
 
 def rounded(value: Any) -> Any:
-    """Plain JSON values of dataclasses' contents: enumerations by value, numbers as in all files."""
+    """Convert dataclass contents to plain JSON values: enumerations by value, numbers rounded."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""How a setting is spelled: its option on the command line, its name in a file, its help."""
+"""Names of settings: command-line option, key in a file, help text."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pydantic import BaseModel
 
 @dataclass(frozen=True)
 class Option:
-    """Metadata of a field of a model."""
+    """Metadata of a model field."""
 
     flags: tuple[str, ...]
-    """On the command line; the last one, without its dashes, is its name in a file. Without dashes: in files only."""
-    panel: str  # its group in the help; empty: other options
+    """On the command line; the last one, without dashes, is the key in a file. Without dashes, in files only."""
+    panel: str  # group in the help; empty for other options
     help: str
     metavar: str | None = None
-    negative: str | None = None  # the flag that switches it off
+    negative: str | None = None  # flag that disables it
     show_default: bool | str = True
 
     @property
     def key(self) -> str:
-        """Its name in a file."""
+        """Key in a file."""
         return self.flags[-1].removeprefix("--")
 
     @property
     def has_flag(self) -> bool:
-        """Whether the command line takes it too."""
+        """Whether the command line accepts it."""
         return self.flags[-1].startswith("-")
 
 
 def options_of(model: type[BaseModel]) -> dict[str, Option]:
-    """The options of a model, by field."""
+    """Options of a model, by field."""
     return {
         name: option
         for name, field in model.model_fields.items()

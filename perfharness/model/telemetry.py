@@ -1,6 +1,6 @@
-"""`telemetry.parquet`: what the GPUs and the host were doing during a run, one row per reading.
+"""`telemetry.parquet`: activity of GPUs and host during a run, one row per reading.
 
-In memory a `SampleLog`: one `Series` of columns for each subject and metric. `perfharness.telemetry.store` reads and
+In memory a `SampleLog`, with one `Series` of columns per subject and metric. `perfharness.telemetry.store` reads and
 writes the file.
 """
 
@@ -29,17 +29,17 @@ def core_subject(core: int) -> str:
 
 
 def process_subject(folder: str) -> str:
-    """Subject of a measured process and all that it started; `folder` is its `proc_X_gpu_Y`."""
+    """Subject of a measured process and its children; `folder` is its `proc_X_gpu_Y`."""
     return f"process:{folder}"
 
 
 def member_subject(folder: str, pid: int) -> str:
-    """Subject of one process of such a tree alone."""
+    """Subject of a single process of such a tree."""
     return f"{process_subject(folder)}#{pid}"
 
 
 def of_node(rank: int, subject: str) -> str:
-    """Subject of the host, or of a core, of one node of several."""
+    """Subject of the host, or a core, of one node of several."""
     return subject if rank == 0 else f"node_{rank}:{subject}"
 
 
@@ -51,7 +51,7 @@ GPM_SHARES = (
 GPM_RATES = ("gpm_pcie_rx_mib_per_s", "gpm_pcie_tx_mib_per_s", "gpm_nvlink_rx_mib_per_s", "gpm_nvlink_tx_mib_per_s")
 
 SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", "steal_percent", *GPM_SHARES, *GPM_RATES})
-"""Metrics whose value is the mean over the time since the reading before."""
+"""Metrics that average over the time since the previous reading."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ClockEventReason:
 
     bit: int
     name: str
-    slows: bool  # the clocks are lower than the work would have them; not by idling or a user's setting
+    slows: bool  # lowers the clocks below demand, unlike idling or a user's setting
 
 
 CLOCK_EVENT_REASONS = (
@@ -80,7 +80,7 @@ CLOCK_EVENT_REASONS = (
 
 
 def clock_event_names(bits: int) -> list[str]:
-    """Names of the reasons in a reading; a bit that is not known yet is named by its value."""
+    """Names of the reasons in a reading; unknown bits by value."""
     known = [reason.name for reason in CLOCK_EVENT_REASONS if bits & reason.bit]
     rest = bits & ~sum(reason.bit for reason in CLOCK_EVENT_REASONS)
     return known + [hex(1 << position) for position in range(rest.bit_length()) if rest >> position & 1]
@@ -88,34 +88,34 @@ def clock_event_names(bits: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Series(Columns):
-    """Readings of one metric of one subject in order of time; columns of one length."""
+    """Readings of one metric of one subject, by time; columns of one length."""
 
-    time_unix_ns: Int64  # middle of the reading: the monotonic time moved by one constant
+    time_unix_ns: Int64  # middle of the reading: monotonic time plus a constant
     time_monotonic_ns: Int64
-    value: Float64  # NaN: the reading failed
-    is_new: Bool  # the source was updated since the reading before
-    read_ns: Int64  # how long the reading took
+    value: Float64  # NaN if the reading failed
+    is_new: Bool  # the source was updated since the previous reading
+    read_ns: Int64  # duration of the reading
 
     @property
     def is_read(self) -> Bool:
-        """Which readings did not fail."""
+        """Mask of successful readings."""
         return ~np.isnan(self.value)
 
     @property
     def usual_ns(self) -> float:
-        """Median time from one reading to the next; 0 where there are not two."""
+        """Median time between readings; 0 for fewer than two."""
         return float(np.median(np.diff(self.time_unix_ns))) if len(self) > 1 else 0.0
 
     def select(self, which: Bool) -> Series:
-        """Some of the readings."""
+        """Select readings by mask."""
         return Series(*(column[which] for column in vars(self).values()))
 
     def updates(self) -> Series:
-        """The readings that did not fail and found something new."""
+        """Successful readings with a new value."""
         return self.select(self.is_read & self.is_new)
 
     def between(self, start_unix_ns: int, end_unix_ns: int) -> Series:
-        """The readings in a window of time, its ends included."""
+        """Readings in a window of time, ends included."""
         first, last = np.searchsorted(self.time_unix_ns, [start_unix_ns, end_unix_ns + 1])
         inside = np.zeros(len(self), dtype=bool)
         inside[first:last] = True
@@ -123,36 +123,36 @@ class Series(Columns):
 
 
 class SubjectRecord(Record):
-    """What a subject is."""
+    """Description of a subject."""
 
     subject: str
     kind: Literal["gpu", "mig", "host", "core", "process"]
     name: str | None = None
     gpu_index: int | None = None
-    parent_uuid: str | None = None  # of a MIG device: its GPU, where power and clocks are
+    parent_uuid: str | None = None  # GPU of a MIG device, which has power and clocks
     pid: int | None = None
-    gpu_uuid: str | None = None  # of a process: its GPU, or the first of several
+    gpu_uuid: str | None = None  # GPU of a process, or the first of several
     gpu_uuids: list[str] = Field(default_factory=list)  # of a process with several GPUs
-    node: int = 0  # its machine, of a run on several
+    node: int = 0  # machine, in a run on several
 
     @property
     def given_gpus(self) -> list[str]:
-        """UUIDs of the GPUs of a process, or MIG instances."""
+        """UUIDs of a process's GPUs or MIG instances."""
         return self.gpu_uuids or ([] if self.gpu_uuid is None else [self.gpu_uuid])
 
 
 class UpdatePeriodRecord(Record):
-    """How often a source was seen to change; `period_ns` is None where it changed too rarely."""
+    """Observed update period of a source; `period_ns` is None if it changed too rarely."""
 
     subject: str
     metric: str
     period_ns: int | None
     changes: int
-    resolved: bool = True  # False: the true one may be shorter than the time between readings
+    resolved: bool = True  # False if the true period may be shorter than the time between readings
 
 
 class FailureRecord(Record):
-    """Readings that failed, and why."""
+    """Failed readings and the reason."""
 
     subject: str
     metric: str
@@ -161,31 +161,31 @@ class FailureRecord(Record):
 
 
 class ClockTieRecord(Record):
-    """UTC against the monotonic clock of the machine. UTC = monotonic + `offset_ns`, by at most `error_ns`."""
+    """UTC against the machine's monotonic clock: UTC = monotonic + `offset_ns`, within `error_ns`."""
 
-    offset_ns: int  # when sampling began; `time_unix_ns` is made with it
-    error_ns: int  # half of the shortest time that reading both took
-    moved_ns: int = 0  # how far UTC was set or stepped until the end; not part of `time_unix_ns`
+    offset_ns: int  # at the start of sampling; basis of `time_unix_ns`
+    error_ns: int  # half of the shortest time to read both
+    moved_ns: int = 0  # adjustment of UTC until the end, not in `time_unix_ns`
 
 
 class TelemetryMeta(Record):
-    """The key-value metadata of the file."""
+    """Key-value metadata of the file."""
 
     schema_version: int = TELEMETRY_VERSION
-    period_ns: int  # asked for
+    period_ns: int  # as requested
     clock: ClockTieRecord
     subjects: list[SubjectRecord] = Field(default_factory=list)
     update_periods: list[UpdatePeriodRecord] = Field(default_factory=list)
     failures: list[FailureRecord] = Field(default_factory=list)
     ended: Literal["stopped", "cut_off"] = "cut_off"
     """`cut_off`: the sampling process was killed, and up to 30 s of readings may be missing."""
-    idle_start_unix_ns: int | None = None  # idle time before the first process; None: none was waited for
+    idle_start_unix_ns: int | None = None  # measured idle time before the first process, if any
     idle_end_unix_ns: int | None = None
     sampler_cpu_ns: int | None = None  # CPU time of the sampling threads
     driver: str | None = None
 
     def update_period_ns(self, subject: str, metric: str) -> int | None:
-        """How often the source was seen to change; None: not known."""
+        """Observed update period of the source; None if unknown."""
         for record in self.update_periods:
             if record.subject == subject and record.metric == metric:
                 return record.period_ns
@@ -194,7 +194,7 @@ class TelemetryMeta(Record):
 
 @dataclass(frozen=True)
 class SampleLog:
-    """All readings of a run. `series` has (subject, metric) as its keys."""
+    """All readings of a run; keys of `series` are (subject, metric)."""
 
     series: Mapping[tuple[str, str], Series] = field(default_factory=dict)
     meta: TelemetryMeta = field(
@@ -202,11 +202,11 @@ class SampleLog:
     )
 
     def get(self, subject: str, metric: str) -> Series | None:
-        """The readings of a metric; None where it was not sampled, or not for that subject."""
+        """Readings of a metric; None if not sampled for that subject."""
         return self.series.get((subject, metric))
 
     def with_names(self, subjects: Mapping[str, str]) -> SampleLog:
-        """The same, with the series and failures of some subjects under other names."""
+        """Rename subjects in series and failures."""
         series = {(subjects.get(subject, subject), metric): one for (subject, metric), one in self.series.items()}
         failures = [
             one.model_copy(update={"subject": subjects.get(one.subject, one.subject)}) for one in self.meta.failures
@@ -214,5 +214,5 @@ class SampleLog:
         return SampleLog(series, self.meta.model_copy(update={"failures": failures}))
 
     def subjects(self, kind: str | None = None) -> Iterator[SubjectRecord]:
-        """What was sampled, of one kind (`gpu`, `mig`, `host`, `core`, `process`) or all."""
+        """Sampled subjects of one kind (`gpu`, `mig`, `host`, `core`, `process`) or all."""
         return (record for record in self.meta.subjects if kind is None or record.kind == kind)

@@ -1,7 +1,7 @@
-"""A trace in columns: every trace source is read into this, and the analysis knows nothing else.
+"""A trace in columns: the common form of all trace sources, and the only one that the analysis knows.
 
-All columns of a table have the same length; times are int64 nanoseconds on the trace's own clock. Names are codes into
-`Trace.names`, so that no Python object exists per event.
+Columns of a table have the same length; times are int64 nanoseconds on the trace's own clock. Names are codes into
+`Trace.names`, so that there is no Python object per event.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Ids = TypeVar("Ids", int, Int64)
 
 
 def pid_of(thread: Ids) -> Ids:
-    """Process ids of serialised thread ids, or process ids."""
+    """Process ids from serialised thread or process ids."""
     return (thread >> PID_SHIFT) & ID_MASK
 
 
 def tid_of(thread: Int64) -> Int64:
-    """Thread ids (low 24 bits) of serialised thread ids."""
+    """Thread ids (low 24 bits) from serialised thread ids."""
     return thread & ID_MASK
 
 
 class Style(IntEnum):
-    """How a range was made: a stack's push/pop, or a start that any thread may end."""
+    """Style of a range: push/pop on a stack, or start/end, which any thread may end."""
 
     PUSH_POP = 0
     START_END = 1
 
 
 class GpuOperationKind(IntEnum):
-    """What ran on the GPU. A graph is one replay of a CUDA graph, recorded as a whole."""
+    """Kind of GPU work. A graph is one replay of a CUDA graph, recorded as a whole."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -53,25 +53,25 @@ class GpuOperationKind(IntEnum):
 
 @dataclass(frozen=True)
 class NvtxRanges(Columns):
-    """NVTX ranges, in no order that can be relied on."""
+    """NVTX ranges, in no particular order."""
 
     row: Integers  # row id in the trace's NVTX table
     start_ns: Int64
-    end_ns: Int64  # of a range never closed: where the trace ends
+    end_ns: Int64  # end of the trace for a range never closed
     thread: Int64
     style: Integers
     name: Integers
-    domain: Integers  # name code; -1: none
-    category: Integers  # name code; -1: none
+    domain: Integers  # name code; -1 for none
+    category: Integers  # name code; -1 for none
     payload: Integers
     has_payload: Bool
     is_open: Bool  # never closed
-    crosses_threads: Bool  # ended on another thread, so that no GPU work can be attributed to it
+    crosses_threads: Bool  # ended on another thread, so GPU work cannot be attributed
 
 
 @dataclass(frozen=True)
 class NvtxMarks(Columns):
-    """NVTX marks: moments with a name, a category and perhaps a payload."""
+    """NVTX marks: times with a name, a category and optionally a payload."""
 
     time_ns: Int64
     thread: Int64
@@ -100,7 +100,7 @@ class GpuOperations(Columns):
 
     start_ns: Int64
     end_ns: Int64
-    process: Int64  # thread id with the thread's part zero
+    process: Int64  # thread id with thread bits zero
     correlation: Integers
     kind: Integers
     device: Integers
@@ -108,7 +108,7 @@ class GpuOperations(Columns):
 
 
 class MemoryKind(IntEnum):
-    """Where one side of a copy lies, numbered as nsys does (ENUM_CUDA_MEM_KIND)."""
+    """Memory at one end of a copy, numbered as in nsys (ENUM_CUDA_MEM_KIND)."""
 
     PAGEABLE = 0
     PINNED = 1
@@ -121,7 +121,7 @@ class MemoryKind(IntEnum):
 
 
 class CopyKind(IntEnum):
-    """Direction of a copy, numbered as nsys does (ENUM_CUDA_MEMCPY_OPER)."""
+    """Direction of a copy, numbered as in nsys (ENUM_CUDA_MEMCPY_OPER)."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1
@@ -141,13 +141,13 @@ class CopyKind(IntEnum):
 
 @dataclass(frozen=True)
 class OperationDetails(Columns):
-    """What else the trace knows of each GPU operation; columns aligned with `Trace.operations`.
+    """Further columns per GPU operation, aligned with `Trace.operations`.
 
-    -1 where a column means nothing for that kind of operation, or the trace lacks it.
+    -1 if not applicable to the operation, or missing in the trace.
     """
 
     name: Integers  # name code of a kernel
-    full_name: Integers  # the same, demangled
+    full_name: Integers  # demangled
     grid: Integers  # shape (operations, 3), x first
     block: Integers  # shape (operations, 3), x first
     registers: Integers
@@ -155,26 +155,26 @@ class OperationDetails(Columns):
     copy_kind: Integers  # `CopyKind`
     bytes: Integers  # of copies and memsets
     source: Integers  # `MemoryKind`
-    target: Integers  # `MemoryKind`, of memsets too
+    target: Integers  # `MemoryKind`, also of memsets
     graph_exec: Integers  # executable graph of a replay
-    graph_node: Integers  # node of an operation in a graph that was traced node by node
-    source_device: Integers  # of a copy between GPUs, as the process numbers them
+    graph_node: Integers  # graph node of an operation, if traced node by node
+    source_device: Integers  # of a copy between GPUs, as numbered by the process
     target_device: Integers
 
 
 class OsWaitKind(IntEnum):
-    """What a thread waits for in the operating system."""
+    """Kind of wait in the operating system."""
 
     LOCK = 0
     SLEEP = 1
     PROCESS = 2
     FILE = 3
-    SOCKET = 4  # network, and waiting until one of several sockets or pipes is ready
+    SOCKET = 4  # network, and polling several sockets or pipes
 
 
 @dataclass(frozen=True)
 class OsCalls(Columns):
-    """Calls of the operating system in which a thread waits. They may lie in each other."""
+    """Operating system calls in which a thread waits; they may be nested."""
 
     start_ns: Int64
     end_ns: Int64
@@ -184,28 +184,28 @@ class OsCalls(Columns):
 
 
 class GpuMetric(str, Enum):
-    """Counters of nsys (`--gpu-metrics-devices`): shares of the hardware's peak over the period of a reading."""
+    """Counters of nsys (`--gpu-metrics-devices`): shares of the hardware's peak over a reading's period."""
 
     GR_ACTIVE = "gr_active"  # the graphics and compute engine has work
     SM_ACTIVE = "sm_active"  # multiprocessors with a warp
     OCCUPANCY = "occupancy"  # warps in flight
     TENSOR = "tensor"  # the tensor pipes are active
     DRAM_READ = "dram_read"
-    DRAM_WRITE = "dram_write"  # of the same peak as reads: the sum is the share of the bandwidth
+    DRAM_WRITE = "dram_write"  # same peak as reads, so their sum is the share of the bandwidth
 
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """A GPU as one process numbers it (`GpuOperations.device`). What the trace lacks is None."""
+    """A GPU as numbered by one process (`GpuOperations.device`). None for data missing in the trace."""
 
-    pid: int | None  # None: every process numbers it so
+    pid: int | None  # None if all processes number it so
     number: int
     name: str | None = None
     uuid: str | None = None  # without the prefix `GPU-`
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
-    clock_hz: int | None = None  # the highest
-    memory_bytes_per_s: int | None = None  # the peak
+    clock_hz: int | None = None  # highest
+    memory_bytes_per_s: int | None = None  # peak
     memory_bytes: int | None = None
     l2_bytes: int | None = None
     max_warps_per_sm: int | None = None
@@ -218,15 +218,15 @@ class GpuDevice:
 class GpuMetrics(Columns):
     """One row per reading of one GPU, ordered by GPU and time; a reading is the mean over its period.
 
-    Periods of a GPU do not overlap; a gap between them is lost readings.
+    Periods of a GPU do not overlap; gaps are lost readings.
     """
 
     start_ns: Int64
     end_ns: Int64
     gpu: Integers  # index in `gpus`
     gpus: list[GpuDevice]  # `number` is nsys's, not the process's
-    percent: dict[GpuMetric, Integers]  # 0 to 100, rounded by nsys; -1: not in this reading
-    clock_mhz: Integers | None = None  # of the multiprocessors, -1: not in this reading; None: not sampled
+    percent: dict[GpuMetric, Integers]  # 0 to 100, rounded by nsys; -1 if not in this reading
+    clock_mhz: Integers | None = None  # of the multiprocessors, -1 if not in this reading; None if not sampled
 
 
 ClockSource = Literal["marks", "tracer", "session_start"]
@@ -234,16 +234,16 @@ ClockSource = Literal["marks", "tracer", "session_start"]
 
 @dataclass(frozen=True)
 class TraceClock:
-    """UTC at moments of a trace, and how sure it is.
+    """UTC at some times of a trace, with its error.
 
     Args:
-        source: `marks` of a recorder; the `tracer` itself stamps with the monotonic clock; or only the `session_start`,
-            which is UTC and independent of the monotonic clock.
-        trace_ns: moments of the trace's own clock, in order; one or more.
-        unix_ns: UTC at these moments.
-        error_ns: by how much UTC may be off.
-        drift_ns: how much the offset differs between the first and the last moment; None where there is only one.
-        session_start_off_ns: the trace's session start less UTC of trace time 0 by this tie; None where it has none.
+        source: `marks` of a recorder; the `tracer`, if it uses the monotonic clock; or only the `session_start`, which
+            is UTC and independent of the monotonic clock.
+        trace_ns: one or more times on the trace's own clock, in order.
+        unix_ns: UTC at these times.
+        error_ns: largest error of UTC.
+        drift_ns: change of the offset from the first to the last time; None for a single one.
+        session_start_off_ns: session start in the trace minus UTC of trace time 0; None if it has none.
     """
 
     source: ClockSource
@@ -255,18 +255,18 @@ class TraceClock:
 
     @property
     def unix_origin_ns(self) -> int:
-        """UTC of trace time 0, by the offset at the first moment."""
+        """UTC of trace time 0, using the first offset."""
         return int(self.unix_ns[0] - self.trace_ns[0])
 
     def to_unix(self, trace_ns: Int64) -> Int64:
-        """UTC of moments of the trace: by the offsets on both sides, weighed by distance; beyond them, by the last."""
+        """UTC of trace times, with offsets interpolated, and constant outside."""
         offsets = self.unix_ns - self.trace_ns - self.unix_origin_ns
         moved = np.interp(trace_ns, self.trace_ns, offsets)
         unix_ns: Int64 = trace_ns + self.unix_origin_ns + np.rint(moved).astype(np.int64)
         return unix_ns
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in `meta` of the results."""
+        """The tree for `meta` of the results."""
         return {
             "source": self.source,
             "unix_origin_ns": self.unix_origin_ns,
@@ -277,35 +277,35 @@ class TraceClock:
 
 
 GpuCoverage = Literal["traced", "no_gpu_work", "untraced"]
-"""`traced`: GPU work would be in the trace. `no_gpu_work`: there was none to trace. `untraced`: there may have been."""
+"""`traced`: the trace has any GPU work. `no_gpu_work`: there was none. `untraced`: there may have been some."""
 
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace comes from, and its metadata."""
+    """Source and metadata of a trace."""
 
     tracer: Literal["nsys", "embedded"]
     tracer_version: str | None
     gpu_coverage: GpuCoverage
     gpu_coverage_reason: str
-    session_start_unix_ns: int | None  # UTC of trace time 0; by `clock` where that is known
-    has_all_calls: bool = False  # CUDA calls that start no GPU work are in the trace too
-    monotonic_origin_ns: int | None = None  # CLOCK_MONOTONIC at trace time 0, where the tracer stamps with it
-    clock: TraceClock | None = None  # None: no more than the trace's start time is known
+    session_start_unix_ns: int | None  # UTC of trace time 0, from `clock` if known
+    has_all_calls: bool = False  # includes CUDA calls that start no GPU work
+    monotonic_origin_ns: int | None = None  # CLOCK_MONOTONIC at trace time 0, if the tracer uses it
+    clock: TraceClock | None = None  # None if at most the start time is known
     device_names: tuple[str, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     driver: str | None = None
-    cuda_driver: int | None = None  # as CUDA writes it: 13000 is 13.0
-    findings: tuple[Finding, ...] = ()  # problems that the trace records: dropped records, diagnostics
-    cuda_cut_off: frozenset[int] = frozenset()  # pids of processes whose last CUDA events are lost
+    cuda_driver: int | None = None  # in CUDA's notation: 13000 is 13.0
+    findings: tuple[Finding, ...] = ()  # problems recorded in the trace: dropped records, diagnostics
+    cuda_cut_off: frozenset[int] = frozenset()  # pids of processes without their last CUDA events
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that the analysis reads.
+    """All input of the analysis.
 
-    Rows of `ranges`, of `api` and of `operations` are three index spaces; a column of indices into one of them
-    has its name (`index`, `call`, `operation`).
+    Rows of `ranges`, `api` and `operations` are three index spaces; index columns are named after theirs (`index`,
+    `call`, `operation`).
     """
 
     ranges: NvtxRanges
@@ -313,9 +313,9 @@ class Trace:
     api: ApiCalls
     operations: GpuOperations
     details: OperationDetails
-    os_calls: OsCalls | None  # None: not recorded
+    os_calls: OsCalls | None  # None if not recorded
     names: list[str]
     meta: TraceMeta
-    end_ns: int  # of the last thing in the trace
-    lock_events: HostEvents | None = None  # interpreter lock (nsys `python-gil`); None: not recorded
-    gpu_metrics: GpuMetrics | None = None  # None: not recorded
+    end_ns: int  # of the last event in the trace
+    lock_events: HostEvents | None = None  # interpreter lock (nsys `python-gil`); None if not recorded
+    gpu_metrics: GpuMetrics | None = None  # None if not recorded

@@ -1,1 +1,1 @@
-"""Samplers of GPUs and the host, clocks, and the one way in which all of it asks NVML."""
+"""Samplers of GPUs and host, clock control, and the only access to NVML."""

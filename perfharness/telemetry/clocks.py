@@ -1,7 +1,7 @@
-"""GPU clocks at their maximum for a while, then as they were before; and back to the driver's defaults.
+"""Hold GPU clocks at their maximum for a while, then restore them; and reset them to the driver's defaults.
 
-What was there before is remembered in memory, so nothing restores it after SIGKILL: `settings_left` sees what stays,
-and `restore_defaults` resets it. NVML does not report locks: a lock from before is released, not set again.
+Previous values are only in memory, so SIGKILL leaves the settings: `settings_left` detects them, and `restore_defaults`
+resets them. NVML does not report locks, so an earlier lock is released, not restored.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from perfharness.model.conditions import ClockStep, Setting
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
-MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
+MIG_REASON = "the clocks belong to the whole GPU, whose MIG instances may be used by others"
 RESTORE_COMMAND = "perfharness clocks restore"
 AWAKE_S, ASKED_EVERY_S = 4.0, 0.25
-"""A GPU's clocks fall within this time after its last work: an H200's took more than one second."""
+"""Time in which clocks fall after a GPU's last work; more than one second on an H200."""
 
 
 class ClockSetting(NamedTuple):
-    """A setting that decides the clocks; every answer's value is a list of numbers, as in `ClockStep`.
+    """A clock setting. Values of answers are lists of numbers, as in `ClockStep`.
 
     Args:
-        put, reset_by: functions that set it, and that reset it if there is one.
+        put, reset_by: functions that set and (if any) reset it.
     """
 
     name: Setting
@@ -33,7 +33,7 @@ class ClockSetting(NamedTuple):
     reset_by: str = ""
 
     def read(self, device: Device) -> Answer:
-        """The value now; None for locks, for which NVML has no query."""
+        """Current value; None for locks, which NVML cannot query."""
         if self.name == "persistence_mode":
             return _numbers(device.ask("nvmlDeviceGetPersistenceMode"))
         if self.name == "power_limit_mw":
@@ -43,7 +43,7 @@ class ClockSetting(NamedTuple):
         return Answer()
 
     def maximum(self, device: Device) -> Answer:
-        """The value that makes the GPU fastest."""
+        """Value for the fastest GPU."""
         if self.name == "persistence_mode":
             return Answer([1])
         if self.name == "power_limit_mw":
@@ -55,7 +55,7 @@ class ClockSetting(NamedTuple):
         return Answer([largest.value[self.name == "graphics_clock_lock_mhz"]] * 2) if largest.ok else largest
 
     def reset(self, device: Device) -> Answer | None:
-        """Set the driver's default; None: persistence mode, which many machines have on, stays as it is."""
+        """Set the driver's default; None for persistence mode, which stays, because many machines have it on."""
         if self.name == "power_limit_mw":
             default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
             return device.ask(self.put, default.value) if default.ok else default
@@ -84,7 +84,7 @@ CLOCK_SETTINGS = (
         "nvmlDeviceResetGpuLockedClocks",
     ),
 )
-"""In the order of setting: without persistence mode, the driver forgets the others when the GPU is unused."""
+"""In the order of setting: without persistence mode, the driver forgets the others while the GPU is unused."""
 
 BY_NAME = {setting.name: setting for setting in CLOCK_SETTINGS}
 
@@ -101,7 +101,7 @@ def _both_clocks(device: Device, function: str) -> Answer:
 
 
 def _fastest_pair(device: Device) -> Answer:
-    """The fastest pair that the card lists: not every graphics clock goes with every memory clock."""
+    """Fastest pair that the card lists, because not all graphics clocks go with all memory clocks."""
     memory = device.ask("nvmlDeviceGetSupportedMemoryClocks")
     if not memory.ok or not memory.value:
         return _both_clocks(device, "nvmlDeviceGetMaxClockInfo")
@@ -114,13 +114,13 @@ def _fastest_pair(device: Device) -> Answer:
 def maximum_clocks(
     nvml: Nvml, gpu_uuids: Sequence[str], interrupted: Callable[[], bool] = lambda: False
 ) -> Iterator[list[ClockStep]]:
-    """Hold the clocks of GPUs at their maximum while the block runs, then restore what was there before.
+    """Hold the clocks of GPUs at their maximum while the block runs, then restore the previous values.
 
     Args:
-        interrupted: asked before each step; once true, the others are not tried.
+        interrupted: called before each step; once true, the remaining steps are skipped.
 
     Yields:
-        Each step's answer; how it was restored is added at the end.
+        The result of each step; results of restoring are added at the end.
     """
     steps: list[ClockStep] = []
     try:
@@ -133,7 +133,7 @@ def maximum_clocks(
 def maximize(
     nvml: Nvml, gpu_uuids: Sequence[str], steps: list[ClockStep], interrupted: Callable[[], bool] = lambda: False
 ) -> None:
-    """Set the clocks of GPUs to their maximum; adds each step to `steps` before it is done."""
+    """Set the clocks of GPUs to their maximum; each step is appended to `steps` before it is done."""
     for uuid in gpu_uuids:
         device = nvml.device(uuid)
         for setting in CLOCK_SETTINGS:
@@ -148,7 +148,7 @@ def _maximize(device: Device, setting: ClockSetting, steps: list[ClockStep], int
     before = setting.read(device)
     wanted = setting.maximum(device) if before.ok else before
     step = ClockStep(gpu_uuid=device.uuid, setting=setting.name, answer="set", before=before.value, wanted=wanted.value)
-    steps.append(step)  # counted as set until it is known otherwise, so that it is restored in any case
+    steps.append(step)  # assumed set until known otherwise, so that it is always restored
     answer = wanted
     if wanted.ok and before.value == wanted.value:
         update = {"answer": "already", "after": before.value}
@@ -156,14 +156,14 @@ def _maximize(device: Device, setting: ClockSetting, steps: list[ClockStep], int
         update = {"answer": "not_tried"}
     elif wanted.ok and (answer := device.ask(setting.put, *wanted.value)).ok:
         update = {"after": setting.read(device).value}
-    else:  # newer cards have no application clocks: that is no refusal
+    else:  # newer cards have no application clocks, which is not a refusal
         is_absent = setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
         update = {"answer": "absent" if is_absent else "refused", "reason": answer.reason}
     steps[-1] = step.model_copy(update=update)
 
 
 def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
-    """Put back what was there before, the last step first, all of them, even if one fails; notes it in the steps."""
+    """Restore previous values in reverse order, continuing after failures; results are added to the steps."""
     for place, step in reversed(list(enumerate(steps))):
         if step.answer == "set":
             device, setting = nvml.device(step.gpu_uuid), BY_NAME[step.setting]
@@ -179,7 +179,7 @@ def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
 
 
 def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
-    """Release locks, and set power limit and application clocks to the driver's defaults; returns what was done."""
+    """Release locks, and set power limit and application clocks to the driver's defaults; returns the steps."""
     steps = []
     for device in gpus:
         for setting in reversed(CLOCK_SETTINGS):
@@ -192,7 +192,7 @@ def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
 
 
 def settings_left(device: Device) -> list[str]:
-    """Settings of a GPU that look like those of a launch that was killed, or of another program; takes up to 4 s."""
+    """Settings of a GPU that look left over by a killed launch or another program; takes up to 4 s."""
     found, power = [], BY_NAME["power_limit_mw"]
     default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
     limit, largest = power.read(device), power.maximum(device)
@@ -205,7 +205,7 @@ def settings_left(device: Device) -> list[str]:
 
 
 def _is_locked(device: Device) -> bool:
-    """Whether the graphics clock is at its maximum although nothing runs."""
+    """Whether the graphics clock is at its maximum on an idle GPU."""
     kind = device.nvml.NVML_CLOCK_GRAPHICS
     now, most = device.ask("nvmlDeviceGetClockInfo", kind), device.ask("nvmlDeviceGetMaxClockInfo", kind)
     use, users = device.ask("nvmlDeviceGetUtilizationRates"), device.ask("nvmlDeviceGetComputeRunningProcesses")
@@ -227,7 +227,7 @@ def value_text(name: Setting, value: Sequence[int] | None) -> str:
 
 
 def step_lines(steps: Sequence[ClockStep]) -> list[str]:
-    """A line for each step; a GPU whose steps were all refused for one reason has one line."""
+    """One line per step, or per GPU if all of its steps were refused for the same reason."""
     lines = []
     for step in steps:
         of_gpu = [other for other in steps if other.gpu_uuid == step.gpu_uuid]

@@ -1,7 +1,7 @@
-"""The CPU quota of a process's control groups (`docker --cpus`, limits of Kubernetes), version 2.
+"""CPU quota of a process's control groups, version 2 (`docker --cpus`, Kubernetes limits).
 
-The kernel gives a group so much CPU time per period; when that is used up, all of the group stands still until the
-period ends. A quota may be set on the group of the process or on any above it.
+The kernel stops a group that has used up its CPU time until the period ends. The quota may belong to the process's
+group or any group above it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import Values
 
 SEARCH_NS = 1_000_000_000
-"""A process may be moved, and a quota set, while it runs."""
+"""Search period, because a process may be moved, or a quota set, while it runs."""
 
-NO_QUOTA = "no CPU quota is set for its control groups, as far as they can be seen"
-NO_GROUPS = "the control groups of the process cannot be seen from here (version 2 is needed)"
+NO_QUOTA = "its visible control groups have no CPU quota"
+NO_GROUPS = "the control groups of the process are not visible (version 2 is needed)"
 THROTTLED = ("quota_throttled_ns", "quota_throttled_periods")
 
 
 class Quota(NamedTuple):
-    """What a group may use per period, and has used."""
+    """Quota per period and use of a group."""
 
     quota_ns: int
     period_ns: int
@@ -32,7 +32,7 @@ class Quota(NamedTuple):
 
 
 class CpuQuota:
-    """The quotas of one process, added up since it is followed.
+    """Quotas of one process, summed since it is followed.
 
     Args:
         root: of the file system, for tests.
@@ -46,7 +46,7 @@ class CpuQuota:
         self._used = [0, 0, 0]
 
     def read(self) -> Values:
-        """One reading; of a process without a quota, one per second."""
+        """Read once; a process without a quota is checked once per second."""
         now_ns, subject = time.monotonic_ns(), self._process.subject
         is_search = now_ns >= self._search_at_ns
         if is_search:
@@ -73,7 +73,7 @@ class CpuQuota:
         return values
 
     def _found(self, groups: str) -> list[Path]:
-        """Folders of the process's group and of those above it; none: of version 1, or not mounted here."""
+        """Folders of the process's group and those above it; empty for version 1 or if not mounted."""
         mount = self._root / "sys/fs/cgroup"
         own = mount / groups.strip().removeprefix("0::/")
         if len(groups.splitlines()) != 1 or ".." in own.parts or not (own / "cpu.stat").is_file():
@@ -81,7 +81,7 @@ class CpuQuota:
         return [own, *(above for above in own.parents if above.is_relative_to(mount))]
 
     def _add(self, quotas: dict[Path, Quota]) -> None:
-        """Add what changed in the group that held the process up most: one above it stops the others, too."""
+        """Add the changes of the group that stopped the process longest; groups above it stop the ones below."""
         pairs = [(quota, self._before[folder]) for folder, quota in quotas.items() if folder in self._before]
         self._before = quotas
         if pairs:
@@ -90,7 +90,7 @@ class CpuQuota:
 
 
 def _quota(group: Path) -> Quota | None:
-    """What a group may use, and has used; None: it has no quota (`max`), or is the topmost group."""
+    """Quota and use of a group; None without a quota (`max`), and for the topmost group."""
     quota, _, period = _text(group / "cpu.max").strip().partition(" ")
     counts = dict(line.split(maxsplit=1) for line in _text(group / "cpu.stat").splitlines() if " " in line)
     if not quota.isdecimal() or not period.isdecimal() or "nr_throttled" not in counts:
@@ -100,7 +100,7 @@ def _quota(group: Path) -> Quota | None:
 
 
 def _text(path: Path) -> str:
-    """A small file; empty if it cannot be read."""
+    """Content of a small file; empty if unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

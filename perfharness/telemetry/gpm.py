@@ -1,9 +1,8 @@
-"""Counters inside the GPU, without privileges: NVML's GPU Performance Monitoring (GPM; Hopper and later).
+"""Hardware counters without privileges: NVML's GPU Performance Monitoring (GPM; Hopper and newer).
 
-The driver hands out opaque samples; what the GPU did between any two of them can be asked for afterwards. It refreshes
-what it samples now and then (an H200: every 100 ms): two samples without a refresh between them have no time between
-them, and the driver gives zeros for most counters then. Such a pair is not a reading: the first sample is kept until a
-refresh was found.
+The driver returns opaque samples, and computes means between any two of them. It refreshes sampled values from time to
+time (every 100 ms on an H200). Two samples without a refresh in between cover no time and give mostly zeros. Such a
+pair is not a reading, and the first sample is kept until a refresh.
 """
 
 from __future__ import annotations
@@ -35,41 +34,41 @@ COUNTERS: Mapping[str, str] = {
     "gpm_nvlink_rx_mib_per_s": "NVLINK_TOTAL_RX_PER_SEC",
     "gpm_nvlink_tx_mib_per_s": "NVLINK_TOTAL_TX_PER_SEC",
 }
-"""The end of each metric's name in NVML (`NVML_GPM_METRIC_…`)."""
+"""Suffix of each metric's name in NVML (`NVML_GPM_METRIC_…`)."""
 
 PERIOD_NS = 50_000_000
-"""Taking a sample takes 65 to 105 us (H100), 200 us and now and then 4 ms (H200)."""
+"""Taking a sample takes 65 to 105 us (H100), or 200 us and occasionally 4 ms (H200)."""
 
 
 class GpmCounters:
-    """Means of the counters of a GPU or MIG instance since the reading before."""
+    """Means of the counters of a GPU or MIG instance since the previous reading."""
 
     def __init__(self, device: Device, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._questions, self._device, self._nvml, self._clock_ns = Questions(device), device, device.nvml, clock_ns
         ids = {name: getattr(self._nvml, f"NVML_GPM_METRIC_{end}", None) for name, end in COUNTERS.items()}
         self._ids = {name: number for name, number in ids.items() if number is not None}
         self._has_begun = False
-        """Whether `_first` holds the sample that the next means begin with."""
+        """Whether `_first` has the first sample of the next means."""
         self._instance: int | None = None
-        """Number of the MIG instance on its GPU; None: the whole GPU."""
+        """Number of the MIG instance on its GPU; None for a whole GPU."""
         self._problem = self._prepare()
         self._is_over = False
 
     def _prepare(self) -> Answer | None:
-        """Get two samples ready; returns why there is nothing to be had."""
+        """Allocate two samples; returns the reason if the counters are unavailable."""
         support = self._device.gpu.ask("nvmlGpmQueryDeviceSupport")
         if not support.ok:
             return support
         if not support.value.isSupportedDevice:
             return Answer(None, Refusal.NOT_SUPPORTED, "GPM needs Hopper or later")
         number = self._device.ask("nvmlDeviceGetGpuInstanceId") if self._device.is_mig else Answer()
-        # They are freed with the process: a reading that hangs may still use them when NVML is closed.
+        # Freed only with the process, because a hanging reading may use them after NVML is closed.
         answers = [number, *(ask(self._nvml, "nvmlGpmSampleAlloc") for _ in range(2))]
         self._instance, self._first, self._second = (answer.value for answer in answers)
         return next((answer for answer in answers if not answer.ok), None)
 
     def read(self) -> Values:
-        """The means since the first sample, if there was a refresh since."""
+        """Means since the first sample, if there was a refresh."""
         if self._problem is not None:
             is_over, self._is_over = self._is_over, True
             return {} if is_over else self._failed(self._problem)
@@ -100,10 +99,10 @@ class GpmCounters:
         return self._device.gpu.ask("nvmlGpmMigSampleGet", self._instance, sample)
 
     def _means(self) -> dict[str, Answer] | Answer | None:
-        """The means between the two samples; None: there was no refresh; or why they were refused.
+        """Means between the two samples; None without a refresh; or the refusal.
 
-        Without a refresh no cycle passed, and each value is 0 or no number. An idle GPU has some traffic over PCIe at
-        least; if it has none, the window only grows longer.
+        Without a refresh each value is 0 or not a number. Even an idle GPU has some PCIe traffic; if it has none, the
+        window only gets longer.
         """
         nvml, names = self._nvml, self._questions.wanted(self._ids)
         request = nvml.c_nvmlGpmMetricsGet_t(
@@ -129,5 +128,5 @@ def _mean(nvml: Any, metric: Any) -> Answer:
     if metric.nvmlReturn:
         return refused(nvml, int(metric.nvmlReturn))
     if not math.isfinite(metric.value):
-        return Answer(None, Refusal.OTHER, "the driver gave no number")
+        return Answer(None, Refusal.OTHER, "the driver returned no number")
     return Answer(metric.value)

@@ -1,4 +1,4 @@
-"""The GPUs, through NVML. Power, clocks and temperature of a MIG instance are those of its parent."""
+"""Metrics of GPUs through NVML. A MIG instance has the power, clocks and temperature of its parent."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import Values
 
 FOR_GOOD = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
-"""Refusals that asking again would not change."""
+"""Refusals that are permanent."""
 
 ALL_LINKS = 0xFFFFFFFF
-"""Scope of an NVLink field that means the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
+"""Scope of an NVLink field for the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
 
 
 def chosen_devices(nvml: Nvml, uuids: Sequence[str]) -> list[Device]:
-    """The devices of these UUIDs, and the parents of MIG instances among them; each once, parents first."""
+    """Devices with these UUIDs and parents of MIG instances, without duplicates, parents first."""
     found = [device for uuid in uuids if (device := nvml.device(uuid)) is not None]
     return list({device.uuid: device for chosen in found for device in (chosen.gpu, chosen)}.values())
 
 
 class Questions:
-    """Asks one device for metrics. A metric that was refused for good is null once, and not asked for again."""
+    """Query metrics of one device. A permanently refused metric is null once and not queried again."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.nvml = device, device.nvml
@@ -32,17 +32,17 @@ class Questions:
 
     @cached_property
     def event_reasons(self) -> str:
-        """The function for `clock_event_reasons`, which has another name up to driver 535."""
+        """Function for `clock_event_reasons`, which has another name up to driver 535."""
         name = "nvmlDeviceGetCurrentClocksEventReasons"
         is_old = self.device.ask(name).refusal is Refusal.NOT_SUPPORTED
         return "nvmlDeviceGetCurrentClocksThrottleReasons" if is_old else name
 
     def wanted(self, metrics: Collection[str]) -> list[str]:
-        """The metrics that were not refused for good."""
+        """Metrics that were not permanently refused."""
         return [metric for metric in metrics if metric not in self._refused]
 
     def value(self, metric: str, answer: Answer, take: Callable[[Any], float] = float) -> float | str:
-        """The number in an answer, or the reason why there is none."""
+        """Number in an answer, or the reason for none."""
         if answer.ok:
             return take(answer.value)
         if answer.refusal in FOR_GOOD:
@@ -50,13 +50,13 @@ class Questions:
         return answer.reason or "no reason given"
 
     def ask(self, function: str, *arguments: Any, **takes: Callable[[Any], float]) -> Values:
-        """Call a function once; `takes`: how each metric is taken from the answer."""
+        """Call a function once; `takes`: how to extract each metric from the answer."""
         wanted = self.wanted(takes)
         answer = self.device.ask(function, *arguments) if wanted else Answer()
         return {(self.device.uuid, metric): self.value(metric, answer, takes[metric]) for metric in wanted}
 
     def fields(self, ids: Mapping[str, int | tuple[int, int]]) -> Values:
-        """Read metrics that are fields, in one call."""
+        """Read field metrics in one call."""
         wanted = self.wanted(ids)
         answers = self.device.fields([ids[metric] for metric in wanted]) if wanted else []
         pairs = zip(wanted, answers, strict=True)
@@ -64,7 +64,7 @@ class Questions:
 
 
 def sensors(gpu: Questions) -> Values:
-    """Power, clocks, temperature, use: what NVML answers in microseconds."""
+    """Power, clocks, temperature, utilisation: fast queries of microseconds."""
     nvml = gpu.nvml
     power = {
         "power_instant_mw": nvml.NVML_FI_DEV_POWER_INSTANT,
@@ -86,12 +86,12 @@ def sensors(gpu: Questions) -> Values:
 
 
 def energy(gpu: Questions) -> Values:
-    """The energy counter, whose reading takes milliseconds."""
+    """Energy counter, which takes milliseconds to read."""
     return gpu.ask("nvmlDeviceGetTotalEnergyConsumption", energy_total_mj=float)
 
 
 def links(gpu: Questions) -> Values:
-    """PCIe, NVLink and the power limit. Reading PCIe takes 20 ms, for it counts that long (nvml.h)."""
+    """PCIe, NVLink and the power limit. Reading PCIe takes 20 ms, its counting time (nvml.h)."""
     nvml = gpu.nvml
     nvlink = {
         "nvlink_rx_kib": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
@@ -106,22 +106,22 @@ def links(gpu: Questions) -> Values:
 
 
 def memory(device: Questions) -> Values:
-    """Memory in use on a GPU or MIG instance, by all processes and the driver."""
+    """Memory used on a GPU or MIG instance by all processes and the driver."""
     return device.ask("nvmlDeviceGetMemoryInfo", memory_used_bytes=lambda found: float(found.used))
 
 
 class PowerSamples:
-    """The driver's own buffer of power samples, finer than polling can be.
+    """The driver's buffer of power samples, finer than polling.
 
     Args:
-        unix_offset_ns: UTC less the monotonic clock.
+        unix_offset_ns: UTC minus the monotonic clock.
     """
 
     def __init__(self, gpu: Questions, unix_offset_ns: int) -> None:
         self._gpu, self._unix_offset_ns, self._last_us = gpu, unix_offset_ns, 0
 
     def read(self) -> Values:
-        """The samples since the last call, at their own times."""
+        """Samples since the last call, with their own times."""
         gpu, metric = self._gpu, "power_sample_mw"
         if not gpu.wanted([metric]):
             return {}
@@ -139,21 +139,21 @@ class PowerSamples:
 
 
 class ProcessMemory:
-    """GPU memory of each measured process with all that it started, found by their ids."""
+    """GPU memory of each measured process and its children, by pid."""
 
     def __init__(self, devices: Sequence[Device], followed: Sequence[FollowedProcess]) -> None:
         self._devices, self._followed = devices, followed
         self._seen: set[str] = set()
 
     def read(self) -> Values:
-        """One reading of each process that runs and has a GPU."""
+        """One reading per running process with a GPU."""
         followed = [process for process in self._followed if process.gpu_uuids and process.pids]
         wanted = {uuid for process in followed for uuid in process.gpu_uuids}
         used = {device.uuid: _used(device) for device in self._devices if device.uuid in wanted}
         return {(process.subject, "process_memory_bytes"): self._of(process, used) for process in followed}
 
     def _of(self, process: FollowedProcess, used: Mapping[str, dict[int, int | None] | str]) -> float | str:
-        """Its memory on all of its GPUs together, or why that is not known."""
+        """Total memory on its GPUs, or the reason why it is unknown."""
         sizes: list[int | None] = []
         for uuid in process.gpu_uuids:
             listed = used.get(uuid, f"GPU {uuid} is not sampled")
@@ -167,12 +167,12 @@ class ProcessMemory:
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             return "the driver lists the process, but not its memory"
-        self._seen.add(process.subject)  # one that was there and is not any more has given all back
+        self._seen.add(process.subject)  # once seen, a process that is no longer listed uses no memory
         return float(sum(known))
 
 
 def _used(device: Device) -> dict[int, int | None] | str:
-    """Bytes by pid, None if the driver does not report them; or why it lists no processes."""
+    """Bytes by pid, None if not reported; or the reason why the driver lists no processes."""
     compute = device.ask("nvmlDeviceGetComputeRunningProcesses")
     graphics = device.ask("nvmlDeviceGetGraphicsRunningProcesses")
     if not compute.ok:

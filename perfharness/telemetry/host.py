@@ -11,10 +11,10 @@ from perfharness.model.telemetry import HOST, SubjectRecord, core_subject
 from perfharness.telemetry.readings import Values
 
 GUESTS = ("guest", "guest_nice")
-"""Their time is counted as a user's, too."""
+"""Already included in user time."""
 
 CPUINFO = Path("/proc/cpuinfo")
-NO_STEAL = "this virtual machine has counted none since it started: its hypervisor may not report it"
+NO_STEAL = "this virtual machine has counted none since it started; its hypervisor may not report it"
 NO_STORAGE = "the system reports no storage device"
 
 
@@ -22,8 +22,8 @@ class Host:
     """Readings of the machine and its cores.
 
     Args:
-        system: psutil, or what answers like it.
-        cpuinfo: as /proc/cpuinfo.
+        system: psutil or a replacement.
+        cpuinfo: path like /proc/cpuinfo.
     """
 
     def __init__(self, system: Any = psutil, cpuinfo: Path = CPUINFO) -> None:
@@ -36,11 +36,11 @@ class Host:
         ]
 
     def read(self) -> Values:
-        """One reading."""
+        """Read once."""
         system = self._system
         values: Values = {}
         times = [system.cpu_times(), *system.cpu_times(percpu=True)]
-        for record, before, now in zip(self.subjects, self._before, times, strict=False):  # a core may be switched off
+        for record, before, now in zip(self.subjects, self._before, times, strict=False):  # cores may go offline
             shares = _cpu_shares(before, now)
             if record.kind == "core" and shares:
                 values[record.subject, "cpu_percent"] = shares["cpu_percent"]
@@ -62,7 +62,7 @@ class Host:
 
 
 def _cpu_shares(before: Any, now: Any) -> dict[str, float]:
-    """Percent of the CPU time between two readings; empty if no time has passed."""
+    """Percent of the CPU time between two readings; empty if no time passed."""
     spent = {name: max(0.0, getattr(now, name) - getattr(before, name)) for name in now._fields if name not in GUESTS}
     total = sum(spent.values())
     if total <= 0:
@@ -73,7 +73,7 @@ def _cpu_shares(before: Any, now: Any) -> dict[str, float]:
 
 
 def _is_virtual(cpuinfo: Path) -> bool:
-    """Whether the CPUs say so (x86)."""
+    """Whether the CPU flags report a hypervisor (x86)."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""Access to NVML: devices by UUID; each query is answered by a value or by the reason why not, and never raises.
+"""Access to NVML: devices by UUID; queries return a value or the reason for none, and never raise.
 
-What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
+Uses `pynvml`, or the module named by `PERFHARNESS_NVML_MODULE`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perfharness.model.environment import NVML_MODULE
 
 
 class Refusal(str, Enum):
-    """Why NVML gave no value."""
+    """Reason for a missing NVML value."""
 
     NOT_SUPPORTED = "not_supported"
     NO_PERMISSION = "no_permission"
@@ -26,7 +26,7 @@ class Refusal(str, Enum):
 
 
 KINDS = {
-    **dict.fromkeys((2, 3, 13, 22, 25, 26), Refusal.NOT_SUPPORTED),  # 2: an argument that this device does not take
+    **dict.fromkeys((2, 3, 13, 22, 25, 26), Refusal.NOT_SUPPORTED),  # 2: argument not supported by this device
     **dict.fromkeys((4, 17), Refusal.NO_PERMISSION),
     **dict.fromkeys((6, 28), Refusal.NOT_FOUND),
 }
@@ -35,7 +35,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one query, as `pynvml` gives it, text always as `str`; or why it was refused."""
+    """Result of one query as returned by `pynvml`, with text as `str`; or the reason why it was refused."""
 
     value: Any = None
     refusal: Refusal | None = None
@@ -44,22 +44,22 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether it was answered."""
+        """Whether there is a value."""
         return self.refusal is None
 
 
 def refused(nvml: Any, code: int) -> Answer:
-    """The answer that an NVML error code stands for."""
+    """Answer for an NVML error code."""
     kind = KINDS.get(code, Refusal.OTHER)
     hint = "; this needs root" if kind is Refusal.NO_PERMISSION else ""
     return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{hint}", code)
 
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
-    """Call one function of NVML by its name in `pynvml`."""
+    """Call an NVML function by its name in `pynvml`."""
     call = getattr(nvml, function, None)
     if call is None:
-        return Answer(None, Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py does not have this query; update it")
+        return Answer(None, Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py lacks this query; update it")
     try:
         value = call(*arguments)
     except nvml.NVMLError as error:
@@ -72,9 +72,9 @@ class Device:
     """One GPU or MIG instance of an open NVML.
 
     Args:
-        index: NVML's number of the GPU, whatever CUDA_VISIBLE_DEVICES says; a MIG instance has its parent's.
+        index: NVML's number of the GPU, independent of CUDA_VISIBLE_DEVICES; a MIG instance has its parent's.
         parent: the GPU of a MIG instance.
-        is_mig_parent: whether MIG is on: CUDA then sees its instances, if there are any, and not this GPU itself.
+        is_mig_parent: whether MIG is on; CUDA then uses instances, not this GPU itself.
     """
 
     nvml: Any
@@ -91,18 +91,18 @@ class Device:
 
     @property
     def gpu(self) -> Device:
-        """The whole GPU, which has clocks, power and temperature also for its MIG instances."""
+        """The whole GPU, which has the clocks, power and temperature of its MIG instances."""
         return self.parent or self
 
     def ask(self, function: str, *arguments: Any) -> Answer:
-        """Ask about this device: `device.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)`."""
+        """Query this device: `device.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)`."""
         return ask(self.nvml, function, self.handle, *arguments)
 
     def fields(self, ids: Sequence[int | tuple[int, int]]) -> list[Answer]:
-        """Field values (`NVML_FI_…`) in one call, in the order asked; each may be refused by itself.
+        """Field values (`NVML_FI_…`) in one call, in the given order; each may be refused separately.
 
         Args:
-            ids: a field, or a field and its scope (the link of an NVLink counter; 0 or 1 for power).
+            ids: a field, or a field and its scope (link of an NVLink counter; 0 or 1 for power).
         """
         answer = self.ask("nvmlDeviceGetFieldValues", list(ids))
         return [_field_value(self.nvml, value) for value in answer.value] if answer.ok else [answer] * len(ids)
@@ -117,7 +117,7 @@ def _field_value(nvml: Any, field: Any) -> Answer:
         return refused(nvml, int(field.nvmlReturn))
     kind = int(field.valueType)
     if kind >= len(VALUE_MEMBERS):
-        return Answer(None, Refusal.OTHER, f"the value is of an unknown type ({kind})")
+        return Answer(None, Refusal.OTHER, f"the value has an unknown type ({kind})")
     return Answer(getattr(field.value, VALUE_MEMBERS[kind]))
 
 
@@ -126,9 +126,9 @@ class Nvml:
     """An open NVML, or the reason why it could not be opened.
 
     Args:
-        opened: the answer of `nvmlInit`.
-        devices: every GPU, each followed by its MIG instances.
-        unreachable: GPUs that the driver counts but does not give: index, and why.
+        opened: result of `nvmlInit`.
+        devices: every GPU, followed by its MIG instances.
+        unreachable: index and reason of GPUs that the driver counts but cannot open.
     """
 
     module: Any
@@ -138,21 +138,21 @@ class Nvml:
 
     @property
     def gpus(self) -> tuple[Device, ...]:
-        """The whole GPUs."""
+        """Whole GPUs."""
         return tuple(device for device in self.devices if not device.is_mig)
 
     def ask(self, function: str, *arguments: Any) -> Answer:
-        """Ask about the machine: `nvml.ask("nvmlSystemGetDriverVersion")`."""
+        """Query the machine: `nvml.ask("nvmlSystemGetDriverVersion")`."""
         return ask(self.module, function, *arguments) if self.opened.ok else self.opened
 
     def device(self, uuid: str) -> Device | None:
-        """The GPU or MIG instance of that UUID, or None."""
+        """The GPU or MIG instance with this UUID, or None."""
         return next((device for device in self.devices if device.uuid == uuid), None)
 
 
 @contextmanager
 def open_nvml(module: Any = None) -> Iterator[Nvml]:
-    """Open NVML for a while; never fails, see `Nvml.opened`."""
+    """Open NVML while the block runs; never fails, see `Nvml.opened`."""
     module = module or importlib.import_module(os.environ.get(NVML_MODULE) or "pynvml")
     opened = ask(module, "nvmlInit")
     if not opened.ok:
@@ -169,7 +169,7 @@ def _devices(nvml: Any, unreachable: list[tuple[int, Answer]]) -> Iterator[Devic
     for index in range(ask(nvml, "nvmlDeviceGetCount").value or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
         uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
-        if not uuid.ok:  # a GPU that is lost keeps its index
+        if not uuid.ok:  # a lost GPU keeps its index
             unreachable.append((index, uuid))
             continue
         mode = ask(nvml, "nvmlDeviceGetMigMode", handle.value)
@@ -179,5 +179,5 @@ def _devices(nvml: Any, unreachable: list[tuple[int, Answer]]) -> Iterator[Devic
         for position in range((gpu.ask("nvmlDeviceGetMaxMigDeviceCount").value or 0) if is_divided else 0):
             handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", position)
             uuid = ask(nvml, "nvmlDeviceGetUUID", handle.value) if handle.ok else handle
-            if uuid.ok:  # an empty place answers "not found"
+            if uuid.ok:  # empty slots return "not found"
                 yield Device(nvml, handle.value, uuid.value, index, parent=gpu)

@@ -1,4 +1,4 @@
-"""CPU time, memory, I/O and scheduling of each measured process with all that it started."""
+"""CPU time, memory, I/O and scheduling of each measured process and its children."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from perfharness.model.telemetry import member_subject, process_subject
 from perfharness.telemetry.readings import Values
 
 SEARCH_NS, SEARCH_SHARE = 1_000_000_000, 100
-"""Children are searched for so often, or as often as takes a hundredth of a CPU."""
+"""Search period for children, extended so that searching takes at most a hundredth of a CPU."""
 
 THREADS_SHARE = 50
-"""Threads are read as often as takes a fiftieth of a CPU."""
+"""Threads are read so rarely that it takes at most a fiftieth of a CPU."""
 
 NO_IO = "no permission to read /proc/PID/io"
 NO_SCHEDSTAT = "the kernel does not count how long threads wait for a CPU (/proc/PID/schedstat)"
 
 SUMMED = ("cpu_time_ns", "read_bytes", "write_bytes")
-"""Counters, which include those of processes that have ended; `read_bytes` and `write_bytes` are None if unknown."""
+"""Counters that include ended processes; `read_bytes` and `write_bytes` are None if unknown."""
 
 Used = dict[str, int | None]
-"""What one process has used, by metric; memory and threads as they are now."""
+"""Use of one process by metric; memory and threads are current values."""
 
 
 @dataclass
 class FollowedProcess:
-    """A measured process that has begun.
+    """A running measured process.
 
     Args:
-        folder: its folder in the run, which names it.
+        folder: its folder in the run, and name.
         pid: in this process's namespace.
         gpu_uuids: of its GPUs.
     """
@@ -45,20 +45,20 @@ class FollowedProcess:
     pid: int
     gpu_uuids: tuple[str, ...] = ()
     pids: frozenset[int] = frozenset()
-    """It and its descendants that ran at the last reading."""
+    """Itself and its descendants at the last reading."""
 
     cpus_allowed: int | None = None
 
     @property
     def subject(self) -> str:
-        """The name of its readings."""
+        """Subject of its readings."""
         return process_subject(self.folder)
 
 
 def read_each(
     followed: list[FollowedProcess], reader: Callable[[FollowedProcess], Callable[[], Values]]
 ) -> Callable[[], Values]:
-    """Make a reader of all followed processes from one of each; later ones are added to the list."""
+    """Combine one reader per followed process; processes added to the list later are included."""
     readers: dict[str, Callable[[], Values]] = {}
 
     def read() -> Values:
@@ -73,7 +73,7 @@ def read_each(
 
 
 class ProcessTree:
-    """A process and its descendants, as counters that never fall: what ended stays counted."""
+    """A process and its descendants, with counters that never fall, because ended processes stay included."""
 
     def __init__(self, process: FollowedProcess) -> None:
         self._process = process
@@ -85,14 +85,14 @@ class ProcessTree:
         self._before: dict[str, tuple[int, int]] = {}
 
     def read(self) -> Values:
-        """One reading; empty once the process and its descendants have ended."""
+        """Read once; empty after the process and its descendants have ended."""
         now_ns, subject = time.monotonic_ns(), self._process.subject
         if now_ns >= self._search_at_ns:
             began_ns = time.thread_time_ns()
             self._search()
             self._search_at_ns = now_ns + max(SEARCH_NS, SEARCH_SHARE * (time.thread_time_ns() - began_ns))
         running = {pid: used for pid, member in self._members.items() if (used := _used(member)) is not None}
-        for pid, used in running.items():  # the kernel counts pages per CPU: its maximum can fall by some
+        for pid, used in running.items():  # the kernel counts pages per CPU, so its maximum may fall slightly
             used["peak_rss_bytes"] = max(used["peak_rss_bytes"] or 0, self._used.get(pid, used)["peak_rss_bytes"] or 0)
         self._members = {pid: self._members[pid] for pid in running}
         self._process.pids = frozenset(running)
@@ -104,7 +104,7 @@ class ProcessTree:
         total["peak_rss_bytes"] = max(used["peak_rss_bytes"] or 0 for used in of_all)
         values = self._values(subject, total, now_ns)
         self._has_children |= len(running) > 1
-        if self._has_children:  # which of them are measured is known at the end
+        if self._has_children:  # measured children are known only at the end
             for pid, used in running.items():
                 values |= self._values(member_subject(self._process.folder, pid), used, now_ns)
         if now_ns >= self._threads_at_ns:
@@ -114,7 +114,7 @@ class ProcessTree:
         return values
 
     def _search(self) -> None:
-        """Find new descendants; children that lost their parent are kept."""
+        """Find new descendants; orphans are kept."""
         try:
             root = psutil.Process(self._process.pid)
             found = [root, *root.children(recursive=True)]
@@ -132,7 +132,7 @@ class ProcessTree:
         return values
 
     def _of_threads(self, subject: str) -> Values:
-        """Counters that /proc has by thread, of all threads that were seen."""
+        """Per-thread counters of /proc, summed over all threads seen."""
         for pid in self._process.pids:
             self._threads.update(_threads(pid))
         if not self._threads:
@@ -148,7 +148,7 @@ class ProcessTree:
 
 
 def _used(process: psutil.Process) -> Used | None:
-    """What a process has used; None: it has ended, or is a zombie."""
+    """Use of a process; None if it has ended or is a zombie."""
     status, io = _counts(Path(f"/proc/{process.pid}/status")), None
     try:
         if not process.is_running() or b"VmRSS" not in status:
@@ -169,8 +169,8 @@ def _used(process: psutil.Process) -> Used | None:
 
 
 def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
-    """Time on a CPU and time ready without one (-1: not known), context switches by itself and forced ones of the
-    threads of a process; those that end meanwhile are left out.
+    """Yield per thread: running and ready time (-1 if unknown), voluntary and forced context switches. Threads that end
+    meanwhile are skipped.
     """
     try:
         folders = list(Path(f"/proc/{pid}/task").iterdir())
@@ -190,7 +190,7 @@ _COUNT = re.compile(rb"^(Threads|Vm(?:RSS|HWM)|\w*voluntary_ctxt_switches):\s+(\
 
 
 def _counts(status: Path) -> dict[bytes, int]:
-    """Numbers in a status file (proc_pid_status(5)), memory in KiB; empty if it is gone."""
+    """Numbers in a status file (proc_pid_status(5)), memory in KiB; empty if missing."""
     try:
         return {name: int(number) for name, number in _COUNT.findall(status.read_bytes())}
     except OSError:

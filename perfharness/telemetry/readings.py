@@ -1,4 +1,4 @@
-"""Readings by subject and metric, with the reasons of those that failed."""
+"""Readings by subject and metric, with reasons of failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 """Subject and metric."""
 
 Values = dict[Key, float | str | list[tuple[int, float]]]
-"""What is read together: a number, the reason why there is none, or numbers with monotonic times of their own."""
+"""Values read together: a number, the reason for none, or numbers with their own monotonic times."""
 
 _SENSORS = (
     "power_instant_mw power_average_mw sm_clock_mhz memory_clock_mhz temperature_c gpu_utilization_percent "
@@ -26,20 +26,20 @@ _SENSORS = (
     "pcie_tx_kb_per_s nvlink_rx_kib nvlink_tx_kib"
 )
 SENSORS = frozenset(_SENSORS.split())
-"""Metrics that the driver updates now and then, so that readings repeat. All others are made when they are read."""
+"""Metrics updated by the driver from time to time, so that readings repeat. Others are computed on reading."""
 
 
 class Readings:
-    """All readings of a run so far; several threads add to it."""
+    """All readings of a run so far; thread-safe."""
 
     def __init__(self) -> None:
         self._columns: dict[Key, tuple[array[int], array[float], array[int]]] = {}
-        """Times, values and how long the reading took, in order of time."""
+        """Times, values and reading durations, ordered by time."""
         self._failures: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
 
     def add(self, values: Values, began_ns: int, ended_ns: int) -> None:
-        """Add what was read between two moments of the monotonic clock; a reason becomes a null."""
+        """Add values read between two monotonic times; a reason becomes a null."""
         middle_ns, took_ns = (began_ns + ended_ns) // 2, ended_ns - began_ns
         with self._lock:
             for key, value in values.items():
@@ -54,7 +54,7 @@ class Readings:
                 reads.extend([took_ns] * len(rows))
 
     def log(self, meta: TelemetryMeta) -> SampleLog:
-        """The readings as columns, with update periods and failures added to the metadata."""
+        """Readings as columns, with update periods and failures in the metadata."""
         with self._lock:
             columns = {key: [_copy(column) for column in of_key] for key, of_key in self._columns.items()}
             failures = [
@@ -78,7 +78,7 @@ def _copy(column: array[Any]) -> Any:
 
 
 def unread_metrics(log: SampleLog) -> Iterable[FailureRecord]:
-    """Why metrics were never read: the most frequent reason for each."""
+    """Most frequent reason for each metric that was never read."""
     never = {key for key, series in log.series.items() if not series.is_read.any()}
     reasons = sorted(log.meta.failures, key=lambda failure: failure.count)
     return {key: failure for failure in reasons if (key := (failure.subject, failure.metric)) in never}.values()

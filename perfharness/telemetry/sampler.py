@@ -1,4 +1,4 @@
-"""Reads GPUs and host in threads of this process while something runs, into `telemetry.parquet`."""
+"""Sample GPUs and host in threads of this process while a run lasts, into `telemetry.parquet`."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ from perfharness.telemetry.readings import Readings, Values
 MS = 1_000_000
 
 HOST_PERIOD_NS = 200 * MS
-"""At least: the kernel counts CPU time in steps of 10 ms, and shares of less would be steps of more than 5 %."""
+"""Minimum, because the kernel counts CPU time in steps of 10 ms, more than 5 % of shorter periods."""
 
 ENERGY_PERIOD_NS = 70 * MS
-"""At least: the counter moves every 100 ms, reading it takes 3 ms (measured on an H200)."""
+"""Minimum; the counter is updated every 100 ms and takes 3 ms to read (measured on an H200)."""
 
 MEMORY_PERIOD_NS = 10 * MS
-"""So that a measured window of 0.1 s shows whether memory grows."""
+"""Short enough to see growing memory in a measured window of 0.1 s."""
 
 PROCESS_MEMORY_PERIOD_NS = 100 * MS
-"""At least."""
+"""Minimum."""
 
 SLOW_PERIOD_NS = 1000 * MS
-"""PCIe takes 40 ms a reading. The driver keeps its power samples for two seconds (measured on an H200)."""
+"""PCIe takes 40 ms per reading. The driver keeps power samples for two seconds (measured on an H200)."""
 
 QUOTA_PERIOD_NS = 20 * MS
-"""A fifth of the usual period of a quota, so that it is known when in it the group stood still."""
+"""A fifth of the usual quota period, to locate the stops of the group in it."""
 
 WRITE_S, WRITE_SHARE = 30.0, 50
-"""The file is written so often, or as often as takes a fiftieth of the time: the most that a killed process loses."""
+"""Write period, extended so that writing takes at most a fiftieth of the time; a killed process loses this much."""
 
 GPU_TAIL_S = 0.3
-"""How long GPUs are read after the end, so that sensors with an update period of 100 ms cover it."""
+"""Time for which GPUs are read after the end, so that sensors with a period of 100 ms cover it."""
 
 STUCK_S = 5.0
-"""How long to wait for a reading to return at the end."""
+"""Longest wait for a reading at the end."""
 
 SOURCE_FAILED = "*"
-"""Metric of a failure that is a whole group's."""
+"""Metric of failures of a whole group."""
 
 
 @dataclass
 class Group:
-    """Metrics that are read together, in a thread of their own: a reading that hangs in a driver delays no other.
+    """Metrics read together in their own thread, so that a reading stuck in a driver delays no others.
 
     Args:
-        reads: each is timed by itself; a metric that cannot be read has a reason in place of a number.
-        idle_ns: the period while there is nothing to read, if that is longer.
+        reads: each is timed separately; a metric that cannot be read has a reason instead of a number.
+        idle_ns: period while there is nothing to read, if longer.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Group:
         return max(self.period_ns, self.idle_ns if is_idle else 0)
 
     def run(self, readings: Readings, ending: threading.Event) -> None:
-        """Read on a grid of periods until the end; a group that raises is not read again."""
+        """Read on a fixed grid of periods until the end; a group that raises is stopped."""
         due_ns = time.monotonic_ns()
         try:
             while not ending.wait(max(0, due_ns - time.monotonic_ns()) / 1e9):
@@ -103,18 +103,18 @@ class Group:
 
 
 class Sampler:
-    """Reads everything from `start` to `stop`.
+    """Samples everything from `start` to `stop`.
 
     Args:
         path: the Parquet file.
-        period_ns: how often; some metrics are read less often, counters inside the GPU more often.
-        nvml: None: no GPU is read.
-        gpu_uuids: GPUs and MIG instances; the parents of these are read, too.
+        period_ns: usual period; some metrics are read less often, hardware counters more often.
+        nvml: None to read no GPUs.
+        gpu_uuids: GPUs and MIG instances, whose parents are read as well.
     """
 
     def __init__(self, path: Path, period_ns: int, nvml: Nvml | None = None, gpu_uuids: Sequence[str] = ()) -> None:
         self.log = SampleLog()
-        """All readings as of the last time that they were written."""
+        """All readings when last written."""
 
         self.followed: list[FollowedProcess] = []
         self.nvml_problem = None if nvml is None else nvml.opened.reason
@@ -155,7 +155,7 @@ class Sampler:
         return threading.Thread(target=run, name=f"telemetry-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; when this returns, everything has been read once."""
+        """Start; returns when everything has been read once."""
         for thread in self._threads:
             thread.start()
         for group in self._groups:
@@ -163,7 +163,7 @@ class Sampler:
         self._writer.start()
 
     def stay_idle(self, seconds: float, interrupted: Callable[[], bool]) -> None:
-        """Wait while nothing of the run is on the GPUs."""
+        """Wait while the run does not use the GPUs."""
         begin_ns = now_ns = time.monotonic_ns()
         while self._devices and now_ns < begin_ns + seconds * 1e9 and not interrupted():
             time.sleep(min(0.1, seconds))
@@ -171,11 +171,11 @@ class Sampler:
             self._idle = begin_ns + self._offset_ns, now_ns + self._offset_ns
 
     def follow(self, process: FollowedProcess) -> None:
-        """Read this process, too, from now on."""
+        """Start reading this process."""
         self.followed.append(process)
 
     def stop(self) -> None:
-        """Read everything once more, and write the file. Raises `ResultError` if it cannot be written."""
+        """Read everything once more and write the file. Raises `ResultError` if that fails."""
         if self._devices:
             time.sleep(GPU_TAIL_S)
         self._ending.set()
@@ -184,7 +184,7 @@ class Sampler:
             if thread.is_alive():
                 group.problem = group.problem or f"a reading had not returned after {STUCK_S:g} s"
             elif group.problem is None and 2 * (time.monotonic_ns() - group.last_ns) >= group.period_ns:
-                with contextlib.suppress(Exception):  # it has been read often enough
+                with contextlib.suppress(Exception):  # earlier readings suffice
                     group.read(self._readings)
         self._writer.join()
         self._write("stopped")
@@ -193,13 +193,13 @@ class Sampler:
         wait_s = WRITE_S
         while not self._ending.wait(wait_s):
             began = time.monotonic()
-            with contextlib.suppress(ResultError):  # the disk may be full only now
+            with contextlib.suppress(ResultError):  # a full disk may be temporary
                 self._write("cut_off")
             wait_s = max(WRITE_S, WRITE_SHARE * (time.monotonic() - began))
 
     def _write(self, ended: Literal["stopped", "cut_off"]) -> None:
         failures = [
-            FailureRecord(subject=one.name, metric=SOURCE_FAILED, reason=f"the source gave up: {one.problem}", count=1)
+            FailureRecord(subject=one.name, metric=SOURCE_FAILED, reason=f"the source failed: {one.problem}", count=1)
             for one in self._groups
             if one.problem is not None
         ]
@@ -222,7 +222,7 @@ class Sampler:
             driver=None if self._nvml is None else self._nvml.ask("nvmlSystemGetDriverVersion").value,
         )
         self.log = self._readings.log(meta)
-        from perfharness.telemetry.store import write_sample_log  # Arrow takes as long to load as a process to start
+        from perfharness.telemetry.store import write_sample_log  # importing Arrow takes as long as a process start
 
         with replacing(self._path) as temporary:
             write_sample_log(temporary, self.log)
@@ -237,14 +237,14 @@ def sampling(
     idle_s: float = 0.0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Sampler]:
-    """Sample while the block runs; then `log` has the readings.
+    """Sample while the block runs; afterwards `log` has the readings.
 
     Args:
-        idle_s: how long GPUs are read before the block begins, for their idle power.
+        idle_s: how long to read idle GPUs before the block, for their idle power.
         interrupted: ends that wait.
 
     Raises:
-        ResultError: the file cannot be written at the end.
+        ResultError: the file cannot be written.
     """
     with open_nvml() if gpu_uuids else nullcontext() as nvml:
         sampler = Sampler(path, period_ns, nvml, gpu_uuids)
@@ -257,9 +257,9 @@ def sampling(
 
 
 def _clock_offset() -> tuple[int, int]:
-    """UTC less the monotonic clock, by the shortest of 25 brackets, and half of its width.
+    """UTC minus the monotonic clock, from the shortest of 25 brackets, and half its width.
 
-    NTP slews both clocks (clock_gettime(2)), so the offset changes only if UTC is set or stepped.
+    NTP slews both clocks (clock_gettime(2)), so the offset changes only when UTC is set or stepped.
     """
     brackets = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(25)]
     before, unix, after = min(brackets, key=lambda one: one[2] - one[0])

@@ -1,4 +1,4 @@
-"""`telemetry.parquet` <-> `SampleLog`: a long table, one row per reading, with its metadata."""
+"""`telemetry.parquet` <-> `SampleLog`: a long table with one row per reading, and metadata."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from perfharness.errors import ResultError
 from perfharness.model.telemetry import TELEMETRY_VERSION, SampleLog, Series, TelemetryMeta
 
 META_KEY = b"perfharness.telemetry"
-"""Key of the metadata: a `TelemetryMeta` as JSON."""
+"""Metadata key of a `TelemetryMeta` as JSON."""
 
 ROW_GROUP = 1 << 20
-"""Readings in a row group."""
+"""Readings per row group."""
 
 NAMES = ("subject", "metric")
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -36,7 +36,7 @@ OF_SERIES = [name for name in COLUMNS if name not in NAMES]
 
 
 def write_sample_log(path: Path, log: SampleLog) -> None:
-    """Write the file, sorted by subject, metric and time; a reading that failed is a null. Raises `OSError`."""
+    """Write the file, sorted by subject, metric and time, with nulls for failed readings. Raises `OSError`."""
     keys = sorted(log.series)
     lengths = [len(log.series[key]) for key in keys]
     columns: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def write_sample_log(path: Path, log: SampleLog) -> None:
         columns[name] = pa.array(np.concatenate(parts), COLUMNS[name], from_pandas=name == "value")
     schema = SCHEMA.with_metadata({META_KEY: log.meta.model_dump_json().encode()})
     table = pa.table([columns[name] for name in COLUMNS], schema=schema)
-    with path.open("wb") as file:  # Arrow takes no path that is no UTF-8
+    with path.open("wb") as file:  # Arrow does not accept paths with invalid UTF-8
         pq.write_table(table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
@@ -61,8 +61,8 @@ def read_sample_log(path: Path) -> SampleLog:
         meta = TelemetryMeta.model_validate_json((table.schema.metadata or {})[META_KEY])
         if meta.schema_version > TELEMETRY_VERSION:
             raise ResultError(
-                f"{path} is of version {meta.schema_version}, and this perfharness reads up to {TELEMETRY_VERSION}; "
-                "read it with a newer one"
+                f"{path} has version {meta.schema_version}, but this perfharness reads up to {TELEMETRY_VERSION}; "
+                "use a newer perfharness"
             )
         table = table.select(SCHEMA.names)
         return SampleLog(_to_series(table if table.schema.equals(SCHEMA) else table.cast(SCHEMA)), meta)
@@ -70,9 +70,7 @@ def read_sample_log(path: Path) -> SampleLog:
         raise ResultError(f"there is no {path}: the run was not sampled, or the file was moved") from None
     except (OSError, pa.ArrowException, ValidationError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ResultError(
-            f"{path} cannot be read ({reason}); it is damaged, or was written by another program"
-        ) from error
+        raise ResultError(f"{path} cannot be read ({reason}); it is damaged, or not written by perfharness") from error
 
 
 def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:

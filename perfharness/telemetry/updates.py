@@ -1,7 +1,7 @@
-"""How often a source is updated, found from the changes seen, and which readings are therefore new.
+"""Estimate the update period of a source from its changes, and mark the readings that are new.
 
-Polling faster than a sensor updates reads each value several times. Counted as independent readings, the repeats make
-the uncertainty of a mean too small.
+Polling faster than a sensor updates reads each value several times. Counting repeats as independent readings would
+underestimate the uncertainty of a mean.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from perfharness.model.telemetry import Float64
 from perfharness.model.trace import Bool, Int64
 
 MIN_CHANGES = 5
-"""Fewer changes give no update period."""
+"""Fewest changes for an update period."""
 
 MIN_SHARE = 0.5
-"""At least this share of the times between changes must be one period long; else they come from the signal, not the
+"""Least share of times between changes that are one period long. Otherwise changes come from the signal, not the
 source: a temperature changes when it crosses a degree."""
 
 
 SLACK = 0.05
-"""How far an update may be from its time, in periods."""
+"""Tolerance of an update's time, in periods."""
 
 
 @dataclass(frozen=True)
 class UpdatePeriod:
-    """`period_ns` is None where it is not known; `resolved` is false where it is no longer than the polling."""
+    """`period_ns` is None if unknown; `resolved` is false if it is not longer than the polling period."""
 
     period_ns: int | None
     changes: int
@@ -35,14 +35,14 @@ class UpdatePeriod:
 
 
 def find_update_period(time_ns: Int64, value: Float64) -> UpdatePeriod:
-    """The time between updates of a source that is polled.
+    """Estimate the update period of a polled source.
 
-    The times between changes are multiples of the update period, give or take the polling period. The shortest usual
-    one is one period; the mean of all that may be one period averages the polling away.
+    Times between changes are multiples of the update period, plus or minus the polling period. The shortest usual one
+    is one period; the mean over all of about that length removes the effect of polling.
 
     Args:
         time_ns: of the readings, in order.
-        value: NaN where the reading failed.
+        value: NaN for failed readings.
     """
     read = ~np.isnan(value)
     time_ns, value = time_ns[read], value[read]
@@ -60,11 +60,11 @@ def find_update_period(time_ns: Int64, value: Float64) -> UpdatePeriod:
 
 
 def find_new(time_ns: Int64, value: Float64, update: UpdatePeriod) -> Bool:
-    """Which readings found the source updated.
+    """Mask of readings that found an update.
 
-    A value other than the one before is new. Between two changes that are several update periods apart, the source was
-    updated without a change of value: the reading after each of these updates is new too. Where the period is not
-    known, only changes are. Failed readings are not new, and the first good one is.
+    A changed value is new. If two changes are several update periods apart, there were updates with equal values in
+    between, and the first reading after each is new as well. Without a known period, only changes are new. Failed
+    readings are not new; the first successful one is.
     """
     is_new = np.zeros(len(value), dtype=bool)
     read = np.flatnonzero(~np.isnan(value))
@@ -79,11 +79,11 @@ def find_new(time_ns: Int64, value: Float64, update: UpdatePeriod) -> Bool:
 
 
 def _mark_silent_updates(changed: Bool, times: Int64, period_ns: int) -> None:
-    """Mark the readings that came first after each update without a change, in each stretch of equal values."""
+    """Mark the first reading after each update without a change, in each run of equal values."""
     polling = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
     first = np.flatnonzero(changed)
     after = np.append(first[1:], len(changed))
-    # Either change was seen up to one polling period late: as few updates as the times allow. The last one has none.
+    # Both changes may be seen one polling period late: assume the fewest updates. The last run ends without.
     end = times[np.minimum(after, len(times) - 1)]
     updates = np.ceil((end - times[first] - polling) / period_ns - SLACK).astype(np.int64) - 1
     updates[-1:] = np.floor((end[-1:] - times[first[-1:]]) / period_ns + SLACK).astype(np.int64)

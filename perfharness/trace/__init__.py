@@ -1,4 +1,4 @@
-"""Trace files into columns. The only place that knows SQL and nsys's schema."""
+"""Read trace files into columns. The only place with SQL and nsys's schema."""
 
 from perfharness.trace.reader import open_trace
 

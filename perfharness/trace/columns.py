@@ -1,4 +1,4 @@
-"""Columns as NumPy arrays: checked, and as narrow as their values allow."""
+"""Columns as NumPy arrays, checked and as narrow as possible."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from perfharness.model.trace import Bool, Int64, Integers
 _Table = TypeVar("_Table", bound=Any)
 
 MISSING = -(2**62)
-"""Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
+"""NULL in an integer column; no time, id or payload in a trace is this small."""
 
 
 def arrow_array(values: Integers) -> pa.Array:
-    """Integers as an Arrow array, without a copy; `pa.array` would import pandas where that is installed (0.3 s)."""
+    """Integers as an Arrow array, without a copy. `pa.array` would import pandas if installed (0.3 s)."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
 
 
 def narrow(values: Integers, *types: type[np.signedinteger[Any]]) -> Integers:
-    """Integers in the first of these types that holds them all, by default 32 bits; else as they are."""
+    """Convert to the first of these types (default 32 bits) that holds all values; else unchanged."""
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     for narrower in types or (np.int32,):
         if np.iinfo(narrower).min <= low and high <= np.iinfo(narrower).max:
@@ -34,14 +34,14 @@ def narrow(values: Integers, *types: type[np.signedinteger[Any]]) -> Integers:
 
 
 def rows_of(table: _Table, wanted: Bool) -> _Table:
-    """Some of the rows of a dataclass whose fields are columns."""
+    """Select rows of a dataclass of columns."""
     at = np.flatnonzero(wanted)
     changed: _Table = replace(table, **{field.name: getattr(table, field.name)[at] for field in fields(table)})
     return changed
 
 
 def check_events(path: Path, what: str, start: Int64, end: Int64, owner: Int64) -> None:
-    """Raises `TraceFormatError` where events have no time, or no thread or process, or end before they begin."""
+    """Raise `TraceFormatError` for events without time, thread or process, or that end before they begin."""
     if not len(start) or (int(start.min()) != MISSING and int(owner.min()) != MISSING and not (end < start).any()):
         return
     incomplete = (start == MISSING) | (end == MISSING) | (owner == MISSING)

@@ -1,4 +1,4 @@
-"""The GPUs of a trace, under the number by which the process calls each of them."""
+"""GPUs of a trace, as numbered by its processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FACTS = {
     "max_registers_per_sm": "maxRegistersPerSm",
     "max_shared_bytes_per_sm": "maxShmemPerSm",
 }
-"""Our name -> column of nsys; what a version does not write is not known."""
+"""Our name -> column of nsys; columns missing in a version are unknown."""
 
 
 def read_devices(file: TraceFile) -> tuple[GpuDevice, ...]:
-    """Every GPU that the trace describes, once for each process that has a number for it.
+    """List every GPU in the trace, once per process that numbers it.
 
-    nsys lists all GPUs of the machine, and CUDA numbers those that a process may see: `TARGET_INFO_CUDA_DEVICE` says
-    which is which. Where that table is missing, the numbers are taken to be the same.
+    nsys lists all GPUs of the machine, CUDA numbers those visible to a process, and `TARGET_INFO_CUDA_DEVICE` maps
+    them. Without that table, the numbers are assumed to be equal.
     """
     gpus = read_machine_gpus(file)
     if not file.has(TABLE_CUDA_DEVICE, "gpuId", "cudaId", "pid"):
@@ -40,13 +40,13 @@ def read_devices(file: TraceFile) -> tuple[GpuDevice, ...]:
 
 
 def read_machine_gpus(file: TraceFile) -> dict[int, GpuDevice]:
-    """Every GPU that the trace describes, by the number that nsys gives it."""
+    """GPUs in the trace by nsys's number."""
     if not file.has(TABLE_GPU, "id"):
         return {}
     facts = file.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
     columns = zip(*(values.tolist() for values in facts.values()), strict=True)
     rows = [dict(zip(facts, row, strict=True)) for row in columns]
-    # Of several rows of one GPU the first counts.
+    # If a GPU has several rows, the first counts.
     names, uuids = dict[str, str](), dict[str, str]()
     for text, found in (("name", names), ("uuid", uuids)):
         for number, value in file.texts(TABLE_GPU, "id", text):
@@ -56,7 +56,7 @@ def read_machine_gpus(file: TraceFile) -> dict[int, GpuDevice]:
 
 def _device(row: dict[str, int], name: str | None, uuid: str) -> GpuDevice:
     def known(column: str) -> int | None:
-        return row[column] if row[column] > 0 else None  # MISSING is below 0, and nsys writes 0 where it could not ask
+        return row[column] if row[column] > 0 else None  # MISSING is negative, and nsys writes 0 for unknown
 
     major, minor = known("computeMajor"), row["computeMinor"]
     return GpuDevice(

@@ -1,4 +1,4 @@
-"""CUDA calls, GPU operations, synchronisations and waits in the operating system, each table into columns."""
+"""Columns of CUDA calls, GPU operations, and waits in the operating system."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DETAILS = {
     GpuOperationKind.MEMSET: ["bytes", "memKind", "graphNodeId"],
     GpuOperationKind.GRAPH: ["graphExecId"],
 }  # fmt: skip
-"""Columns that only operations of this kind have."""
+"""Columns specific to one kind of operation."""
 
 
 TABLE_OSRT = "OSRT_API"
@@ -54,11 +54,11 @@ OS_CALLS = (
     (OsWaitKind.FILE, r"p?(read|write)v?(64)?$|f(read|write|gets|sync|datasync)|f?open(at)?(64)?$|flock$"),
     (OsWaitKind.SOCKET, r"(recv|send)\w*$|accept4?$|connect$|p?poll$|p?select$|epoll_p?wait"),
 )
-"""Kind and the names of its functions, as nsys's documentation lists them. `ioctl` is CUDA's own, and left out."""
+"""Kind and function names, from nsys's documentation. `ioctl` belongs to CUDA and is left out."""
 
 
 def make_calls(rows: dict[str, Integers], path: Path, names: NameTable) -> ApiCalls:
-    """All CUDA calls. Raises `TraceFormatError` where they contradict themselves."""
+    """Build all CUDA calls. Raises `TraceFormatError` if they are inconsistent."""
     check_events(path, "CUDA calls", rows["start"], rows["end"], rows["globalTid"])
     return ApiCalls(
         start_ns=rows["start"],
@@ -66,16 +66,16 @@ def make_calls(rows: dict[str, Integers], path: Path, names: NameTable) -> ApiCa
         thread=rows["globalTid"],
         correlation=narrow(rows["correlationId"]),
         name=narrow(names.codes_of_ids(rows["nameId"])),
-        return_value=narrow(np.maximum(rows["returnValue"], 0)),  # where this version has none, all went well
+        return_value=narrow(np.maximum(rows["returnValue"], 0)),  # missing values mean success
     )
 
 
 def make_operations(
     rows_of: dict[GpuOperationKind, dict[str, Integers]], path: Path, names: NameTable
 ) -> tuple[GpuOperations, OperationDetails]:
-    """All GPU operations, kind by kind, with their details. Raises `TraceFormatError` where they contradict themselves.
+    """Build all GPU operations, by kind, with details. Raises `TraceFormatError` if they are inconsistent.
 
-    A detail that the tables lack, or were not asked for, is -1.
+    Missing details are -1.
     """
     tables = [_operations(rows, names) for rows in rows_of.values()]
     sizes = [len(rows["start"]) for rows in tables]
@@ -118,7 +118,7 @@ def make_operations(
 
 
 def _operations(rows: dict[str, Integers], names: NameTable) -> dict[str, Integers]:
-    """One table of operations: its columns by name, unknown values of details as -1."""
+    """Columns of one table of operations by name; unknown details are -1."""
     for name in rows.keys() - set(OPERATION_COLUMNS):
         rows[name] = _known(rows[name])
     if "shortName" in rows:
@@ -138,7 +138,7 @@ def _known(values: Integers) -> Integers:
 
 
 def make_os_calls(rows: dict[str, Integers], names: NameTable) -> OsCalls:
-    """The waiting calls of all threads."""
+    """Waiting calls of all threads."""
     name = names.codes_of_ids(rows["nameId"])
     compiled = [(kind, re.compile(pattern)) for kind, pattern in OS_CALLS]
     kind = by_name(names.values, name, lambda text: next((kind for kind, found in compiled if found.match(text)), -1))

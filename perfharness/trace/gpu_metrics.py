@@ -1,14 +1,14 @@
-"""The table GPU_METRICS: readings of GPU counters, a row a metric, into columns.
+"""Read the table GPU_METRICS: readings of GPU counters, one row per metric.
 
-Facts read off nsys's own metric sets (2023.4) and exports of others: TARGET_INFO_GPU_METRICS names the metrics, whose
-ids differ by version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; in other units
-(`[Avg]`) 32 bits stand for something else, and they are not read. The clock in `[MHz]` is written in Hz. The last eight
-bits of `typeId` are nsys's number of the GPU.
+From nsys's own metric sets (2023.4) and other exports: TARGET_INFO_GPU_METRICS names the metrics, whose ids differ by
+version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; other units (`[Avg]`) use
+another encoding and are not read. The clock in `[MHz]` is written in Hz. The last eight bits of `typeId` are nsys's
+number of the GPU.
 
-The time of a row is the begin of the period that it covers. Measured on an H200 with nsys 2025.3 (47,802 readings at
-10 kHz, `scripts/explain_check`): the share of a period in which kernels ran and `SMs Active` correlate by 0.989 if the
-times are ends, by 0.997 if they are begins, and by less at 0.8 and 1.2 periods. At that one rate a delay of 0.1 ms
-would look the same.
+The time of a row is the start of its period. Measured on an H200 with nsys 2025.3 (47,802 readings at 10 kHz,
+`scripts/explain_check`): the share of a period with running kernels and `SMs Active` correlate by 0.989 if times are
+ends, by 0.997 if they are starts, and by less at 0.8 and 1.2 periods. At this single rate, a delay of 0.1 ms would look
+the same.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ METRIC_OF_NAME = {
     "DRAM Read Bandwidth": GpuMetric.DRAM_READ,
     "DRAM Write Bandwidth": GpuMetric.DRAM_WRITE,
 }
-"""nsys's names of all versions. `Tensor Active / FP16 Active` (Turing) is two pipes in one, and not read."""
+"""nsys's names in all versions. `Tensor Active / FP16 Active` (Turing) combines two pipes and is not read."""
 
 CLOCK_NAME = "GPC Clock Frequency [MHz]"
 CLOCK = len(GpuMetric)
-"""Stands for the clock where `GpuMetric`s are numbered."""
+"""Number of the clock, after those of `GpuMetric`."""
 
 GPU_OF_TYPE = 0xFF
 HIGHEST_PERCENT = 120
-"""Shares of a peak go a little over 100 at times; what is beyond this is no share."""
+"""Shares of a peak are sometimes slightly over 100; larger values are invalid."""
 
 HIGHEST_MHZ = 100_000
-"""A clock above it is in Hz."""
+"""Larger values are in Hz."""
 
 MAX_PERIODS = 1.5
-"""A reading that the next one follows later than this many periods covers one period, and others were lost."""
+"""Distance to the next reading, in periods, above which readings were lost."""
 
 
 def read_gpu_metrics(file: TraceFile) -> GpuMetrics | None:
-    """All readings of shares; None where the trace has none."""
+    """Read all shares; None if the trace has none."""
     metric_of_id = _metrics(file)
     columns = ["timestamp", "typeId", "metricId", "value"]
     if not metric_of_id or not file.has(TABLE_METRICS, *columns):
@@ -65,7 +65,7 @@ def read_gpu_metrics(file: TraceFile) -> GpuMetrics | None:
 
 
 def _metrics(file: TraceFile) -> dict[tuple[int, int], int]:
-    """Position in `GpuMetric` of what is read, by type and id."""
+    """Position in `GpuMetric` by type and id, for metrics to read."""
     if not file.has(TABLE_NAMES, "typeId", "metricId", "metricName"):
         return {}
     position_of = {metric: position for position, metric in enumerate(GpuMetric)}
@@ -79,7 +79,7 @@ def _metrics(file: TraceFile) -> dict[tuple[int, int], int]:
 def _wanted(
     rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]
 ) -> tuple[Int64, Integers, Integers, Integers]:
-    """Time, GPU, metric and value (per cent, or MHz) of the rows that are read."""
+    """Time, GPU, metric and value (per cent, or MHz) of the rows to read."""
     metric = np.full(len(rows["typeId"]), -1, dtype=np.int8)
     for (kind, number), position in metric_of_id.items():
         metric[(rows["typeId"] == kind) & (rows["metricId"] == number)] = position
@@ -94,7 +94,7 @@ def _wanted(
 def _by_reading(
     time_ns: Int64, gpu: Integers, metric: Integers, value: Integers, described: dict[int, GpuDevice]
 ) -> GpuMetrics:
-    """A row for each reading instead of one for each metric of it."""
+    """Convert rows per metric to rows per reading."""
     order = np.lexsort((time_ns, gpu))
     time_ns, gpu = time_ns[order], gpu[order]
     is_first = np.r_[True, (time_ns[1:] != time_ns[:-1]) | (gpu[1:] != gpu[:-1])]
@@ -117,9 +117,9 @@ def _by_reading(
 
 
 def _ends(start_ns: Int64) -> Int64:
-    """End of each period: the begin of the next, or, before a gap and of the last, the usual length later."""
+    """End of each period: the next start, or the usual length before a gap and for the last one."""
     if len(start_ns) < 2:
-        return start_ns  # no length can be known: a period of nothing
+        return start_ns  # unknown length: an empty period
     length: Int64 = np.diff(start_ns)
     usual = int(np.median(length))
     covered: Int64 = np.r_[np.where(length > MAX_PERIODS * usual, usual, length), usual]

@@ -1,4 +1,4 @@
-"""Reads `host_samples*.log`, what the host probe recorded in a process's folder."""
+"""Read `host_samples*.log`, the records of the host probe in a process's folder."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ _SAMPLE = np.dtype(
 )  # fmt: skip
 _EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
 _OF_PROCESSES = {"thread": "<i8", "holder": "<i8"}
-"""Columns with the process in them, once they are read."""
+"""Columns that get the process id when read."""
 
 
 COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
-"""A comprehension is part of the function that it stands in, as it is from Python 3.12 on (PEP 709)."""
+"""A comprehension counts as part of its function, as in Python 3.12 and newer (PEP 709)."""
 
 
 @dataclass(frozen=True)
 class RecordedProbe:
-    """What the files hold: times are of CLOCK_MONOTONIC, threads `pid << PID_SHIFT | tid`.
-
-    At `monotonic_ns` it was `unix_ns`.
+    """Contents of the files: times of CLOCK_MONOTONIC, threads as `pid << PID_SHIFT | tid`; `monotonic_ns` was
+    `unix_ns`.
     """
 
     probe: HostProbe
@@ -45,11 +44,11 @@ class RecordedProbe:
 
 
 def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | None:
-    """What the probe recorded of a process and its children; None: nothing. A file that is cut off or damaged is read
-    up to there, and named in `missing`.
+    """Read the probe's records of a process and its children, or None. Truncated or damaged files are read as far as
+    possible, and named in `missing`.
 
     Args:
-        pid: of the one process that is asked for; None: all of them.
+        pid: of a single process; None for all.
     """
     tables, missing = _read(folder, pid)
     if tables.meta is None:
@@ -60,7 +59,7 @@ def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | Non
 
 
 def has_several_probes(folder: Path) -> bool:
-    """Whether the probe recorded more than one process there."""
+    """Whether the folder has records of several processes."""
     return len(_files(folder)) > 1
 
 
@@ -71,7 +70,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
-    """What the files of a folder hold, and what of it cannot be read."""
+    """Contents of a folder's files, and messages about unreadable parts."""
     tables = _Tables(pid)
     missing: list[str] = []
     for path in _files(folder):
@@ -84,14 +83,14 @@ def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
             continue
         try:
             if not tables.add(content):
-                missing.append(f"{path.name} was not completed, so the last samples are not in it")
+                missing.append(f"{path.name} was not completed, so the last samples are missing")
         except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             missing.append(f"{path.name} is damaged: {error}")
     return tables, missing
 
 
 class _Tables:
-    """The rows of several files, their definitions numbered through."""
+    """Rows of several files with common numbers of definitions."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = pid
@@ -104,11 +103,11 @@ class _Tables:
         self._missing: dict[str, None] = {}
 
     def add(self, content: bytes) -> bool:
-        """Add the rows of a file; False: it was cut off. Raises ValueError, KeyError, TypeError or IndexError where it
+        """Add the rows of a file; False if it is truncated. Raises ValueError, KeyError, TypeError or IndexError if it
         is damaged.
         """
         if not content.startswith(sample_file.MAGIC):
-            raise ValueError("it does not begin as a file of samples does")
+            raise ValueError("it is not a file of samples")
         process = 0
         frames: list[int] = []
         functions: list[tuple[str, str]] = []
@@ -153,7 +152,7 @@ class _Tables:
         return is_whole
 
     def recorded(self, missing: list[str]) -> RecordedProbe:
-        """Everything, in order."""
+        """All records, ordered."""
         meta = self.meta or {}
         rows, events = np.concatenate(self._samples), np.concatenate(self._events)
         rows = rows[np.lexsort((rows["time"], rows["thread"]))]
@@ -185,9 +184,9 @@ def _column(rows: npt.NDArray[Any], name: str) -> Int64:
 
 
 def _since_fork(stack: list[int], functions: list[tuple[str, str]]) -> list[int]:
-    """A stack's frames, the innermost first, without those of the parent in which a worker was forked.
+    """Drop a stack's frames (innermost first) from the parent that forked a worker.
 
-    They stay on its stack: it would seem to be starting processes all the time.
+    They stay on the stack, so the worker would always seem to be starting processes.
     """
     for place, number in enumerate(stack):
         function, file = functions[number]
@@ -199,10 +198,10 @@ def _since_fork(stack: list[int], functions: list[tuple[str, str]]) -> list[int]
 def _without_callers(
     stack: list[int], inside: list[tuple[str, str] | None], functions: list[tuple[str, str]]
 ) -> list[int]:
-    """A stack's frames, the innermost first, without each that a comprehension directly inside of it is part of.
+    """Drop each of a stack's frames (innermost first) that directly contains a comprehension on the stack.
 
     Args:
-        inside: of each frame that is a comprehension, the function that it stands in.
+        inside: for each frame of a comprehension, its function.
         functions: of each frame.
     """
     callers = zip(stack[1:], stack, strict=False)
@@ -210,7 +209,7 @@ def _without_callers(
 
 
 def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Kind and payload of each whole chunk."""
+    """Kind and payload of each complete chunk."""
     view, at = memoryview(content), len(sample_file.MAGIC)
     while at + sample_file.CHUNK.size <= len(view):
         kind, length = sample_file.CHUNK.unpack_from(view, at)
@@ -222,14 +221,12 @@ def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
-    """The time that each sample stands for, and how much of it the thread may have run or waited for a CPU.
+    """The time each sample stands for, and the part of it in which the thread may have run or waited for a CPU.
 
-    That is the time since the last sample of the thread, corrected by what the system counted.
-
-    On a busy machine the sampler gets a CPU when the program leaves one, so it comes late while the program runs, and
-    then sees it blocked. But when a thread is blocked, the system's count of its time, on a CPU or waiting for one, is
-    exact. So the samples of a thread between two at which it was blocked get that time together, and the second of the
-    two gets the rest.
+    This is the time since the thread's previous sample, corrected by the system's counters. On a busy machine the
+    sampler gets a CPU when the program stops using it: it is late while the program runs, and then sees it blocked. The
+    system's counters are exact when a thread is blocked. So the samples between two blocked ones share the counted
+    time, and the second blocked sample gets the rest.
     """
     length, thread = rows["length"].astype(np.int64), rows["thread"]
     ready = np.isin(rows["state"], (HostState.RUNNING, HostState.RUNNABLE))
@@ -250,10 +247,10 @@ def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
 
 
 def _settled(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
-    """Time on a CPU and ready without one, in the rows that it was spent in.
+    """Time on a CPU and ready without one, moved to the rows in which it was spent.
 
-    The system counts a thread's time at timer ticks and when it stops running, so a row may hold what earlier rows of
-    the thread ran. What is more than a row has room for is moved to those before it.
+    The system updates its counters at timer ticks and when a thread stops, so a row may include time of earlier rows.
+    Time that does not fit in a row is moved to earlier rows.
     """
     on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
     bounds = np.r_[0, np.flatnonzero(np.diff(rows["thread"])) + 1, len(rows)]
@@ -266,9 +263,9 @@ def _settled(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
 
 
 def _moved_back(amounts: Int64, room: Int64) -> Int64:
-    """Amounts beyond their room, moved to the nearest earlier rows that have some; the first takes what is left."""
+    """Move amounts beyond the room to the nearest earlier rows with room; the first row takes the rest."""
     excess = np.cumsum((amounts - room)[::-1])
-    carried = (excess - np.minimum(np.minimum.accumulate(excess), 0))[::-1]  # out of each row, to the one before it
+    carried = (excess - np.minimum(np.minimum.accumulate(excess), 0))[::-1]  # from each row to the previous one
     taken: Int64 = amounts - carried
     taken[:-1] += carried[1:]
     taken[0] += carried[0]
@@ -276,7 +273,7 @@ def _moved_back(amounts: Int64, room: Int64) -> Int64:
 
 
 def _read_rows(payload: memoryview | bytes, kind: np.dtype[Any], process: int) -> npt.NDArray[Any]:
-    """Rows of a file, with the process in the columns of threads."""
+    """Rows of a file, with the process id in thread columns."""
     assert kind.names is not None
     rows = np.frombuffer(payload, kind).astype([(name, _OF_PROCESSES.get(name, kind[name])) for name in kind.names])
     rows["thread"] |= process
@@ -284,7 +281,7 @@ def _read_rows(payload: memoryview | bytes, kind: np.dtype[Any], process: int) -
 
 
 def _renumbered(numbers: npt.NDArray[Any], new: list[int]) -> npt.NDArray[np.int32]:
-    """Numbers of the file as numbers of all files; -1 stays."""
+    """Map numbers of one file to those of all files; -1 stays."""
     table = np.asarray([*new, -1], dtype=np.int32)
     found: npt.NDArray[np.int32] = table[numbers]
     return found

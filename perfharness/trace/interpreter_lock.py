@@ -1,7 +1,7 @@
-"""What nsys's `--trace=python-gil` writes about the interpreter lock: NVTX ranges that are evidence, and no stages.
+"""Intervals of the interpreter lock from nsys's `--trace=python-gil`, which writes them as NVTX ranges.
 
-nsys (2023.4 and 2025.3) writes a range `Holding GIL` or `Waiting for GIL` for each stretch of a thread, in a domain of
-its own, `GIL Trace`. A user's ranges of these names, in another domain or in none, stay what they are.
+nsys (2023.4 and 2025.3) writes a range `Holding GIL` or `Waiting for GIL` per interval of a thread, in its own domain
+`GIL Trace`. A user's ranges of these names in other domains stay ranges.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEv
 
 
 def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRanges, HostEvents | None]:
-    """The other ranges, and the intervals of the interpreter lock; None: they were not recorded.
+    """Split into the other ranges and the interpreter lock's intervals; None if not recorded.
 
     Args:
-        ranges: of a trace by nsys, all of them closed.
-        names: `names[code]` is the string.
+        ranges: of an nsys trace, all closed.
+        names: by code.
     """
     kind_of = {names.index(name): kind for name, kind in KIND_OF_NAME.items() if name in names}
     if not kind_of or DOMAIN not in names:

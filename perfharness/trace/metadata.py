@@ -1,4 +1,4 @@
-"""The metadata of a trace: who wrote it, on what, whether GPU work would be in it, and what went wrong."""
+"""Metadata of a trace: tracer, machine, GPU coverage, and problems."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from perfharness.trace.sqlite import TraceFile
 TABLE_DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 TABLE_SESSION = "TARGET_INFO_SESSION_START_TIME"
 TABLES_EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""The second name is that of nsys up to 2022.4."""
+"""The second name is used by nsys up to 2022.4."""
 
 NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 
 LOST_EVENTS = re.compile(r"\b(dropped|lost|truncated|incomplete|not all|out of memory|missing)\b", re.IGNORECASE)
-"""An nsys diagnostic of this form reports events that are not in the trace."""
+"""nsys diagnostics that report missing events."""
 
 NO_CUDA = re.compile(r"no cuda events collected|cuda profiling might have not been started", re.IGNORECASE)
 NO_NVTX = re.compile(r"no nvtx events collected", re.IGNORECASE)
-"""nsys says these of each process that has none: of a trace that has some, they are of a starter or a helper."""
+"""nsys reports these per process. In a trace with such events they concern a starter or helper process."""
 
 CUDA_CUT_OFF = re.compile(r"not all cuda events", re.IGNORECASE)
-"""nsys says it of a process that ended without its exit functions, by `os._exit` or a signal."""
+"""nsys reports this for a process that ended without exit functions, by `os._exit` or a signal."""
 
 
 Values = dict[str, list[str]]
-"""A table of names and values; a name may occur more than once."""
+"""A table of names and values; names may repeat."""
 
 
 def read_meta(file: TraceFile, has_cuda_rows: bool) -> TraceMeta:
-    """The metadata of a trace. `has_cuda_rows`: whether there is any CUDA call or GPU operation in it."""
+    """Read the metadata. `has_cuda_rows`: whether the trace has CUDA calls or GPU operations."""
     system, own = _values(file, "TARGET_INFO_SYSTEM_ENV"), _values(file, schema.TABLE_PERFHARNESS)
     export = _values(file, TABLES_EXPORT[0]) or _values(file, TABLES_EXPORT[1])
     device_names = tuple(name for (name,) in file.texts(TABLE_GPU, "name"))
@@ -79,19 +79,19 @@ def _first(values: Values, name: str) -> str | None:
 
 
 def read_session_start(file: TraceFile) -> int | None:
-    """UTC time of the trace's time 0; None where the trace does not have it."""
+    """UTC of the trace's time 0, or None."""
     times = file.integers(TABLE_SESSION, ["utcEpochNs"])["utcEpochNs"]
     return int(times[0]) if len(times) and times[0] != MISSING else None
 
 
 def _nsys_coverage(capture: Values, export: Values, has_gpu: bool, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
     if has_cuda_rows:
-        return "traced", "the trace holds CUDA events"
+        return "traced", "the trace has CUDA events"
     collected = [value for name, values in capture.items() if "COLLECT_CUDA_TRACE" in name for value in values]
     if "Cuda" in capture.get("CAPTURE_EVENT_TYPE", []) or "true" in collected:
-        return "traced", "CUDA was traced, and nothing was recorded"
+        return "traced", "CUDA was traced, but nothing was recorded"
     if (capture or export) and not has_gpu:
-        return "no_gpu_work", "nsys saw no GPU on the machine"
+        return "no_gpu_work", "nsys found no GPU on the machine"
     if not capture:
         return "untraced", "the trace does not say whether CUDA was traced"
     return "untraced", "CUDA was not traced (nsys ran without `--trace cuda`)"
@@ -128,7 +128,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
                 "range-without-end",
                 Severity.NOTE,
                 f"{endless.total()} range(s) of libraries have no end in CUPTI's records and are left out: {shown}.",
-                "CUPTI does not record an end that has a payload, as NCCL's; --tracer nsys has these ranges.",
+                "CUPTI does not record ends with a payload, such as NCCL's; use --tracer nsys for these ranges.",
             )
         )
     if lost := _total(own, schema.META_LOST_EVENTS):
@@ -136,8 +136,8 @@ def _embedded_findings(own: Values) -> list[Finding]:
             Finding(
                 "trace-incomplete",
                 Severity.ERROR,
-                f"{lost} events of ranges could not be recorded: the disk was full. The trace holds what came before.",
-                "Make room on the disk, or measure with fewer batches.",
+                f"{lost} events of ranges were lost, because the disk was full. Earlier events are in the trace.",
+                "Free disk space, or measure with fewer batches.",
             )
         )
     return findings
@@ -148,7 +148,7 @@ def _total(own: Values, name: str) -> int:
 
 
 def _counts(text: str) -> dict[str, int]:
-    """Of a JSON object; nothing of what is none."""
+    """Counts in a JSON object; empty for other text."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The strings of a trace, each once, and codes in the place of string ids."""
+"""Distinct strings of a trace, and codes for string ids."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from perfharness.model.trace import Int64, Integers
 from perfharness.trace.sqlite import TraceFile
 
 MAX_SPARSE_IDS = 1_000_000
-"""nsys numbers strings from 0 on; with at most this many ids without a string, a table by id beats a search."""
+"""Missing string ids (nsys counts from 0) up to which a table by id is faster than a search."""
 
 
 class NameTable:
-    """`values[code]` is the string; a code is -1 where there is none. Equal strings have one code."""
+    """`values[code]` is the string; -1 stands for none. Equal strings have one code."""
 
     def __init__(self, ids: Int64, places: Int64, strings: list[str]) -> None:
         """Take the strings, `strings[place]` for each id."""
@@ -27,36 +27,36 @@ class NameTable:
 
     @classmethod
     def read(cls, file: TraceFile) -> NameTable:
-        """All of the StringIds table; an empty table where there is none."""
+        """Read the StringIds table; empty if missing."""
         return cls(*file.strings(schema.TABLE_STRINGS, "id", "value"))
 
     def add(self, strings: Sequence[str]) -> Int64:
-        """Codes of these strings, new or old."""
+        """Codes of these strings, added if new."""
         new = [self._code_of.setdefault(string, len(self._code_of)) for string in strings]
         self.values.extend(list(self._code_of)[len(self.values) :])
         return np.asarray(new, dtype=np.int64)
 
     def codes_of_ids(self, ids: Integers) -> Integers:
-        """Codes of string ids; -1 where the id stands for no string."""
+        """Codes of string ids; -1 for unknown ids."""
         if not len(self._ids) or self._ids[0] < 0 or self._ids[-1] > len(self._ids) + MAX_SPARSE_IDS:
             return np.append(self._id_codes, -1)[find_rows([ids], [self._ids])]
         highest = int(self._ids[-1])
-        by_id = np.full(highest + 2, -1, dtype=np.int32)  # the last place is for ids that are not there
+        by_id = np.full(highest + 2, -1, dtype=np.int32)  # last entry: unknown ids
         by_id[self._ids[::-1]] = self._id_codes[::-1]
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > highest):
             ids = np.where((ids >= 0) & (ids <= highest), ids, np.int64(highest + 1))
-        return by_id.take(ids, mode="clip")  # all are in range: this mode is the one without a copy
+        return by_id.take(ids, mode="clip")  # all are in range; this mode avoids a copy
 
 
 def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) -> Integers:
-    """The value, 8 bits, of a function for the name of each code; it is called once for each name that occurs.
+    """Value (8 bits) of a function of the name for each code; called once per distinct name.
 
     Args:
-        names: `names[code]` is the string.
-        codes: -1: no name, of which the value is that of an empty string.
-        value: of a name.
+        names: by code.
+        codes: -1 for no name, passed as an empty string.
+        value: the function.
     """
-    values = np.zeros(len(names) + 1, dtype=np.int8)  # the last place is that of -1
+    values = np.zeros(len(names) + 1, dtype=np.int8)  # last entry: code -1
     is_used = values > 0
     is_used[codes] = True
     for code in np.flatnonzero(is_used).tolist():
@@ -65,9 +65,9 @@ def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) 
 
 
 def find_rows(keys: Sequence[Integers], table_keys: Sequence[Int64]) -> Int64:
-    """The first row of a table with equal keys, for each row of `keys`; -1 where there is none.
+    """First row of a table with equal keys, for each row of `keys`; -1 if there is none.
 
-    `keys` and `table_keys` are equally many columns.
+    `keys` and `table_keys` have equally many columns.
     """
     if not len(table_keys[0]):
         return np.full(len(keys[0]), -1, dtype=np.int64)
@@ -87,5 +87,5 @@ def find_rows(keys: Sequence[Integers], table_keys: Sequence[Int64]) -> Int64:
 
 
 def code_of(names: Sequence[str], name: str) -> int:
-    """The code of a name; -2, which nothing has, where it does not occur."""
+    """Code of a name; -2 (used by nothing) if missing."""
     return names.index(name) if name in names else -2

@@ -1,4 +1,4 @@
-"""NVTX events into ranges and marks."""
+"""Build ranges and marks from NVTX events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAYLOADS = {"payload": ["int64Value", "uint64Value", "int32Value", "uint32Value"
 
 @dataclass(frozen=True)
 class Nvtx:
-    """What the NVTX table holds. `last_ns` is the time of its last event; open ranges have no end yet (`MISSING`)."""
+    """Contents of the NVTX table. `last_ns`: time of the last event; open ranges have no end yet (`MISSING`)."""
 
     ranges: NvtxRanges
     marks: NvtxMarks
@@ -46,14 +46,14 @@ def make_nvtx(
     names: NameTable,
     parents: Mapping[int, int],
 ) -> Nvtx:
-    """All ranges and marks. Raises `TraceFormatError` if events have no type, no time, or a name that is not there.
+    """Build all ranges and marks. Raises `TraceFormatError` for events without type, time, or a known name.
 
     Args:
         events: columns of the NVTX table.
-        texts: names that stand in the events themselves, as `TraceFile.strings` returns them.
+        texts: names in the events themselves, from `TraceFile.strings`.
         path: of the trace.
-        names: gets the names that stand in the events.
-        parents: pid -> pid of its parent, as far as known; by it the ids of forked processes are resolved.
+        names: receives the names in the events.
+        parents: pid -> parent pid, as far as known, to resolve ids of forked processes.
     """
     kind = events["eventType"]
     name = names.codes_of_ids(events["textId"])
@@ -116,12 +116,12 @@ def _marks(events: dict[str, Integers], is_mark: Bool) -> NvtxMarks:
 
 
 def closed(ranges: NvtxRanges, end_ns: int) -> NvtxRanges:
-    """Ranges never closed end where the trace ends."""
+    """Let ranges that were never closed end with the trace."""
     if not ranges.is_open.any():
         return ranges
     return replace(ranges, end_ns=np.where(ranges.is_open, np.maximum(end_ns, ranges.start_ns), ranges.end_ns))
 
 
 def known_ends(ranges: NvtxRanges) -> Int64:
-    """The end of each range; of one never closed its start."""
+    """End of each range; for one never closed, its start."""
     return np.where(ranges.is_open, ranges.start_ns, ranges.end_ns) if ranges.is_open.any() else ranges.end_ns

@@ -1,7 +1,7 @@
-"""The names of NVTX domains and categories, whose ids are unique in a process only.
+"""Names of NVTX domains and categories, whose ids are unique only within a process.
 
-A forked child goes on with its parent's ids, whose definitions are in NVTX_EVENTS under the parent's pid. With nsys
-2023.4 it numbers its own from 1 again. The trace does not hold the process tree; the recorders' journals know it.
+A forked child continues with its parent's ids, which NVTX_EVENTS defines under the parent's pid. With nsys 2023.4 it
+numbers its own from 1 again. The trace has no process tree; the recorders' journals do.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from perfharness.trace.names import NameTable, find_rows
 def name_ids(
     events: dict[str, Integers], is_used: Bool, names: NameTable, parents: Mapping[int, int]
 ) -> tuple[Int64, Int64]:
-    """Name codes of the domains and of the categories of all events; -1: the default domain, no category.
+    """Name codes of the domains and categories of all events; -1 for the default domain or no category.
 
-    An id means what its process defined before, else what the nearest ancestor did, else what the only other process
-    did that defined it. A domain without a definition is called by its number and process.
+    An id is defined by its process before the event, else by its nearest ancestor, else by the only other process that
+    defines it. Domains without a definition are named by number and process.
 
     Args:
         events: columns of the NVTX table, with name codes as `name`.
-        is_used: which events are ranges or marks.
-        names: gets the names of domains without a definition.
-        parents: pid -> pid of its parent, as far as known.
+        is_used: mask of ranges and marks.
+        names: receives names of domains without a definition.
+        parents: pid -> parent pid, as far as known.
     """
     parents = {pid & ID_MASK: parent & ID_MASK for pid, parent in parents.items()}
     process = events["globalTid"] & PROCESS_MASK
     keys = [process, events["domainId"], events["category"]]
     domain, inherited = _resolve(events, keys[:2], events["eventType"] == schema.NVTX_DOMAIN_CREATE, is_used, parents)
-    # Categories need no name, so only a process with an inherited domain is known to be forked.
+    # Categories may be unnamed, so only an inherited domain shows that a process is forked.
     in_forked = is_used & np.isin(process, np.unique(process[inherited]))
     category, _ = _resolve(events, keys, events["eventType"] == schema.NVTX_CATEGORY_EVENT, in_forked, parents)
     nameless = np.flatnonzero(is_used & (domain < 0) & (events["domainId"] != 0))
@@ -46,12 +46,12 @@ def name_ids(
 def _resolve(
     events: dict[str, Integers], keys: list[Integers], is_definition: Bool, is_used: Bool, parents: Mapping[int, int]
 ) -> tuple[Int64, Int64]:
-    """Name code of each event's id, -1: none; and the rows whose id another process defined.
+    """Name code of each event's id (-1 for none), and the rows with ids defined by another process.
 
     Args:
         keys: columns of the process and the id.
-        is_definition: which events define ids.
-        is_used: events whose ids may be inherited.
+        is_definition: mask of events that define ids.
+        is_used: mask of events whose ids may be inherited.
     """
     defining = np.flatnonzero(is_definition)
     definition = find_rows(keys, [key[defining].astype(np.int64) for key in keys])
@@ -69,7 +69,7 @@ def _resolve(
 
 
 def _inherited(pid: int, code_of: Mapping[int, int], parents: Mapping[int, int]) -> int | None:
-    """The name that the nearest ancestor gave an id, else the only other process that did."""
+    """Name of an id from the nearest ancestor, else from the only other process that defines it."""
     seen = {pid}
     while (pid := parents.get(pid, pid)) not in seen:
         if pid in code_of:

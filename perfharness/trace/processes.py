@@ -1,4 +1,4 @@
-"""The processes of a trace: nsys records a launched process and all that it starts in one file."""
+"""Processes of a trace: nsys records a launched process and its children in one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOADS, closed, known_ends, m
 from perfharness.trace.sqlite import ROW_ID, TraceFile
 
 NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE, LOCK_DOMAIN)
-"""Domains whose ranges are in no result."""
+"""Domains whose ranges are not in results."""
 
 _Columns = TypeVar("_Columns", bound=Any)
 
@@ -33,24 +33,24 @@ _Columns = TypeVar("_Columns", bound=Any)
 class TracedProcess:
     """A process that made ranges or GPU work.
 
-    `pid` is what a trace holds of it, 24 bits; `gpus` are UUIDs, with the prefix, as far as the trace has them.
+    `pid`: as in the trace, 24 bits. `gpus`: UUIDs with prefix, if in the trace.
     """
 
     pid: int
     first_unix_ns: int | None
-    """UTC time of its first range or GPU operation; None where the trace does not have its start time."""
+    """UTC of its first range or GPU operation; None if the trace has no start time."""
 
     gpus: tuple[str, ...] = ()
     facts: ProcessFacts | None = None
-    """What it said of itself; None in a trace of nsys."""
+    """Facts from the process itself; None for nsys."""
 
 
 def find_processes(path: Path) -> list[TracedProcess]:
-    """The processes that made ranges or GPU work, by their first.
+    """Processes with ranges or GPU work, ordered by their first.
 
-    Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
+    Raises `TraceNotFoundError` if the file is missing, `TraceFormatError` if it is not a complete trace.
     """
-    with TraceFile(path) as file:  # read before each trace is analysed, so only what this takes
+    with TraceFile(path) as file:  # runs before each analysis, so it reads only what it needs
         names = NameTable.read(file)
         events = file.integers(schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
         texts = file.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
@@ -83,7 +83,7 @@ def find_processes(path: Path) -> list[TracedProcess]:
 
 
 def _facts(file: TraceFile) -> tuple[dict[int, ProcessFacts], bool]:
-    """What processes said of themselves, by pid, and whether the disk had no room for events of any of them."""
+    """Facts from processes by pid, and whether any of them lost events to a full disk."""
     facts: dict[int, ProcessFacts] = {}
     has_lost_events = False
     for name, value in file.texts(schema.TABLE_PERFHARNESS, "name", "value"):
@@ -96,9 +96,9 @@ def _facts(file: TraceFile) -> tuple[dict[int, ProcessFacts], bool]:
 
 
 def part_of_process(trace: Trace, pid: int) -> Trace:
-    """What a trace has of one process; the trace itself where it holds no other.
+    """The part of a trace from one process; the trace itself if it has no other.
 
-    What the process left open ends with its own last event, not with that of another.
+    Ranges that the process left open end with its own last event.
     """
 
     def own(table: _Columns, process: Int64) -> _Columns:

@@ -1,6 +1,6 @@
-"""A trace, nsys's or the embedded tracer's, into a `Trace`.
+"""Read a trace from nsys or the embedded tracer into a `Trace`.
 
-Columns are taken by name, tables may be absent, row order is never trusted; one reader serves all.
+Columns are selected by name, tables may be missing, and row order does not matter; one reader serves all.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
 
     Args:
         path: of the trace.
-        parents: pid -> pid of its parent, as far as known; by it the ids of forked processes are resolved.
-        with_details: with the details of GPU operations, a third of the time; without, all of them are unknown.
+        parents: pid -> parent pid, as far as known, to resolve ids of forked processes.
+        with_details: read details of GPU operations, which takes a third of the time; otherwise they are unknown.
 
-    Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
+    Raises `TraceNotFoundError` if the file is missing, `TraceFormatError` if it is not a complete trace.
     """
     with TraceFile(path) as file, ThreadPoolExecutor(READERS) as pool:
         trace = _read(file, pool, parents, with_details=with_details)
-    with suppress(AttributeError):  # glibc keeps all that the threads freed: a quarter of the memory of an analysis
+    with suppress(AttributeError):  # glibc keeps memory freed by threads: a quarter of an analysis's memory
         ctypes.CDLL(None).malloc_trim(0)
     return trace
 
 
 def _read(file: TraceFile, pool: ThreadPoolExecutor, parents: Mapping[int, int], *, with_details: bool) -> Trace:
-    # The tables are read in this order, while those that have come are made into columns.
+    # Tables are read in this order, while finished ones are converted to columns.
     events = pool.submit(file.integers, schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
     operations = {
         kind: pool.submit(file.integers, table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])

@@ -1,6 +1,6 @@
-"""A trace file in sqlite, read-only, into NumPy columns, through ADBC's driver and Arrow.
+"""Read a sqlite trace file into NumPy columns, through ADBC's driver and Arrow.
 
-ADBC is used without its DB-API module, which imports pandas where that is installed (0.3 s).
+ADBC is used without its DB-API module, which imports pandas if installed (0.3 s).
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from perfharness.trace.columns import MISSING, narrow
 SQLITE_MAGIC = b"SQLite format 3\x00"
 SQLITE_HEADER_BYTES = 100
 WAL_VERSION = b"\x02\x02"
-"""Bytes 18 and 19 of the header of a file in WAL mode (https://www.sqlite.org/fileformat.html, 1.3.3)."""
+"""Bytes 18 and 19 in the header of a file in WAL mode (https://www.sqlite.org/fileformat.html, 1.3.3)."""
 
 BATCH_ROWS = 1 << 14
 BATCH_ROWS_OPTION = "adbc.sqlite.query.batch_rows"
 
 WAIT_FOR_LOCKS = "PRAGMA busy_timeout = 5000"
-"""Whoever writes the file may hold a lock of it for a moment."""
+"""A writer of the file may lock it for a moment."""
 
 ROW_ID = "rowid"
-"""The number of a row in its table, a column of every table."""
+"""Row number, a column of every table."""
 
 WIDE = frozenset({"start", "end", "globalTid", "endGlobalTid", "globalPid"})
-"""Columns of events that need 64 bits; others become as narrow as their values allow."""
+"""Event columns that need 64 bits; others are narrowed to their values."""
 
 
 class TraceFile:
     """An open trace. Use as a context manager; several threads may read at the same time.
 
-    Columns and tables that a version lacks are no error. Every method raises `TraceFormatError` for a damaged file.
+    Missing columns and tables are not errors. Every method raises `TraceFormatError` for a damaged file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace."""
+        """Raise `TraceNotFoundError` if the file is missing, `TraceFormatError` if it is not a complete trace."""
         self.path = path
         _check_header(path)
-        # Reading a file in WAL mode leaves files beside it, unless nobody writes and it is opened as immutable.
+        # Reading in WAL mode creates files next to it, unless it is opened as immutable, which requires no writer.
         mode = "mode=ro&immutable=1" if _is_idle_wal(path) else "mode=ro"
         self._database = adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path.resolve()))}?{mode}")
         self._columns: dict[str, set[str]] = {}
@@ -65,7 +65,7 @@ class TraceFile:
         if not self._columns.keys() & {schema.TABLE_STRINGS, schema.TABLE_NVTX, schema.TABLE_PERFHARNESS}:
             raise TraceFormatError(
                 f"{path} is a sqlite file, but not a trace: it has neither {schema.TABLE_STRINGS} nor "
-                f"{schema.TABLE_NVTX}; give the file that `nsys export --type sqlite` or perfharness wrote."
+                f"{schema.TABLE_NVTX}; give a file written by `nsys export --type sqlite` or perfharness."
             )
 
     def __enter__(self) -> Self:
@@ -76,16 +76,16 @@ class TraceFile:
             self._database.close()
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether the table exists with these columns (nsys writes a table only when it has rows)."""
+        """Whether the table has these columns (nsys writes only tables with rows)."""
         return {ROW_ID, *columns} <= self._columns.get(table, set())
 
     def integers(
         self, table: str, columns: Sequence[str], first_of: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, Integers]:
-        """Integer columns of a whole table; `MISSING` for NULL and in columns that the table lacks.
+        """Integer columns of a whole table; `MISSING` for NULL and missing columns.
 
         Args:
-            first_of: name -> columns, of which the first one that is not NULL counts.
+            first_of: name -> columns, of which the first non-NULL value counts.
         """
         parts = list(self.batches(table, columns, first_of or {}))
         for part in parts:
@@ -95,7 +95,7 @@ class TraceFile:
     def batches(
         self, table: str, columns: Sequence[str], first_of: Mapping[str, Sequence[str]] | None = None
     ) -> Iterator[dict[str, Int64]]:
-        """The same columns, some rows at a time, so that a long table is not held as a whole."""
+        """The same columns in parts, so that a long table need not fit in memory."""
         if not self.has(table):
             return
         wanted = {column: [column] for column in columns} | dict(first_of or {})
@@ -110,7 +110,7 @@ class TraceFile:
             yield {name: self._int64(batch, name, table) if name in expressions else missing for name in wanted}
 
     def texts(self, table: str, *columns: str) -> list[tuple[str, ...]]:
-        """Columns of a small table as text, one tuple per row; NULL is empty. No rows if a column is missing."""
+        """Text columns of a small table, one tuple per row; empty for NULL. No rows if a column is missing."""
         if not self.has(table, *columns):
             return []
         wanted = ", ".join(f"CAST(ifnull(\"{column}\", '') AS BLOB) AS {column}" for column in columns)
@@ -118,18 +118,18 @@ class TraceFile:
         return [row for batch in batches for row in zip(*map(_texts, batch.columns), strict=True)]
 
     def strings(self, table: str, key: str, text: str, unless: str | None = None) -> tuple[Int64, Int64, list[str]]:
-        """A text column where it is not NULL.
+        """A text column without NULLs.
 
         Args:
-            key: an integer column that is returned with it.
-            unless: take only rows in which this column is NULL or missing.
+            key: an integer column to return with it.
+            unless: skip rows in which this column is not NULL.
 
-        Returns the keys, for each the place of its text, and the texts, each once.
+        Returns the keys, the index of each key's text, and the distinct texts.
         """
         keys, places, place_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)], dict[bytes, int]()
         if self.has(table, key, text):
             condition = f' AND "{unless}" IS NULL' if unless is not None and self.has(table, unless) else ""
-            # As bytes: sqlite does not check that text is UTF-8, and programs name ranges in other encodings too.
+            # As bytes, because sqlite does not check that text is UTF-8, and range names may use other encodings.
             columns = f'"{key}" AS {key}, CAST("{text}" AS BLOB) AS t'
             for batch in self._query(f'SELECT {columns} FROM {table} WHERE "{text}" IS NOT NULL{condition}'):
                 new = [place_of.setdefault(value, len(place_of)) for value in batch["t"].to_pylist()]
@@ -152,21 +152,21 @@ class TraceFile:
         except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
             raise self._error(str(error)) from error
         finally:
-            # Some versions of the driver cannot close what met a damaged page.
+            # Some driver versions cannot close after a damaged page.
             for opened in (statement, connection):
                 with suppress(RuntimeError, adbc_driver_manager.Error):
                     if opened is not None:
                         opened.close()
 
     def _int64(self, batch: pa.RecordBatch, name: str, table: str) -> Int64:
-        """A column of an answer; `MISSING` for NULL, as one repeated value if nothing else is in it."""
+        """A column of a result; `MISSING` for NULL, as one repeated value if all are NULL."""
         column = batch[name]
-        # sqlite takes any value in any column; the driver refuses only a mixture.
+        # sqlite accepts any value in any column; the driver rejects only mixtures.
         if not column.type.equals(pa.int64()):
-            raise self._error(f"column {name} of {table} holds {column.type} where integers belong")
+            raise self._error(f"column {name} of {table} has {column.type} instead of integers")
         if column.null_count == len(column):
             return np.broadcast_to(np.int64(MISSING), len(column))
-        is_known, values = column.buffers()  # by hand: `pyarrow.compute` takes 0.08 s to import
+        is_known, values = column.buffers()  # manually, because importing `pyarrow.compute` takes 0.08 s
         rows = slice(column.offset, column.offset + len(column))
         integers = np.frombuffer(values, np.int64)[rows]
         if not column.null_count:
@@ -182,7 +182,7 @@ class TraceFile:
 
 
 def _joined(parts: list[Integers]) -> Integers:
-    """Concatenate; a column without any value stays one repeated `MISSING`, which takes no memory."""
+    """Concatenate; an all-missing column stays one repeated `MISSING`, which takes no memory."""
     if not parts:
         return np.empty(0, dtype=np.int64)
     if all(len(part) and part.strides == (0,) and part[0] == MISSING for part in parts):
@@ -200,7 +200,7 @@ def _text(value: bytes) -> str:
 
 def _check_header(path: Path) -> None:
     if not path.is_file():
-        raise TraceNotFoundError(f"There is no trace file at {path}; give a .sqlite that nsys or perfharness wrote.")
+        raise TraceNotFoundError(f"There is no trace file at {path}; give a .sqlite file from nsys or perfharness.")
     try:
         header = _header(path)
     except OSError as error:
@@ -209,12 +209,12 @@ def _check_header(path: Path) -> None:
         raise TraceFormatError(f"{path} is empty; the tracer ended before it wrote anything, so measure again.")
     if not header.startswith(SQLITE_MAGIC):
         raise TraceFormatError(
-            f"{path} is not a sqlite trace; turn a .nsys-rep into one with `nsys export --type sqlite FILE.nsys-rep`."
+            f"{path} is not a sqlite trace; convert a .nsys-rep with `nsys export --type sqlite FILE.nsys-rep`."
         )
     if len(header) < SQLITE_HEADER_BYTES or path.stat().st_size < _size_by_header(header):
         raise TraceFormatError(
-            f"{path} is truncated: it is shorter than its header states. Copy it again, or export it again with "
-            "`nsys export --type sqlite`."
+            f"{path} is truncated: it is shorter than its header states. Copy or export it again: `nsys export "
+            "--type sqlite`."
         )
 
 
@@ -224,7 +224,7 @@ def _header(path: Path) -> bytes:
 
 
 def _size_by_header(header: bytes) -> int:
-    """File size that the header promises, 0 where it is missing (https://www.sqlite.org/fileformat.html, 1.3)."""
+    """File size according to the header, 0 if missing (https://www.sqlite.org/fileformat.html, 1.3)."""
     page_bytes, changes, pages = struct.unpack_from(">H", header, 16)[0], header[24:28], header[28:32]
     if changes != header[92:96]:
         return 0
@@ -232,7 +232,7 @@ def _size_by_header(header: bytes) -> int:
 
 
 def _is_idle_wal(path: Path) -> bool:
-    """Whether the file is in WAL mode and has no write-ahead log; with one, a writer is active or was killed."""
+    """Whether the file is in WAL mode without a write-ahead log; a log means an active or killed writer."""
     real = path.resolve()
     log = real.with_name(f"{real.name}-wal")
     return _header(path)[18:20] == WAL_VERSION and not (log.is_file() and log.stat().st_size)

@@ -350,7 +350,7 @@ def test_pinned_and_device_buffers_through_cuda_python() -> None:
     np.testing.assert_array_equal(buffer.host, data)
     print(f"\n4 MiB to the GPU in {took:.3f} ms, {buffer.nbytes / took / 1e6:.1f} GB/s")
     assert 0.01 < took < 10
-    with pytest.raises(OutOfMemoryError, match="no room for"):
+    with pytest.raises(OutOfMemoryError, match="no memory for"):
         PairedBuffer((2**46,), "uint8")
     for each in (buffer, stream):
         each.close()

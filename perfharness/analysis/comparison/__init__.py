@@ -1,1 +1,1 @@
-"""Several launches and versions: means with intervals, verdicts, steps of a trend."""
+"""Compare launches and versions: means with intervals, verdicts, steps of a trend."""

@@ -1,7 +1,7 @@
-"""Whether two versions differ: ratios of launch means with intervals, and verdicts at a stated rate of false alarms.
+"""Compare two versions: ratios of launch means with intervals, and verdicts at a given rate of false alarms.
 
-The launch is the unit: one number per launch, as batches of one launch repeat each other and not the next launch. All
-is on the log scale, where a ratio is a difference. docs/internals/statistics.md has how often the verdicts are wrong.
+The unit is the launch, with one number each, because batches of one launch are not independent. Values are compared as
+logarithms, whose differences are ratios. docs/internals/statistics.md has the measured error rates.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ MIN_EFFECT = 0.02
 """Smallest relative difference that counts."""
 
 ENOUGH_POWER = 0.8
-"""How likely the number of launches that is named for an undecided row decides it, if its estimate is right."""
+"""Power at which `launches_needed` is computed."""
 
 MOST_LAUNCHES = 1000
-"""More are not worth naming."""
+"""Largest number of launches to recommend."""
 
 LARGEST_LOGARITHM = 700.0
 
 MAX_ORDER_SHARE = 0.25
-"""Sides count as measured in turns where the side explains no more of the place in the order (R squared)."""
+"""Launches count as interleaved up to this R squared of side against position."""
 
 
 class Reason(str, Enum):
-    """Why a pair has no verdict, or `undecided`."""
+    """Reason for `undecided` or `not-comparable`."""
 
     ONE_LAUNCH = "one-launch"
     TOO_WIDE = "too-wide"
@@ -51,8 +51,8 @@ Direction = Literal["up", "down", "same", "undecided", "not-comparable"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of both sides, one value per launch, none negative; and each launch's place in the order of all of
-    them (None: not known).
+    """One figure of both sides: one value per launch, none negative, and each launch's position in the order of all
+    launches (None if unknown).
     """
 
     base: Float64
@@ -62,7 +62,7 @@ class Pair:
 
 
 class Rule(Record, use_attribute_docstrings=True):
-    """What is taken as a difference."""
+    """Thresholds of a comparison."""
 
     alpha: float = Field(default=ALPHA, gt=0, lt=0.5)
     """highest rate of false alarms, over all rows together"""
@@ -71,12 +71,12 @@ class Rule(Record, use_attribute_docstrings=True):
     """smallest relative difference that counts"""
 
     spread: float | None = Field(default=None, gt=0)
-    """relative standard deviation between launches, as the user stated it; null: only what was seen counts"""
+    """relative standard deviation between launches, given by the user; null: estimated from the data alone"""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of a ratio."""
+    """A confidence interval of a ratio."""
 
     low: float
     high: float
@@ -85,10 +85,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a pair. `ratio`: new over base, of geometric means over launches. `interval`: of this pair alone;
-    `judged_by`: corrected for the number of pairs, as both p-values are (None: not tested). `threshold`: the relative
-    difference that had to be exceeded. `launches_needed`: per side, to probably decide it; None: decided, or more than
-    a thousand.
+    """The verdict on a pair.
+
+    `ratio`: new over base, of geometric means. `interval`: for this pair alone. `judged_by`: corrected for the number
+    of pairs, like both p-values (None if not tested). `threshold`: the relative difference to exceed.
+    `launches_needed`: per side, to probably reach a verdict; None if decided or above `MOST_LAUNCHES`.
     """
 
     direction: Direction
@@ -104,11 +105,11 @@ class Judgement:
 
 
 def compare(pairs: Sequence[Pair], rule: Rule) -> list[Judgement]:
-    """Judge all pairs together: `up` or `down` where the interval lies beyond the threshold, `same` where it lies
-    within it (two one-sided tests).
+    """Judge all pairs together: `up` or `down` if the interval lies beyond the threshold, `same` if within it (two
+    one-sided tests).
 
-    Both are corrected by Holm's procedure over all pairs: the probability that any pair without a difference is called
-    different is at most `alpha`, and so is that of any different pair being called the same.
+    Holm's procedure bounds both error rates over all pairs by `alpha`: calling any equal pair different, and calling
+    any different pair the same.
     """
     estimates = [_estimate(pair, rule) for pair in pairs]
     tested = [one for one in estimates if isinstance(one, _Estimate)]
@@ -123,7 +124,7 @@ def compare(pairs: Sequence[Pair], rule: Rule) -> list[Judgement]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, which are compared with the error rate itself (Holm 1979)."""
+    """p-values adjusted for multiple tests (Holm 1979); compare them with the error rate directly."""
     count, highest = len(p_values), 0.0
     adjusted = [0.0] * count
     for step, place in enumerate(sorted(range(count), key=lambda place: p_values[place])):
@@ -133,7 +134,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def order_share(base_at: Int64, new_at: Int64) -> float:
-    """How much of the place in the order is explained by the side: 0 in turns, 0.75 and more one after the other."""
+    """R squared of side against position: 0 for interleaved launches, 0.75 or more for one side after the other."""
     places: Float64 = np.concatenate([base_at, new_at]).astype(np.float64)
     total = float(((places - places.mean()) ** 2).sum())
     between = sum(len(part) * (float(part.mean()) - float(places.mean())) ** 2 for part in (base_at, new_at))
@@ -142,8 +143,8 @@ def order_share(base_at: Int64, new_at: Int64) -> float:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """A difference of logarithms: `difference` of the means, `tested` the same, or that beside a trend over the
-    launches. Then both have to be beyond the threshold, or within it, and the interval reaches to both.
+    """A difference of logarithms: of the means, and adjusted for a trend over the launches (`tested`; else the same).
+    Both must lie beyond, or within, the threshold, and the interval covers both.
     """
 
     difference: float
@@ -152,24 +153,24 @@ class _Estimate:
     freedom: float
     margin: float
     launches: float
-    """Per side; of unequal sides the harmonic mean."""
+    """Per side; the harmonic mean if the sides differ."""
 
     allows_drift: bool = False
 
     def p_different(self) -> float:
-        """That the difference is no larger than the margin, in either direction; two-sided."""
+        """p-value of "the difference is at most the margin", two-sided."""
         above = self._tail(self.tested - self.margin) if self.difference > self.margin else 1.0
         below = self._tail(-self.margin - self.tested) if self.difference < -self.margin else 1.0
         return min(1.0, 2 * min(above, below))
 
     def p_same(self) -> float:
-        """That the difference is the margin or larger: two one-sided tests."""
+        """p-value of "the difference is at least the margin" (two one-sided tests)."""
         if abs(self.difference) > self.margin:
             return 1.0
         return max(self._tail(self.margin - self.tested), self._tail(self.tested + self.margin))
 
     def _tail(self, distance: float) -> float:
-        """Probability of an estimate that is at least so far on the wrong side."""
+        """Probability of an estimate at least this far on the wrong side."""
         if self.error == 0:
             return 0.0 if distance > 0 else 1.0
         from scipy.special import ndtr, stdtr  # takes longer to import than most commands to run
@@ -178,13 +179,13 @@ class _Estimate:
         return float(stdtr(self.freedom, beyond) if isfinite(self.freedom) else ndtr(beyond))
 
     def interval(self, confidence: float) -> Interval:
-        """Of the ratio."""
+        """Confidence interval of the ratio."""
         half = self.error * student_t(self.freedom, 0.5 + confidence / 2) if self.error else 0.0
         low, high = min(self.tested - half, self.difference), max(self.tested + half, self.difference)
         return Interval(_exp(low), _exp(high), confidence)
 
     def launches_needed(self, levels: Sequence[float]) -> int | None:
-        """Launches per side with which it is probably decided, if the estimate and the spread are right."""
+        """Launches per side that probably decide it, if the estimate and the spread are right."""
         beyond = abs(self.difference) - self.margin
         tail = levels[0] / 2 if beyond > 0 else levels[1]
         lost = 3 if self.allows_drift else 2
@@ -225,10 +226,10 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
 
 
 def _welch(base: Float64, new: Float64, floor: float = 0.0) -> tuple[float, float]:
-    """Standard error of the difference of means, and Welch's degrees of freedom; infinitely many of a stated spread.
+    """Standard error of the difference of means, and Welch's degrees of freedom (infinite for a stated spread).
 
-    The variance of the side with fewer launches is at least the pooled one: three launches are alike by chance now and
-    then, and then Welch's test takes the other side's freedom for both, with two to seven times as many false alarms.
+    The side with fewer launches gets at least the pooled variance. Its own is sometimes small by chance, which would
+    give two to seven times as many false alarms.
     """
     freedom = [len(side) - 1 for side in (base, new)]
     variances = [float(side.var(ddof=1)) if len(side) > 1 else 0.0 for side in (base, new)]
@@ -244,10 +245,10 @@ def _welch(base: Float64, new: Float64, floor: float = 0.0) -> tuple[float, floa
 
 
 def _beside_a_trend(base: Float64, new: Float64, base_at: Int64, new_at: Int64) -> tuple[float, float, float]:
-    """The difference of the sides, its standard error and degrees of freedom, beside a linear trend over the launches.
+    """Difference of the sides adjusted for a linear trend over the launches, its standard error, degrees of freedom.
 
-    The residuals are pooled. Where the side with fewer launches varies more, the error grows as that of the means does
-    over one of pooled variances, and has that one's freedom.
+    Residuals are pooled. If the side with fewer launches varies more, the error is scaled by Welch's error over the
+    pooled one, and Welch's degrees of freedom apply.
     """
     places = np.argsort(np.argsort(np.concatenate([base_at, new_at]))).astype(np.float64)
     side = np.r_[np.zeros(len(base)), np.ones(len(new))]
@@ -287,19 +288,19 @@ def _judge(one: _Estimate, rule: Rule, adjusted: tuple[float, float], levels: Se
 
 
 def geometric_mean(values: Float64) -> float | None:
-    """The geometric mean, which the ratios are of; the arithmetic one where a value is 0; None where there are none."""
+    """The geometric mean; the arithmetic mean if any value is 0; None if a value is missing."""
     if len(values) == 0 or not np.isfinite(values).all():
         return None
     return _exp(float(np.log(values).mean())) if (values > 0).all() else float(values.mean())
 
 
 def relative_spread(values: Float64) -> float | None:
-    """Standard deviation between launches, relative; None of fewer than two, or where a value is 0."""
+    """Relative standard deviation between launches; None for fewer than two, or if any value is 0."""
     if len(values) < 2 or not (np.isfinite(values) & (values > 0)).all():
         return None
     return _exp(float(np.log(values).std(ddof=1))) - 1
 
 
 def _exp(value: float) -> float:
-    """Never infinite, which JSON cannot hold."""
+    """Return exp(value), clipped to stay finite for JSON."""
     return exp(min(max(value, -LARGEST_LOGARITHM), LARGEST_LOGARITHM))

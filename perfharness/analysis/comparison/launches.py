@@ -1,7 +1,7 @@
-"""One number over several launches: their mean with its interval, and whether launches differ from each other.
+"""Mean over several launches with its interval, and tests whether launches differ.
 
-Batches of one process share its memory layout, its clocks and its neighbours, so their spread says nothing about the
-next launch: the interval is made of one value per launch, with Student's t.
+Batches of one process share its memory layout, clocks and neighbours, so their spread does not predict the next launch.
+The interval uses one value per launch, with Student's t.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import numpy as np
 from perfharness.analysis.statistics import student_interval
 
 MIN_LAUNCHES = 2
-"""One launch shows no spread between launches."""
+"""A single launch shows no spread between launches."""
 
 MIN_FOR_FIRST = 5
-"""Launches from which on the first is compared with the others."""
+"""Fewest launches to compare the first one with the others."""
 
 
 @dataclass(frozen=True)
 class LaunchMean:
-    """Mean over launches, its 95 % interval, and the sample standard deviation; what is not known is None, with the
-    reason.
-    """
+    """Mean over launches, its 95 % interval and sample standard deviation; missing values are None, with a reason."""
 
     mean: float | None
     low: float | None = None
@@ -35,12 +33,12 @@ class LaunchMean:
 
 
 def mean_of_launches(values: Sequence[float | None]) -> LaunchMean:
-    """The mean of one value per launch; None: that launch does not have it."""
+    """Average one value per launch; None stands for a launch without it."""
     known = np.asarray([value for value in values if value is not None], dtype=np.float64)
     if not len(values):
         return LaunchMean(None, reason="no launch was measured")
     if len(known) < len(values):
-        return LaunchMean(None, reason=f"{len(values) - len(known)} of {len(values)} launches do not have it")
+        return LaunchMean(None, reason=f"missing in {len(values) - len(known)} of {len(values)} launches")
     if len(known) < MIN_LAUNCHES:
         why = "one launch does not show how launches differ; measure more (--repeat)"
         return LaunchMean(float(known.mean()), reason=why)
@@ -48,8 +46,8 @@ def mean_of_launches(values: Sequence[float | None]) -> LaunchMean:
 
 
 def first_launch_p_value(values: Sequence[float]) -> float | None:
-    """How probable it is that the first launch is as far from the others by chance (Student's t of a prediction); None
-    where there are too few, or the others are all alike.
+    """p-value of the first launch under a prediction from the others (Student's t); None for too few launches, or if
+    the others are identical.
     """
     if len(values) < MIN_FOR_FIRST:
         return None
@@ -63,8 +61,8 @@ def first_launch_p_value(values: Sequence[float]) -> float | None:
 
 
 def alike_p_value(readings: Sequence[Sequence[float]]) -> float | None:
-    """How probable it is that launches that are alike differ as much (one-way analysis of variance of the logarithms of
-    their positive readings); None where no launch has two, or there is one launch only.
+    """p-value of equal launches: one-way ANOVA over the logarithms of their positive readings. None for a single
+    launch, or if no launch has two readings.
     """
     groups = [np.log(np.asarray(one, dtype=np.float64)) for one in readings if len(one)]
     if len(groups) < 2 or all(len(one) < 2 for one in groups):

@@ -1,6 +1,6 @@
-"""What limits each stage of a process: fourteen causes.
+"""Find what limits each stage of a process, out of fourteen causes.
 
-`find_evidence` reads one pass of a process, `diagnose` is of one or two of them, `advise` says what to do first.
+`find_evidence` reads one pass of a process, `diagnose` judges one or two passes, `advise` ranks what to do first.
 """
 
 from perfharness.analysis.diagnosis.advice import Advice as Advice

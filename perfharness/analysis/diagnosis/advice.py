@@ -1,4 +1,4 @@
-"""What to do first: the stages of all processes, those that save most first; and how far processes agree."""
+"""Rank what to do first over the stages of all processes, and show how far processes agree."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, Path, StageDiagnosis
 
 HELD = 0.5
-"""Of a stage's saving: stages inside it with the same cause that hold so much of it speak for it."""
+"""Share of a stage's saving: inner stages with the same cause that hold this much replace the stage."""
 LEAST = 0.01
-"""Of the batch: what is worth less is no advice."""
+"""Smallest share of the batch worth advice."""
 SHORT = 0.05
-"""Of the batch: a shorter stage that is not explained is not named."""
+"""Share of the batch below which an unexplained stage is not named."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A stage that something can be done about; `cause` is its verdict. Times are per batch of `process`, which it
-    costs most of the `processes` that have the cause; `batch_ms` is None where the stage is in no batch.
+    """A stage worth improving; `cause` is its verdict. Times are per batch of `process`, the most affected of the
+    `processes` with this cause; `batch_ms` is None for a stage outside batches.
     """
 
     path: Path
@@ -31,15 +31,14 @@ class Advice:
 
     @property
     def share(self) -> float | None:
-        """What it saves, of the batch; None: not known."""
+        """Saving as a share of the batch; None if unknown."""
         saves = self.cause.saves_ms
         return None if saves is None or not self.batch_ms else min(saves / self.batch_ms, 1.0)
 
 
 def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
-    """One for each stage with a known cause, of the process that it costs most: those that name a saving by it, then
-    the others by their time, waits for other stages last. Of a stage and those inside it with the same cause one
-    speaks.
+    """One entry per stage and known cause, for its most affected process. Largest savings first, then those without a
+    known saving by their time, waits for other stages last. Nested stages with the same cause give one entry.
     """
     found: dict[tuple[Path, Code], Advice] = {}
     for process, causes in diagnoses.items():
@@ -57,7 +56,7 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
 
 
 def unexplained(diagnoses: Mapping[str, Diagnosis]) -> list[Path]:
-    """Stages of which nothing is known that takes enough of their time, less those that take little of a batch."""
+    """Stages without a cause that takes enough of their time, except short ones."""
     found = []
     for diagnosis in diagnoses.values():
         for stage in diagnosis.stages:
@@ -81,7 +80,7 @@ def _of_process(process: str, causes: Diagnosis) -> list[Advice]:
 
 
 def _each_once(every: list[Advice]) -> list[Advice]:
-    """Without those that stages inside them, or a stage around them, say as well."""
+    """Drop entries that repeat those of stages inside or around them."""
     dropped: set[Path] = set()
     for outer in sorted(every, key=lambda one: len(one.path)):
         if outer.path in dropped:
@@ -96,15 +95,15 @@ def _each_once(every: list[Advice]) -> list[Advice]:
 
 
 def _repeats(outer: Advice, inner: Advice) -> bool:
-    """Whether a stage inside another one has the same cause."""
+    """Whether `inner` lies inside `outer` and has the same cause."""
     is_inside = len(inner.path) > len(outer.path) and inner.path[: len(outer.path)] == outer.path
     return is_inside and inner.cause.code is outer.cause.code
 
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """A stage of several processes: how many have each verdict, the most common first, and the `process` in which it
-    takes longest among those with that one.
+    """Verdicts on a stage over several processes: how many have each, most common first, and the `process` with the
+    most common one that takes longest.
     """
 
     path: Path
@@ -114,25 +113,25 @@ class StageAgreement:
 
     @property
     def processes(self) -> int:
-        """In how many it is."""
+        """Processes that have the stage."""
         return sum(self.verdicts.values())
 
     @property
     def votes(self) -> str | None:
-        """How many of them have the most common verdict (`2/3`); None: all."""
+        """Share of processes with the most common verdict, as `2/3`; None if all have it."""
         most = next(iter(self.verdicts.values()))
         return None if most == self.processes else f"{most}/{self.processes}"
 
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """What benchmark_mean.json has of the diagnoses."""
+    """The diagnosis part of benchmark_mean.json."""
 
     stages: list[StageAgreement]
 
 
 def agreement(diagnoses: Mapping[str, Diagnosis]) -> list[StageAgreement]:
-    """Every stage of the diagnoses, which are by process, in their order."""
+    """Collect every stage of the diagnoses (by process), in their order."""
     by_path: dict[Path, dict[str, StageDiagnosis]] = {}
     for process, diagnosis in diagnoses.items():
         for stage in diagnosis.stages:

@@ -1,8 +1,8 @@
 """The fourteen causes: each a function of the evidence, and a row of thresholds.
 
-The verdict of a stage is the first cause that takes its threshold of the stage's time. What comes first makes the rest
-meaningless (a compiler hides the steady state) or prevents what would help against it (a wait between launches prevents
-a CUDA graph). Of the parts of the threads' time the one that exceeds its threshold by most comes first.
+The verdict is the first cause that reaches its threshold share of the stage's time. A cause comes before those that it
+makes meaningless (a compiler hides the steady state) or whose remedy it prevents (a wait between launches prevents a
+CUDA graph). Parts of the threads' time are ordered by how far they exceed their thresholds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perfharness.model.diagnosis import Cause, Code, GpuLimit, KernelKind, Place
 
 @dataclass(frozen=True)
 class Threshold:
-    """The least share of a stage's time that makes a cause the verdict, and the programs that guard it."""
+    """Least share of a stage's time to become the verdict, and the test programs that guard it."""
 
     least: float
     guards: tuple[str, ...]
@@ -48,35 +48,35 @@ THRESHOLDS = {
     "launch-bound, waits not recorded": Threshold(0.60, ("synchronize_per_layer", "growing_lengths")),
     "cpu-bound": Threshold(0.50, ("json_masks", "jpeg_on_cpu")),
 }
-"""Shares of a stage's time, without what other processes take of it."""
+"""Shares of a stage's time, less the time taken by other processes."""
 WORTH = 0.05
-"""Of a stage's time: a further cause takes so much, and half of its threshold."""
+"""Share of a stage's time: a further cause needs this much, and half of its threshold."""
 MANY_COPIES, MANY_WAITS, MANY_LAUNCHES = 10, 3, 20
 """Per batch."""
 CLOSE_WAITS = 20
-"""With at most so many launches to each wait, host and GPU take turns."""
+"""Launches per wait up to which host and GPU take turns."""
 SMALL_COPY = 0.5
-"""Of a copy's host time: with less of it on the GPU, its cost does not depend on its size."""
+"""Share of a copy's host time: with less of it on the GPU, the cost does not depend on the size."""
 PAGEABLE = 0.5
-"""Of the copies' time."""
+"""Share of the copies' time."""
 PRICE_IN_CALLS = 10
-"""An operation and what leads to it take at most so many launching calls."""
+"""An operation and its preparation take at most this many launching calls."""
 UNRECORDED_CALL_MS = 1.0
-"""A CUDA call that was not recorded (an allocation, a wait) takes at most so long for each launch of a stage."""
+"""Longest unrecorded CUDA call (an allocation, a wait) per launch of a stage."""
 IDLE_FOR_LAUNCHES, IDLE_FOR_WAITS = 0.3, 0.1
-"""Of a stage's time: with a GPU that is idle for less, launching and waiting lose nothing."""
+"""Shares of a stage's time: if the GPU is idle for less, launching and waiting cost nothing."""
 WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.8, 20
-"""Of a wait for another thread: one works, so it is a wait for that work; none works (of so many samples)."""
+"""Shares of a wait for another thread: a thread works (a wait for that work), or none does (least samples)."""
 UNRECORDED = 0.5
-"""Of a stage's time."""
+"""Share of a stage's time."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
+    """Known facts about a stage. Shares are of its time; `wall_ms` is per batch, from the measured pass.
 
-    `throttled`: while a CPU quota stopped the process. `has_profile`: the samples are those of a profiling pass.
-    `has_inner`: stages are inside it.
+    `throttled`: share of time stopped by a CPU quota. `has_profile`: samples are from a profiling pass. `has_inner`:
+    there are stages inside it.
     """
 
     wall_ms: float
@@ -89,13 +89,13 @@ class Evidence:
 
     @property
     def read_by_helpers(self) -> float:
-        """The share of waits for a library's thread that reads values from the GPU."""
+        """Share of waits for a library's thread that reads values from the GPU."""
         is_read = self.gpu is not None and self.gpu.helpers_reads >= MANY_WAITS
         return self.host.of(Activity.LOCK) if is_read else 0.0
 
     @property
     def others(self) -> float:
-        """The share that other processes, none of this launch, take: they have the CPUs."""
+        """Share taken by processes outside this launch that occupy the CPUs."""
         if self.supply.is_contended:
             return 0.0
         own = self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
@@ -107,7 +107,7 @@ def find_causes(evidence: Evidence) -> list[Cause]:
     own = max(1 - evidence.others, 0.01)
     parts = sorted(_found(PARTS, evidence), key=lambda one: -one.share / one.least)
     if any(one.code is Code.CPU_CONTENTION and one.share >= one.least * own for one in parts):
-        parts.sort(key=lambda one: one.detail == "stage")  # a wait for work stands behind what delays that work
+        parts.sort(key=lambda one: one.detail == "stage")  # what delays the work comes before the wait for it
     named = [one for one in parts[:1] if one.code is not Code.CPU_BOUND]
     every = [*_found(FIRST, evidence), *named, *_found(CALLS, evidence), *parts]
     verdict = next((one for one in every if one.share >= one.least * own), None) or unknown(evidence)
@@ -130,8 +130,8 @@ def _cause(
     detail: str | None = None,
     variant: str = "",
 ) -> Cause:
-    """A cause that saves all of its share, beside GPU work no more than the GPU is idle for. `variant`: of its
-    thresholds.
+    """A cause that saves its whole share, at most the GPU's idle time for a stage with GPU work. `variant`: suffix of
+    its row in THRESHOLDS.
     """
     most = share if e.gpu is None else min(share, e.gpu.idle)
     least = THRESHOLDS[f"{code.value}{variant}"].least
@@ -139,14 +139,14 @@ def _cause(
 
 
 def compilation(e: Evidence) -> Cause | None:
-    """A compiler works, modules are loaded, or CUDA graphs are captured, in measured batches."""
+    """A compiler runs, modules load, or CUDA graphs are captured in measured batches."""
     place = e.host.places.get(Activity.COMPILE)
     compiler = e.host.compiler if place is not None else None
     by, step = ("", "compilation") if compiler is None else (f" ({compiler.name})", compiler.step)
     share = e.host.of(Activity.COMPILE)
     if e.gpu is not None:
-        new = e.gpu.recompiling, " (kernels are loaded, or run for the first time)", "compilation"
-        captures = e.gpu.capturing, " (CUDA graphs are captured)", "capture"
+        new = e.gpu.recompiling, " (kernels loaded or run for the first time)", "compilation"
+        captures = e.gpu.capturing, " (CUDA graphs captured)", "capture"
         share, by, step = max((share, by, step), new, captures)
         if step == "capture":
             place = e.host.capturing
@@ -156,17 +156,17 @@ def compilation(e: Evidence) -> Cause | None:
 
 
 def shared_gpu(e: Evidence) -> Cause | None:
-    """Another process of the run is at work on the GPU."""
+    """Another process of the run uses the GPU."""
     if e.gpu is None:
         return None
     share = min(e.gpu.shared / max(e.gpu.busy, 1.0), 1.0)
-    what = f"{_percent(share)} of its time another process is at work on the same GPU."
+    what = f"Another process uses the same GPU {_percent(share)} of its time."
     cause = _cause(e, Code.WAITING, share, what, WAIT_STEPS["gpu"], None, "process", ", shared GPU")
     return replace(cause, saves_ms=None)
 
 
 def gpu_bound(e: Evidence) -> Cause | None:
-    """The GPU is at work on the stage most of the time, or for longer than the host."""
+    """The GPU works on the stage most of the time, or longer than the host."""
     gpu = e.gpu
     if gpu is None or not gpu.busy or gpu.copy_only >= gpu.busy / 2:
         return None
@@ -180,7 +180,7 @@ def gpu_bound(e: Evidence) -> Cause | None:
 
 
 def small_copies(e: Evidence) -> Cause | None:
-    """Many copies whose cost is that of a copy, not of its bytes."""
+    """Many copies whose cost does not depend on their size."""
     gpu = e.gpu
     if gpu is None or gpu.copies < MANY_COPIES or gpu.copies_gpu >= SMALL_COPY * gpu.copying:
         return None
@@ -189,7 +189,7 @@ def small_copies(e: Evidence) -> Cause | None:
 
 
 def copy_bound(e: Evidence) -> Cause | None:
-    """Copies between host and GPU, or between GPUs, without a kernel beside them."""
+    """Copies between host and GPU, or between GPUs, while no kernel runs."""
     gpu, place = e.gpu, e.host.places.get(Activity.COPY)
     if gpu is None:
         return None
@@ -201,17 +201,17 @@ def copy_bound(e: Evidence) -> Cause | None:
         cause = _cause(e, Code.COPY_BOUND, gpu.copying, what, step, place, detail, ", pageable")
         return replace(cause, saves_ms=gpu.copying * e.wall_ms)
     share = gpu.copy_only / max(gpu.busy, 1.0)
-    what = f"Copies without a kernel beside them take {_percent(share)} of its time."
+    what = f"Copies while no kernel runs take {_percent(share)} of its time."
     cause = _cause(e, Code.COPY_BOUND, share, what, step, place, detail)
     return replace(cause, saves_ms=gpu.copy_only * e.wall_ms)
 
 
 def work_of_others(e: Evidence) -> Cause | None:
-    """Waiting while the GPU does what other stages have started."""
+    """Waiting while the GPU works for other stages."""
     if e.gpu is None:
         return None
     whose = e.gpu.other_stage or "other stages"
-    what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
+    what = f"Waits {_percent(e.gpu.for_stages)} of its time while the GPU does the work of {whose}."
     variant = ", GPU work of other stages"
     cause = _cause(e, Code.WAITING, e.gpu.for_stages, what, f"Look at {whose}.", None, "stage", variant)
     return replace(cause, saves_ms=None)
@@ -233,7 +233,7 @@ def gil_contention(e: Evidence) -> Cause | None:
 
 
 def cpu_contention(e: Evidence) -> Cause | None:
-    """Ready to run without a CPU: threads of the process or its siblings have them, or a quota stops the process."""
+    """Ready without a CPU: threads of the process or its siblings occupy them, or a quota stops the process."""
     no_cpu, supply = e.host.of(Activity.NO_CPU), e.supply
     own = no_cpu * e.host.own_contention + e.host.of(*WAITS_FOR_THREADS) * e.host.others.crowded
     if e.throttled >= max(own, WORTH):
@@ -245,10 +245,7 @@ def cpu_contention(e: Evidence) -> Cause | None:
             f"{supply.threads:.0f} threads on {supply.cpus} CPUs."
         )
         return _cause(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
-    what = (
-        f"It, or a thread that it waits for, waits for a CPU {_percent(own)} of its time: the process has more threads "
-        "than CPUs."
-    )
+    what = f"Waiting for a CPU {_percent(own)} of its time: the process has more threads than CPUs."
     return _cause(e, Code.CPU_CONTENTION, own, what, "threads")
 
 
@@ -259,7 +256,7 @@ def data_loader(e: Evidence) -> Cause | None:
 
 
 def waiting(e: Evidence) -> Cause | None:
-    """Blocked: in a lock, a sleep, a file, the network, or for another process or thread."""
+    """Blocked: in a lock, a sleep, a file or the network, or for another process or thread."""
     host = e.host
     without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
     blocked = sum(map(host.blocked, WAITS)) - host.loading
@@ -270,7 +267,7 @@ def waiting(e: Evidence) -> Cause | None:
     variant = ", not sampled" if most is Activity.OTHER and place is None else ""
     if variant and share < THRESHOLDS["waiting, not sampled"].least:
         return None
-    reason = f"; the cause was not recorded{_number(host)}"
+    reason = f"; cause not recorded{_number(host)}"
     if most is not Activity.OTHER:
         reason = f", mostly {WAITS_FOR[detail]}{_meanwhile(host, most)}"
     what = f"Blocked {_percent(blocked)} of its time{reason}."
@@ -289,17 +286,17 @@ WAITS_FOR = {
 
 
 def _meanwhile(host: HostTime, kind: Activity) -> str:
-    """What others do during these waits."""
+    """Activity of other threads during these waits."""
     if kind in WAITS_FOR_THREADS and host.others.place is not None and host.others.working >= WORKED:
         return f", while another thread or process is in {_at(host.others.place)}"
     idle = 1 - max(host.others.working, host.others.asked)
     if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and idle >= UNWORKED:
-        return "; no thread that runs Python works meanwhile, so a time-out or a sleep may end it"
+        return "; no Python thread works meanwhile, so a time-out or a sleep may end it"
     return ""
 
 
 def allocator_churn(e: Evidence) -> Cause | None:
-    """Memory of the GPU, or pinned memory, is allocated and freed in every batch."""
+    """GPU memory or pinned memory is allocated and freed in every batch."""
     gpu = e.gpu
     if gpu is None or gpu.allocations < 1 or gpu.allocating < gpu.reading + gpu.synchronizing:
         return None
@@ -311,7 +308,7 @@ def allocator_churn(e: Evidence) -> Cause | None:
 
 
 def synchronization(e: Evidence) -> Cause | None:
-    """Waits for the GPU: values that are read back, and waits that the program asks for."""
+    """Waits for the GPU: reads of values, and explicit synchronisation."""
     gpu, variant = e.gpu, ""
     if gpu is None or gpu.idle < IDLE_FOR_WAITS:
         return None
@@ -341,13 +338,13 @@ def launch_bound(e: Evidence) -> Cause | None:
     if gpu.issued_gpu >= gpu.launching or not (is_price or gpu.launches >= MANY_LAUNCHES):
         return None
     share, variant = gpu.launching, ""
-    if not gpu.has_all_calls:  # what passes between launches while the GPU works may be waits
+    if not gpu.has_all_calls:  # the time between launches while the GPU works may be waits
         share, variant = gpu.launching - gpu.issued_gpu, ", waits not recorded"
         if share < THRESHOLDS["launch-bound, waits not recorded"].least:
             return None
     each_us = gpu.launching * e.wall_ms * 1e3 / gpu.launches
     what = (
-        f"{gpu.launches:.0f} operations per batch take {_percent(gpu.launching)} of its time to launch, "
+        f"Launching {gpu.launches:.0f} operations per batch takes {_percent(gpu.launching)} of its time, "
         f"{each_us:.1f} us each; the GPU is idle {_percent(gpu.idle)} of it."
     )
     place = e.host.places.get(Activity.LAUNCH)
@@ -356,11 +353,11 @@ def launch_bound(e: Evidence) -> Cause | None:
 
 
 def cpu_bound(e: Evidence) -> Cause | None:
-    """The stage's threads compute, and not in CUDA calls that were not recorded."""
+    """The stage's threads compute, outside unrecorded CUDA calls."""
     host, gpu = e.host, e.gpu
     share = host.of(Activity.COMPUTE)
     if gpu is not None and launch_bound(e) is not None and gpu.launching >= THRESHOLDS["launch-bound"].least:
-        share -= gpu.launching - gpu.launch_calls  # what leads to launches
+        share -= gpu.launching - gpu.launch_calls  # preparation of launches
     if gpu is not None and not gpu.has_all_calls and share * e.wall_ms <= UNRECORDED_CALL_MS * gpu.launches:
         return None
     place, library = host.places.get(Activity.COMPUTE), host.library
@@ -371,23 +368,23 @@ def cpu_bound(e: Evidence) -> Cause | None:
 
 
 def _besides(e: Evidence) -> str:
-    """What a stage does when it does not compute."""
+    """Activities of a stage besides computing."""
     rest = {one: share for one, share in e.host.activities.items() if one is not Activity.COMPUTE and share >= WORTH}
     has_others = e.host.samples >= MIN_SAMPLES and e.others >= e.host.of(Activity.NO_CPU) / 2
-    others = {Activity.NO_CPU: " that other programs have"} if has_others else {}
+    others = {Activity.NO_CPU: " occupied by other programs"} if has_others else {}
     parts = sorted(rest.items(), key=lambda one: -one[1])
     return "".join(f", {_percent(share)} {DOING[one]}{others.get(one, '')}" for one, share in parts)
 
 
 def unknown(e: Evidence) -> Cause:
-    """No cause takes enough, or its time was not recorded."""
+    """No cause takes enough time, or the time was not recorded."""
     place = e.host.places.get(Activity.COMPUTE)
     missing = e.host.of(Activity.UNKNOWN)
     if e.gpu is not None and not e.gpu.has_all_calls:
-        missing += e.host.of(Activity.COMPUTE)  # CUDA calls are in it
+        missing += e.host.of(Activity.COMPUTE)  # includes CUDA calls
     if missing >= UNRECORDED:
-        at = "" if place is None else f", most of it in {_at(place)}"
-        what = f"What {_percent(missing)} of its time is spent on was not recorded{at}{_number(e.host)}."
+        at = "" if place is None else f", mostly in {_at(place)}"
+        what = f"{_percent(missing)} of its time is not explained by the recording{at}{_number(e.host)}."
         return Cause(Code.UNKNOWN, missing, None, what, _closer(e), UNRECORDED, place)
     parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
     named = ", ".join(f"{_percent(share)} {DOING[one]}" for one, share in parts)
@@ -396,7 +393,7 @@ def unknown(e: Evidence) -> Cause:
 
 
 def _closer(e: Evidence) -> str:
-    """How to see more of a stage: more samples of it, or of its parts."""
+    """How to see more of a stage: more samples, or smaller stages."""
     if not e.has_profile:
         return STEPS["explain"]
     return STEPS["more samples"] if e.host.samples < MIN_SAMPLES else _inside(e)
@@ -407,16 +404,16 @@ def _inside(e: Evidence) -> str:
 
 
 def _number(host: HostTime) -> str:
-    """The number of samples; with few of them, functions and waits are not named."""
-    few = ", too few to tell more" if host.samples < MIN_SAMPLES else ""
+    """Number of samples, with a note if they are too few to name functions and waits."""
+    few = ", too few for details" if host.samples < MIN_SAMPLES else ""
     return f" ({_count(host.samples, 'sample', 'samples')}{few})"
 
 
 FIRST = (compilation, shared_gpu, gpu_bound, small_copies, copy_bound, work_of_others)
 PARTS = (garbage_collection, gil_contention, cpu_contention, data_loader, waiting, cpu_bound)
-"""Of the threads' time."""
+"""Parts of the threads' time."""
 CALLS = (allocator_churn, synchronization, launch_bound)
-"""Before `cpu_bound`, which holds what leads to calls, too."""
+"""Before `cpu_bound`, which includes preparing calls."""
 
 
 def _count(number: float, one: str, several: str) -> str:

@@ -1,4 +1,4 @@
-"""The CPUs that a process may use: those that it shares with its siblings, a quota, and what its own threads take."""
+"""CPUs available to a process: those shared with sibling processes, a quota, and the demand of its own threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_US
 
 TOLERANCE = 0.25
-"""By how much the number of threads of a process may exceed a whole number."""
+"""Threads per process tolerated above the number of CPUs."""
 
 
 @dataclass(frozen=True)
 class CpuSupply:
-    """The CPUs that a process shares with its siblings, processes of the same launch; `threads` of all of them run, or
-    are ready to, at once (None: not known).
+    """CPUs shared by the processes of one launch; `threads`: how many of all processes run or are ready at once (None
+    if unknown).
     """
 
     cpus: int | None = None
@@ -29,7 +29,7 @@ class CpuSupply:
 
     @property
     def is_contended(self) -> bool:
-        """Whether several processes have more threads than CPUs together."""
+        """Whether several processes together have more threads than CPUs."""
         if self.cpus is None or self.threads is None or self.processes < 2:
             return False
         return self.threads > self.cpus + TOLERANCE * self.processes
@@ -37,23 +37,23 @@ class CpuSupply:
 
 @dataclass(frozen=True)
 class CpuQuota:
-    """A quota of a process: CPUs that it is worth, and when it made the process's control group stand still."""
+    """A CPU quota of a process, in CPUs, and the intervals in which it stopped the control group."""
 
     cpus: float
     start_ns: Int64
     end_ns: Int64
 
     def moved(self, by_ns: int) -> CpuQuota:
-        """On another clock."""
+        """Shift to another clock."""
         return replace(self, start_ns=self.start_ns + by_ns, end_ns=self.end_ns + by_ns)
 
     def within(self, start_ns: Int64, end_ns: Int64) -> float:
-        """How long the group stood still in some ranges, ns."""
+        """Total stopped time inside the given ranges, ns."""
         return float(BusyLine(self.start_ns, self.end_ns).within(start_ns, end_ns).sum())
 
 
 def cpu_quota(log: SampleLog, subject: str) -> CpuQuota | None:
-    """The quota of a launched process, on UTC; None: it has none."""
+    """The quota of a launched process, on UTC; None if it has none."""
     cpus, period = log.get(subject, "quota_cpus"), log.get(subject, "quota_period_ns")
     throttled, periods = log.get(subject, "quota_throttled_ns"), log.get(subject, "quota_throttled_periods")
     if cpus is None or period is None or throttled is None or periods is None or not cpus.is_read.any():
@@ -62,7 +62,7 @@ def cpu_quota(log: SampleLog, subject: str) -> CpuQuota | None:
     time = throttled.time_unix_ns[1:]
     lost, times = np.diff(throttled.value), np.diff(periods.value)
     at = np.flatnonzero((lost > 0) & np.isfinite(lost))
-    # The kernel counts a period when it begins to stand still, and its time when that is over.
+    # The kernel counts a period when the group stops, and adds the stopped time when it continues.
     count = np.maximum(np.nan_to_num(times[at]), 1.0)
     wanted = np.maximum((lost[at] + count * least * each_ns) / (count * each_ns), 1.0)
     wanted = np.maximum(wanted, _cpus_used(log.get(subject, "quota_cpu_time_ns"), time[at], each_ns))
@@ -71,7 +71,7 @@ def cpu_quota(log: SampleLog, subject: str) -> CpuQuota | None:
 
 
 def _cpus_used(used: Series | None, time_ns: Int64, period_ns: float) -> Float64:
-    """The most CPUs that were in use between two readings of the period before each moment."""
+    """Most CPUs in use between two readings, within one period before each time."""
     most = np.zeros(len(time_ns))
     if used is None or len(used) < 2:
         return most
@@ -86,8 +86,8 @@ def _cpus_used(used: Series | None, time_ns: Int64, period_ns: float) -> Float64
 
 
 def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
-    """Of the time in which threads were ready without a CPU, the part that their own process is due to: while it has
-    more threads ready than CPUs; of a CPU as much as it got, for one thread would have got that.
+    """Share of the ready-without-a-CPU time caused by the process itself: while it has more ready threads than CPUs,
+    up to the CPU time it received (at most one CPU, enough for one thread).
     """
     crowded = np.flatnonzero(events.kind == HostEventKind.CPU_CONTENTION)
     start, end = events.start_ns[crowded], events.end_ns[crowded]
@@ -102,7 +102,7 @@ def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> flo
 
 
 def cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64:
-    """CPUs that the process, with its forked children, used in each of these times; 1 where that was not read."""
+    """CPUs used by the process and its forked children in each interval; 1 if not read."""
     readings = np.flatnonzero(events.kind == HostEventKind.CPU_TIME)
     if not len(readings):
         return np.ones(len(start))

@@ -1,4 +1,4 @@
-"""The diagnosis of one process: times of the measured pass, causes as shares of the profiling pass."""
+"""Diagnose one process: times from the measured pass, causes as shares of the profiling pass."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from perfharness.model.trace import Bool, GpuDevice, Int64
 from perfharness.model.units import NS_PER_MS
 
 MAX_STAGES = 200
-"""The longest; more are no help."""
+"""Longest stages kept per process."""
 MAX_CHANGE = 1.5
-"""Of a stage's part of its batch between the passes: beyond it, its shares are marked."""
+"""Ratio of a stage's share of its batch between the passes beyond which its shares are marked."""
 ALONE = OtherProcesses(None, 0)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One launch of the program; its `quota` of CPU time is on the trace's clock (None: there is none)."""
+    """One launch of the program; `quota` (None if there is none) is on the trace's clock."""
 
     analysis: Analysis
     others: OtherProcesses = ALONE
@@ -45,13 +45,13 @@ class Pass:
 
     @cached_property
     def stages(self) -> dict[Path, StageRows]:
-        """The stages with batches left."""
+        """Stages with measured batches."""
         found = stage_rows(self.analysis.stages, self.analysis.stage_times)
         return {one.path: one for one in found if one.batches}
 
     @cached_property
     def kept(self) -> Bool:
-        """Which rows of the stage table count."""
+        """Mask of the stage table's rows that count."""
         kept = np.zeros(len(self.analysis.stages), dtype=np.bool_)
         for stage in self.stages.values():
             kept[stage.rows] = True
@@ -59,40 +59,40 @@ class Pass:
 
     @cached_property
     def host(self) -> HostTimes:
-        """The time of its threads."""
+        """Time of its threads."""
         return HostTimes(self.analysis, self.kept)
 
     @cached_property
     def workload(self) -> Workload | None:
-        """Its GPU work; None: it uses no GPU."""
+        """Its GPU work; None if it does not use a GPU."""
         trace = self.analysis.trace
         uses_gpu = bool(len(trace.api) or len(trace.operations))
         return Workload(self.analysis, self.others) if uses_gpu else None
 
     def wall_ms(self, stage: StageRows) -> float:
-        """Of a stage per batch, over all batches of its loop, also those without the stage."""
+        """Time of a stage per batch, over all batches of its loop, including those without the stage."""
         return float(self._length(stage).sum()) / NS_PER_MS / self.batches_around(stage)
 
     def batches_around(self, stage: StageRows) -> int:
-        """Batches of the loop that a stage is in; where it is in none, its own occurrences."""
+        """Batches of the loop around a stage, or its own occurrences outside of loops."""
         batches = (self.stages.get(stage.path[:length]) for length in range(1, len(stage.path) + 1))
         is_batch = self.analysis.stages.paths.is_batch
         return next((one for one in batches if one is not None and is_batch[one.number]), stage).batches
 
     def events(self, stage: StageRows) -> StageEvents | None:
-        """GPU work of a stage; None: it uses no GPU, or its GPU work is not known."""
+        """GPU work of a stage; None if it has none or it is unknown."""
         if self.workload is None or not self._knows_gpu_work(stage):
             return None
         return stage_events(self.workload, replace(stage, batches=self.batches_around(stage)))
 
     def _knows_gpu_work(self, stage: StageRows) -> bool:
-        """Whether the trace lost none of it."""
+        """Whether the trace has all GPU work of the stage."""
         table, rows = self.analysis.table, self.analysis.stages.index[stage.rows]
         is_whole = all(finding.code != "trace-missing-calls" for finding in table.findings)
         return is_whole and self.analysis.trace.meta.gpu_coverage != "untraced" and bool(table.gpu_known[rows].all())
 
     def throttled(self, stage: StageRows) -> float:
-        """Of a stage's time, while a quota made the process stand still."""
+        """Share of a stage's time stopped by a quota."""
         if self.quota is None:
             return 0.0
         stages = self.analysis.stages
@@ -106,7 +106,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """What one pass shows of a stage. `wall_ms` is per batch."""
+    """Evidence of one pass about a stage. `wall_ms` is per batch."""
 
     batches: int
     wall_ms: float
@@ -120,8 +120,8 @@ class StageEvidence:
 
 @dataclass(frozen=True)
 class PassEvidence:
-    """What remains of a pass when its trace is released. `others_reason`: why it is not known when other processes of
-    the run used its GPU.
+    """The part of a pass that is kept after its trace is released. `others_reason`: why the GPU use of the run's other
+    processes is unknown.
     """
 
     stages: dict[Path, StageEvidence]
@@ -132,10 +132,10 @@ class PassEvidence:
 
 
 def find_evidence(one: Pass) -> PassEvidence:
-    """What a pass shows of its longest stages."""
+    """Collect the evidence about the longest stages of a pass."""
     loops = [loop for loop, _ in judge_loops(one.analysis)]
     longest = {stage.path for stage in sorted(one.stages.values(), key=lambda stage: -one.wall_ms(stage))[:MAX_STAGES]}
-    host = one.host  # before the GPU work is joined: both at once take the most memory
+    host = one.host  # before the GPU work, because both at once need the most memory
     found = {path: _of_stage(one, host, stage) for path, stage in one.stages.items() if path in longest}
     gpus = [] if one.workload is None else list(one.workload.gpus.facts)
     return PassEvidence(found, one.supply, loops, gpus, one.others.reason)
@@ -156,7 +156,7 @@ def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
 
 
 def diagnose(measured: PassEvidence, profiling: PassEvidence | None = None) -> Diagnosis:
-    """Why each stage takes the time it takes."""
+    """Find the causes of each stage's time."""
     stages = [
         _diagnose_stage(measured, stage, profiling, None if profiling is None else profiling.stages.get(path), path)
         for path, stage in measured.stages.items()
@@ -201,7 +201,7 @@ def _diagnose_stage(
 
 
 def _gpu(own: GpuTime | None, again: GpuTime | None) -> GpuTime | None:
-    """GPU work of the measured pass; the host's calls of the pass that records all of them."""
+    """GPU work of the measured pass, with the host calls of the pass that recorded all of them."""
     if own is None or own.has_all_calls or again is None:
         return own
     is_better = again.headroom is not None
@@ -217,7 +217,7 @@ def _gpu(own: GpuTime | None, again: GpuTime | None) -> GpuTime | None:
 
 
 def _marked(stages: list[StageDiagnosis]) -> list[StageDiagnosis]:
-    """With `is_changed`, of stages that are another part of what is around them in the profiling pass."""
+    """Set `is_changed` on stages whose share of the enclosing stage differs in the profiling pass."""
     slowdowns = {one.path: one.slowdown for one in stages}
     found = []
     for stage in stages:

@@ -1,4 +1,4 @@
-"""What the threads of a stage do, and where: the division of time, with the samples that it rests on."""
+"""Activities of a stage's threads and their places: its time divided by kind, with the samples behind it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64, Integers
 
 MIN_SAMPLES = 10
-"""With fewer samples of a stage, what its unrecorded time was is unknown."""
+"""Fewest samples of a stage to explain its unrecorded time."""
 MIN_OF_ACTIVITY = 3
-"""Samples of an activity; what fewer show stays unknown."""
+"""Fewest samples of an activity; below it, its time stays unknown."""
 WORTH = 0.05
-"""Of a stage's time: waits for threads that take less are not looked into."""
+"""Least share of a stage's time at which waits for threads are explained."""
 WAITS = (Activity.LOCK, Activity.SLEEP, Activity.FILE, Activity.NETWORK, Activity.PROCESS, Activity.OTHER)
 WAITS_FOR_THREADS = (Activity.LOCK, Activity.PROCESS)
-"""Waits that end when another thread or process has done something."""
+"""Waits that another thread or process ends."""
 UNKNOWN = CODES[Activity.UNKNOWN]
 
 
 @dataclass(frozen=True)
 class OtherThreads:
-    """What other threads and processes do while the stage waits for them, as shares of these waits. `working`: at least
-    one is at work, in `place`, or ready to be; of that it has no CPU since its own process has more threads than CPUs
-    (`crowded`), or since others have them (`queued`). `asked`: the stage waits for work that it has handed to a pool.
+    """Activity of other threads and processes while the stage waits for them, as shares of these waits. `working`: at
+    least one works or is ready, in `place`; without a CPU because its own process has more threads than CPUs
+    (`crowded`) or because other processes occupy them (`queued`). `asked`: waits for work handed to a pool.
     """
 
     working: float = 0.0
@@ -50,9 +50,9 @@ class OtherThreads:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Where the time of a stage goes, as shares of it. `activities` add up to 1; `places` take most of each. `loading`:
-    waits in a data loader. `capturing`: where CUDA graphs are captured. `other_calls`: of `other`, CUDA calls; the rest
-    is blocked. `own_contention`: of `no-cpu`, the part that is due to the process's own threads.
+    """Division of a stage's time, as shares of it. `activities` add up to 1; `places`: longest place of each.
+    `loading`: waits in a data loader. `capturing`: place of CUDA graph captures. `other_calls`: CUDA calls in `other`;
+    the rest of it is blocked. `own_contention`: part of `no-cpu` caused by the process's own threads.
     """
 
     activities: Mapping[Activity, float]
@@ -69,16 +69,16 @@ class HostTime:
     own_contention: float = 0.0
 
     def of(self, *activities: Activity) -> float:
-        """The share of these activities together."""
+        """Total share of these activities."""
         return sum(self.activities.get(one, 0.0) for one in activities)
 
     def blocked(self, kind: Activity) -> float:
-        """The share of a kind of `WAITS`."""
+        """Blocked share of a kind of `WAITS`."""
         return self.of(kind) - (self.other_calls if kind is Activity.OTHER else 0.0)
 
 
 class HostTimes:
-    """The time of the stages of a process."""
+    """Host time of the stages of a process."""
 
     def __init__(self, analysis: Analysis, kept: Bool) -> None:
         """Divide the time of the ranges in `kept`, a column of the stage table."""
@@ -94,7 +94,7 @@ class HostTimes:
         self._hidden = self._beside_gpu(analysis, segments, length)
 
     def of_stage(self, path: int) -> HostTime:
-        """Of the stage with this path, with all stages inside it."""
+        """Host time of the stage with this path, including all stages inside it."""
         recorded = self._recorded[path]
         whole = float(recorded.sum())
         if not whole:
@@ -117,13 +117,13 @@ class HostTimes:
         )
 
     def functions(self, path: int) -> list[FunctionShare]:
-        """Of the stage with this path."""
+        """Functions of the stage with this path."""
         if self._samples is None:
             return []
         return self._stacks.functions(self._samples.where(self._is_inside(path)[self._samples.stage]))
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
-        """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""
+        """Divide the unknown time by readings of how long its threads ran and waited for a CPU (lower bounds)."""
         stages, rows = self._stages, np.flatnonzero(self._rows(path))
         where = stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows]
         readings, queued, compiled = self._thread_times
@@ -174,7 +174,7 @@ class HostTimes:
         )
 
     def _others(self, path: int, mine: SampleTimes) -> OtherThreads:
-        """What others do while the stage waits for threads or processes."""
+        """Activity of others while the stage waits for threads or processes."""
         assert self._probe is not None, "there are samples"
         chosen = np.isin(mine.activity, [CODES[one] for one in WAITS_FOR_THREADS])
         if mine.ns[chosen].sum() < WORTH * mine.ns.sum() or not chosen.any():
@@ -213,7 +213,7 @@ class HostTimes:
         return self._stacks if self._probe.together is None else Stacks(self._probe.together)
 
     def _beside_gpu(self, analysis: Analysis, segments: Segments, length: Int64) -> Float64:
-        """Time without a recorded event in which a CUDA call that was not recorded may wait for the GPU, by path."""
+        """Time by path without a recorded event, in which an unrecorded CUDA call may wait for the GPU."""
         trace = analysis.trace
         if trace.meta.has_all_calls and not self._has_lost_calls:
             return np.zeros(len(self._stages.paths))
@@ -227,7 +227,7 @@ class HostTimes:
         return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)
 
     def _is_inside(self, path: int) -> Bool:
-        """Which paths are this one or lie inside it. A path stands behind the one around it."""
+        """Mask of this path and the paths inside it; a path comes after the one around it."""
         inside = [False] * len(self._stages.paths)
         inside[path] = True
         for one, around in enumerate(self._stages.paths.parent.tolist()):
@@ -235,10 +235,10 @@ class HostTimes:
         return np.asarray(inside, dtype=np.bool_)
 
     def _with_inner(self, path: Integers, activity: Integers, ns: Int64) -> Float64:
-        """Time by path, with that of the paths inside it, and activity."""
+        """Time by path, including inner paths, and by activity."""
         size, count = len(ACTIVITIES), len(self._stages.paths)
         table = np.zeros((count, size))
-        for begin in range(0, len(ns), BLOCK_ROWS):  # of all at once the copies are large
+        for begin in range(0, len(ns), BLOCK_ROWS):  # in blocks, because the temporary copies are large
             block = slice(begin, begin + BLOCK_ROWS)
             key = np.asarray(path[block], dtype=np.int64) * size + activity[block]
             table += sum_by_code(key, ns[block], count * size).reshape(-1, size)
@@ -250,7 +250,7 @@ class HostTimes:
 
 
 def _less(shares: Float64, hidden: float) -> Float64:
-    """Computing without what may be waits: it stays unknown."""
+    """Move computing that may be waiting to unknown."""
     found: Float64 = shares.copy()
     compute = CODES[Activity.COMPUTE]
     found[compute] = min(shares[compute], max(1 - hidden, 0.0))

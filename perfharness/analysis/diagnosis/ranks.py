@@ -1,4 +1,4 @@
-"""Waits for other ranks: what the comparison of ranks shows, as a cause of the stages that wait."""
+"""Waits for other ranks as a cause of the stages that wait, from the comparison of ranks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from perfharness.analysis.ranks.results import RankDelay
 
 SAME_WAIT = (Code.WAITING, Code.SYNCHRONIZATION, Code.GPU_BOUND, Code.CPU_BOUND)
-"""What waiting for a rank looks like from inside a process: a socket, a kernel that runs, a thread that spins."""
+"""Causes that a wait for a rank looks like from inside a process: a socket, a running kernel, a spinning thread."""
 
 
 def with_rank_delays(causes: Diagnosis, delays: Sequence[RankDelay], process: str) -> Diagnosis:
-    """The causes of one rank's process, with its waits for ranks that come late."""
+    """Add waits for late ranks to the causes of one rank's process."""
     mine = [delay for delay in delays if delay.waiting_by_process.get(process)]
     return replace(causes, stages=[_with_waits(stage, mine, process) for stage in causes.stages])
 
 
 def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str) -> StageDiagnosis:
-    path = stage.path  # the collectives are called in it, or are it
+    path = stage.path  # contains the collectives, or is one
     here = [delay for delay in delays if delay.at_stage[: len(path)] == path or delay.call == path]
     waits = [delay.waiting_by_process[process] for delay in here]
     whole_ms = max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
@@ -34,7 +34,7 @@ def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str
     longest = here[waits.index(max(waits))]
     share, least = min(sum(waits) / whole_ms, 1.0), THRESHOLDS["waiting"].least
     where = f" in {path_text(longest.stage[1:])}" if longest.stage else ""
-    what = f"It waits {100 * share:.0f} % of its time for rank {longest.rank}, which loses the time{where}."
+    what = f"Waits {100 * share:.0f} % of its time for rank {longest.rank}, which loses the time{where}."
     saves_ms = sum(min(one.saves_ms, waited) for one, waited in zip(here, waits, strict=True))
     cause = Cause(Code.WAITING, share, saves_ms, what, WAIT_STEPS["rank"], least, stage.verdict.place, "rank")
     known = [one for one in stage.causes if one.code is not Code.UNKNOWN]

@@ -24,32 +24,31 @@ from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool, Int64
 
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
-"""Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
+"""Functions that wait for workers preparing batches ahead, by end of file name."""
 POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
-"""The same that wait for work which was handed to a pool of threads or processes."""
+"""Functions that wait for work handed to a pool of threads or processes."""
 CAPTURES: Names = {"torch/cuda/graphs.py": None}
-"""The same that capture CUDA graphs."""
+"""Functions that capture CUDA graphs."""
 MOST_FUNCTIONS = 20
 KNOWN_SHARE = 0.5
-"""Of the time of samples: with stacks of less of it, no function and line is named."""
+"""Least share of the samples' time with stacks; below it, no function or line is named."""
 
 MOST = 0.5
-"""Of a function's computing: in a library that takes so much of it."""
+"""Share of a function's computing from which on its library is named."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """Most of a function's computing is in this library; `function`: the one that is called there."""
+    """The library with most of a function's computing, and the `function` called in it."""
 
     name: str
     function: str
 
 
 class Stacks:
-    """Sampled stacks; columns have a last entry for samples without one. `own`: the innermost frame outside of
-    libraries, else the innermost; None while perfharness was at work. `user`: the innermost outside of libraries.
-    `in_loader`, `in_pool`, `in_capture`: a data loader, a pool of threads or processes, or what captures CUDA graphs is
-    on the stack.
+    """Sampled stacks; columns have one more entry, for samples without a stack. `own`: the innermost frame outside
+    libraries, else the innermost; None while perfharness itself worked. `user`: the innermost frame outside libraries.
+    `in_loader`, `in_pool`, `in_capture`: whether the stack has a data loader, a pool, or a CUDA graph capture.
     """
 
     def __init__(self, samples: HostSamples) -> None:
@@ -68,11 +67,11 @@ class Stacks:
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
 
     def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
-        """The user's function and line of most of the chosen samples' time, which is this share of the stage's."""
+        """The user's function and line with most of the chosen samples' time, which is `share` of the stage."""
         return place_of([(self.own[stack], ns) for stack, ns in _times(mine, chosen)], share)
 
     def library(self, mine: SampleTimes, chosen: Bool, place: Place | None) -> Library | None:
-        """The library that takes most of the chosen samples' time in a function of the user's."""
+        """The library with most of the chosen samples' time in a function of the user."""
         by_name: dict[str, dict[str, float]] = {}
         whole = 0.0
         for stack, ns in _times(mine, chosen):
@@ -91,13 +90,13 @@ class Stacks:
         return None
 
     def compiler(self, mine: SampleTimes) -> Compiler | None:
-        """The compiler that takes most of the time."""
+        """The compiler with most of the time."""
         number = self._compiler[mine.samples.stack[mine.sample]]
         spent = sum_by_code(number[number >= 0], mine.ns[number >= 0], len(COMPILERS))
         return COMPILERS[int(spent.argmax())] if spent.any() else None
 
     def lock_holder(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
-        """Where the thread was that held the interpreter lock in the chosen samples, which wait for it."""
+        """Place of the thread that held the interpreter lock while the chosen samples waited for it."""
         samples = self.samples
         rows, holder = mine.sample[chosen], samples.gil_holder[mine.sample[chosen]]
         spent: list[tuple[Frame | None, float]] = []
@@ -111,8 +110,8 @@ class Stacks:
         return place_of(spent, share)
 
     def functions(self, mine: SampleTimes) -> list[FunctionShare]:
-        """Every function of the program and its libraries, those with most time of their own first; the time in which
-        perfharness itself was at work is no function's own.
+        """Functions of the program and its libraries, longest own time first. Time of perfharness itself is not the own
+        time of any function.
         """
         total: dict[tuple[str, str], float] = {}
         lines: dict[tuple[str, str], dict[int, float]] = {}
@@ -136,7 +135,7 @@ class Stacks:
 
 
 def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place | None:
-    """The function and line of most of the time, which is this share of the stage's."""
+    """The function and line with most of the time; `share`: that time's part of the stage."""
     functions: dict[tuple[str, str], dict[int, float]] = {}
     whole = 0.0
     for frame, ns in spent:
@@ -152,7 +151,7 @@ def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place
 
 
 def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
-    """The sample of a thread that is nearest to each moment, of two the earlier; -1 where the thread has none."""
+    """Sample of a thread nearest to each time, the earlier of two; -1 if the thread has no samples."""
     first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
     if first == last:
         return np.full(len(time_ns), -1, dtype=np.int64)
@@ -162,9 +161,9 @@ def _nearest(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
 
 
 def _times(mine: SampleTimes, chosen: Bool) -> list[tuple[int, float]]:
-    """Each stack of the chosen samples and their time, ns; none where most samples have no stack.
+    """Stacks of the chosen samples and their time, ns; empty if most samples have no stack.
 
-    A sample has none where a stage began or ended while it was read: so of stages that are shorter than a reading.
+    A sample has no stack if a stage began or ended while it was read, as in stages shorter than a reading.
     """
     stack = mine.samples.stack[mine.sample[chosen]]
     spent = np.bincount(stack[stack >= 0], weights=mine.ns[chosen][stack >= 0], minlength=1)

@@ -1,4 +1,4 @@
-"""What recorders read of their threads: how long these ran, waited for a CPU, or compiled."""
+"""Recorders' readings of their threads: time run, waited for a CPU, compiled."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from perfharness.model.trace import Int64, Trace
 from perfharness.trace.names import code_of
 
 WINDOW_SHARE = 0.5
-"""Of the time of some ranges: readings of less say little about the whole."""
+"""Least share of the ranges' time that readings must cover."""
 
 
 @dataclass(frozen=True)
 class ThreadReadings:
-    """How long threads had done something, read in their batches; aligned columns, ordered by thread and time."""
+    """Cumulated times of threads, read in their batches; aligned columns, ordered by thread and time."""
 
     thread: Int64
     time_ns: Int64
     spent_ns: Int64
 
     def shares(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[float, float] | None:
-        """Of the time in some ranges, the shares that their threads did not do it, and that they did, at least; None
-        where readings enclose less than half of the ranges.
+        """Lower bounds of the shares of the ranges in which their threads did not do it, and did it; None if readings
+        cover less than half of the ranges.
 
-        Between two readings of a thread its ranges did something else for what they exceed the time spent by, and did
-        it for what of that time does not fit beside them.
+        Between two readings, ranges longer than the time spent did something else for the difference; time spent that
+        does not fit outside the ranges was spent in them.
         """
         inside = otherwise = did = 0.0
         for length, spent, of_thread in self._between(thread, start_ns, end_ns):
@@ -42,15 +42,15 @@ class ThreadReadings:
         return min(otherwise / inside, 1.0), min(did / inside, 1.0)
 
     def evenly_ns(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> float:
-        """In some ranges, as if what lies between two readings were spread evenly over the time between them."""
+        """Time spent in the ranges, assuming it is spread evenly between readings."""
         return sum(
             float((of_thread * (spent / length)).sum())
             for length, spent, of_thread in self._between(thread, start_ns, end_ns)
         )
 
     def _between(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
-        """Of each thread, between its readings: how much time passed, how much of it in the ranges, and what its thread
-        spent meanwhile.
+        """Yield per thread, for each interval between readings: its length, the part inside the ranges, and the time
+        the thread spent.
         """
         for one in distinct(thread):
             first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
@@ -62,7 +62,7 @@ class ThreadReadings:
 
 
 def thread_times(trace: Trace) -> tuple[ThreadReadings, ThreadReadings, ThreadReadings]:
-    """How long threads ran or waited for a CPU, waited, and compiled, each at all readings; empty: it was not read."""
+    """Readings of run-or-ready time, of waits for a CPU, and of compiling, at the same times; empty if not read."""
     ready = _readings(trace, conventions.MARK_READY_TIME)
     queued, compiling = (
         _at_each(ready, _readings(trace, mark)) for mark in (conventions.MARK_QUEUED, conventions.MARK_COMPILING)
@@ -71,7 +71,7 @@ def thread_times(trace: Trace) -> tuple[ThreadReadings, ThreadReadings, ThreadRe
 
 
 def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:
-    """The values of a counter at all readings: its mark follows that of `ready`, and is left out as long as it is 0."""
+    """Values of a counter at all readings. Its mark follows that of `ready`, and is omitted while it is 0."""
     if not len(ready.thread):
         return sparse
     spent = np.zeros(len(ready.thread), dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Energy: what a GPU's sensors measure over a stretch of time, and which stages spent it (docs/guides/telemetry.md)."""
+"""Energy: readings of a GPU's sensors over intervals, and the stages that spent it (docs/guides/telemetry.md)."""

@@ -1,4 +1,4 @@
-"""The energy of a run: of each GPU, of its stages, and of each process."""
+"""The energy of a run: per GPU, stage and process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
 
 PEAK_OVER_LIMIT = 1.3
-"""The power limit holds over some time only: an H200 limited to 700 W drew 880 W for 20 ms when a load began."""
+"""Power exceeds the limit for short times: an H200 limited to 700 W drew 880 W for 20 ms when a load began."""
 
 NO_GPU = "no process of this run has a GPU"
-OF_ALL_INSTANCES = "a MIG instance has no energy sensor: that of its GPU sees the other instances too"
+OF_ALL_INSTANCES = "a MIG instance has no energy sensor, and the sensor of its GPU includes the other instances"
 
 
 def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
-    """Energy of a run, from the readings of the sensors and the GPU work of the traces."""
+    """Compute the energy of a run from sensor readings and the GPU work of the traces."""
     uuids = dict.fromkeys(gpu.uuid for process in processes for gpu in process.gpus)
     on_gpu = {uuid: [mine for process in processes if (mine := process.on(uuid)) is not None] for uuid in uuids}
     instances = {gpu.uuid for process in processes for gpu in process.gpus if gpu.uuid != gpu.sensor_uuid}
@@ -79,8 +79,8 @@ def _gpu(log: SampleLog, uuid: str, sensor: Sensor | str, processes: Sequence[Me
 def _stages(
     sensor: Sensor | str, processes: Sequence[MeasuredProcess], windows: Sequence[Window], known: Known
 ) -> tuple[list[StageEnergy], str | None]:
-    """Energy by stage, the same path in several processes taken together; or why it is not known."""
-    unknown = (f"GPU work of {one.folder} is not known: {one.work.reason}" for one in processes if one.work.reason)
+    """Energy by stage, equal paths of several processes combined; or the reason why it is unknown."""
+    unknown = (f"GPU work of {one.folder} is unknown: {one.work.reason}" for one in processes if one.work.reason)
     reason = sensor if isinstance(sensor, str) else next(unknown, None if windows else no_window(processes))
     if isinstance(sensor, str) or reason is not None:
         return [], reason
@@ -95,21 +95,21 @@ def _stages(
 
 
 def _limit_w(log: SampleLog, uuid: str) -> float | None:
-    """More than this the GPU does not draw; None where its limit was not read."""
+    """Highest power that the GPU can draw; None if its limit was not read."""
     series = [log.get(uuid, metric) for metric in ("power_limit_mw", *SOURCES[1:])]
     highest = [float(np.nanmax(one.value)) / 1e3 for one in series if one is not None and one.is_read.any()]
     return PEAK_OVER_LIMIT * max(highest) if series[0] is not None and highest else None
 
 
 def _idle(log: SampleLog, uuid: str, sensor: Sensor | str) -> IdlePower:
-    """Power in the idle time before the run; None where the GPU was not idle."""
+    """Power in the idle time before the run; None if the GPU was not idle."""
     start, end = log.meta.idle_start_unix_ns, log.meta.idle_end_unix_ns
     series = log.get(uuid, "gpu_utilization_percent")
     energy, seconds = Energy(None, reason=sensor if isinstance(sensor, str) else None), 0.0
     if start is None or end is None:
-        energy = Energy(None, reason="no idle time was waited for before the run (measure-idle)")
+        energy = Energy(None, reason="no idle time was measured before the run (measure-idle)")
     elif series is None or not len(read := series.select(series.is_read).between(start, end)):
-        energy = Energy(None, reason="utilisation was not read before the run, so whether the GPU was idle is unknown")
+        energy = Energy(None, reason="utilisation was not read before the run, so the GPU may not have been idle")
     elif read.value.max() > 0:
         energy = Energy(None, reason=f"the GPU was not idle before the run: utilisation up to {read.value.max():.0f} %")
     elif isinstance(sensor, Sensor):
@@ -130,7 +130,7 @@ def _process(
     others = [other.folder for uuid in uuids for other in on_gpu[uuid] if other.folder != process.folder]
     reason = next((gpu.reason for gpu in mine if gpu.reason), None)
     if others:
-        reason = f"the GPU is shared with {', '.join(dict.fromkeys(others))}, and a sensor cannot separate processes"
+        reason = f"the GPU is shared with {', '.join(dict.fromkeys(others))}; a sensor cannot separate processes"
         mine = []
     batches, items = process.batches.counts(process.windows)
     joules = sum_known([gpu.energy_j for gpu in mine])
@@ -168,25 +168,25 @@ def _findings(gpu: GpuEnergy, sensor: Sensor | str, processes: Sequence[Measured
         yield Finding(
             "energy-uncertain",
             Severity.NOTE,
-            f"GPU {gpu.uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
-            "Wait before the run on a GPU without other users: `measure-idle = 5` in perfharness.toml.",
+            f"GPU {gpu.uuid}: idle power is unknown ({gpu.idle.reason}), so it is not separated.",
+            "Measure idle power before the run on an unused GPU: `measure-idle = 5` in perfharness.toml.",
         )
     if gpu.reason is not None and gpu.reason.startswith(IN_STEP):
         yield Finding(
             "energy-uncertain",
             Severity.WARNING,
-            f"GPU {gpu.uuid}: energy is not known ({gpu.reason}).",
+            f"GPU {gpu.uuid}: energy is unknown ({gpu.reason}).",
             "Change the batch size, or let batches vary in length.",
         )
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:
-    """The sum; None where one is not known, or there are none."""
+    """The sum; None if a value is unknown, or without values."""
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
 
 
 def _error_of_sum(errors: Sequence[float | None]) -> float | None:
-    """The error of a sum of values that err independently."""
+    """Error of a sum of values with independent errors."""
     squares = sum_known([None if error is None else error**2 for error in errors])
     return None if squares is None else squares**0.5

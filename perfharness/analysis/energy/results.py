@@ -1,4 +1,4 @@
-"""Energy in benchmark.json and benchmark_mean.json: joules, null with the reason (docs/guides/telemetry.md)."""
+"""Energy in benchmark.json and benchmark_mean.json: joules, or null with a reason (docs/guides/telemetry.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class IdlePower:
-    """Power of the GPU before the run, while nothing ran on it."""
+    """Power of the idle GPU before the run."""
 
     power_mean_w: float | None
     error_w: float | None
@@ -19,11 +19,11 @@ class IdlePower:
 class StageEnergy:
     """Energy of a stage in the measured window, while its GPU work ran; idle power included.
 
-    `energy_j` is null where the sensor is too slow for the stage: then only the bounds are known, if anything.
+    `energy_j` is null if the sensor is too slow for the stage; the bounds may still be known.
     """
 
     stage: str
-    busy_s: float  # with pauses of less than a millisecond
+    busy_s: float  # includes pauses below one millisecond
     energy_j: float | None
     energy_j_low: float | None
     energy_j_high: float | None
@@ -35,7 +35,7 @@ class StageEnergy:
 
 @dataclass(frozen=True)
 class ProcessEnergy:
-    """Energy of a process's GPUs over its measured window; null where it shares one with another process."""
+    """Energy of a process's GPUs over its measured window; null if it shares a GPU with another process."""
 
     gpu_uuids: list[str]
     shared_with: list[str]
@@ -47,7 +47,7 @@ class ProcessEnergy:
     energy_per_item_j: float | None
     batches: int
     items: float | None
-    batch_energy_j: list[float | None]  # null: shorter than 20 updates of the sensor; empty: all are
+    batch_energy_j: list[float | None]  # null if shorter than 20 updates of the sensor; empty if all are
     reason: str | None
 
 
@@ -60,13 +60,13 @@ class GpuEnergy:
     update_period_ms: float | None
     seconds: float | None
     energy_j: float | None
-    error_j: float | None  # half of the 95 % interval, for the sensor's sampling
+    error_j: float | None  # half-width of the 95 % interval, from the sensor's sampling
     power_mean_w: float | None
     energy_run_j: float | None
     idle: IdlePower
     idle_j: float | None
     energy_above_idle_j: float | None
-    stages: list[StageEnergy]  # of all processes; the last is `waiting`, the time without traced GPU work
+    stages: list[StageEnergy]  # of all processes; the last is `waiting`, time without traced GPU work
     stages_reason: str | None
     reason: str | None
 

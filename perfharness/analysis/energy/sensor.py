@@ -1,4 +1,4 @@
-"""What a GPU's energy sensor shows: its updates, and the energy of a stretch of time with a 95 % interval."""
+"""Updates of a GPU's energy sensor, and the energy of an interval of time with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from perfharness.model.units import NS_PER_S
 COUNTER = "energy_total_mj"
 SAMPLES = "power_sample_mw"
 SOURCES = (COUNTER, SAMPLES, "power_instant_mw")
-"""The first that was read is used: NVML's energy counter, else the mean of the driver's power samples, or of power."""
+"""In order of preference: NVML's energy counter, the mean of the driver's power samples, the mean power."""
 
 MIN_UPDATES = 20
-"""Updates in the shortest stretch that gets a number: one at each end may belong outside, 10 % of it together."""
+"""Updates in the shortest measurable interval: one at each end may lie outside, 10 % together."""
 
 SMOOTHED_NS = 300e6
-"""Power readings may be low-passed over so long; the counter's are not."""
+"""Power readings may be low-pass filtered over this time; the counter is not."""
 
 MAX_GAP = 10
-"""Periods without an update after which the sensor was not read."""
+"""Periods without an update after which the sensor counts as not read."""
 
 TOO_WIDE = 1 / 3
-"""Part of an energy: with a larger error it is null."""
+"""Relative error of an energy above which it is null."""
 
 LEAST_DUTY = (0.25, 0.5)
-"""Parts of its period that a sensor may look at; the first on some cards (arXiv:2312.02741)."""
+"""Parts of its period that a sensor may sample; the first on some cards (arXiv:2312.02741)."""
 
 HARMONICS = np.arange(1, 9)
-"""Of the batch, in which its power may change."""
+"""Harmonics of the batch at which its power may vary."""
 
 SWING = 2.0
-"""Most that power may change within a batch, times its mean."""
+"""Largest change of power within a batch, relative to its mean."""
 
-IN_STEP = "updates of the sensor meet the same part of each batch"
+IN_STEP = "updates of the sensor coincide with the same part of each batch"
 
 Window = tuple[int, int]
 """Start and end, UTC ns."""
@@ -47,7 +47,7 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a stretch of time, with half of its 95 % interval; None with the reason."""
+    """Energy of an interval with half of its 95 % interval; None with a reason."""
 
     joules: float | None
     error_j: float | None = None
@@ -56,9 +56,8 @@ class Energy:
 
 @dataclass(frozen=True)
 class Sensor:
-    """Updates of a sensor: each came between `early_ns` and `late_ns`, and `joules` is the energy until then.
-
-    `power_w` is the mean power from each update to the next.
+    """Updates of a sensor: each came between `early_ns` and `late_ns`; `joules` is the energy so far, `power_w` the
+    mean power until the next update.
     """
 
     source: str
@@ -70,11 +69,11 @@ class Sensor:
 
     @property
     def time_ns(self) -> Int64:
-        """The middle of the time in which each update came."""
+        """Estimated time of each update: the middle of its interval."""
         return (self.early_ns + self.late_ns) // 2
 
     def total(self, windows: Sequence[Window], batch_start_ns: Sequence[Int64]) -> Energy:
-        """Energy of windows that do not overlap; None where batches of a process may hide much from the sensor."""
+        """Energy of disjoint windows; None if batches of a process may hide too much from the sensor."""
         parts = [self.between(*window) for window in windows]
         reason = next((part.reason for part in parts if part.reason), None)
         joules, error = sum(part.joules or 0.0 for part in parts), sum(part.error_j or 0.0 for part in parts)
@@ -82,13 +81,13 @@ class Sensor:
         if reason is None and error > TOO_WIDE * joules:
             reason = f"the sensor is too slow: {joules:.1f} J may be off by {error:.1f} J"
         elif reason is None and error + missed * joules > TOO_WIDE * joules:
-            reason = f"{IN_STEP}: they come every {self.period_ns / 1e6:.0f} ms"
+            reason = f"{IN_STEP}, every {self.period_ns / 1e6:.0f} ms"
         return Energy(joules, error + missed * joules) if reason is None else Energy(None, reason=reason)
 
     def between(self, start_ns: int, end_ns: int) -> Energy:
-        """Energy on the line through the updates. The error: what happened around the two ends (the spread of power
-        there for one update, and the error of its time), and what a sensor that samples part of the time misses by
-        chance (the mean square successive difference of the updates, with Student's t).
+        """Energy interpolated between updates. The error covers both ends (spread of power there over one update, and
+        error of its time), and chance in a sensor that samples part of the time (mean square successive difference of
+        the updates, with Student's t).
         """
         time, period = self.time_ns, self.period_ns
         if end_ns - start_ns < MIN_UPDATES * period:
@@ -105,7 +104,7 @@ class Sensor:
         return Energy(self._until(end_ns) - self._until(start_ns), float(np.hypot(ends, chance)))
 
     def _until(self, moment_ns: int) -> float:
-        """Energy until a moment; beyond the outermost updates by the power there."""
+        """Energy until a moment, extrapolated beyond the outermost updates with the power there."""
         time = (self.time_ns - self.time_ns[0]) / NS_PER_S
         moment = (moment_ns - int(self.time_ns[0])) / NS_PER_S
         beyond = min(moment, 0.0) * self.power_w[0] + max(moment - time[-1], 0.0) * self.power_w[-1]
@@ -119,10 +118,10 @@ class Sensor:
         return float(np.ptp(near) * late_ns + near.max() * misplaced) / NS_PER_S if len(near) else 0.0
 
     def missed_part(self, batch_start_ns: Int64) -> float:
-        """Part of the energy that may be missing or too much, because updates meet the same parts of batches.
+        """Relative error of the energy, because updates coincide with the same parts of batches.
 
-        Harmonic by harmonic of the batch: how far the updates keep in step with it, beyond chance, times what a sensor
-        that looks at a part of its period leaves of it.
+        For each harmonic of the batch: how far updates keep in step with it, beyond chance, times the response of a
+        sensor that samples part of its period.
         """
         if len(batch_start_ns) < 3:
             return 0.0
@@ -141,25 +140,25 @@ class Sensor:
 
 
 def read_sensor(log: SampleLog, uuid: str) -> Sensor | str:
-    """The first energy sensor of a GPU that was read; or why there is none."""
+    """The best energy sensor of a GPU that was read, or the reason why there is none."""
     reason = next((one.reason for one in log.meta.failures if (one.subject, one.metric) == (uuid, COUNTER)), None)
     for source in SOURCES:
         series = log.get(uuid, source)
         if series is None or not series.is_read.any():
             continue
         read = series.select(series.is_read)
-        at = np.flatnonzero(read.is_new[1:]) + 1  # what the first reading found was there before
+        at = np.flatnonzero(read.is_new[1:]) + 1  # the first reading shows an older update
         early = read.time_unix_ns[at if source == SAMPLES else at - 1]  # samples have the driver's own times
         value, late = read.value[at] / 1e3, read.time_unix_ns[at]
         distance = np.diff((early + late) // 2)
         if len(at) < 3:
-            reason = reason or f"{source} was not seen to change often enough"
+            reason = reason or f"{source} did not change often enough"
         elif source == COUNTER and (np.diff(value) < 0).any():
-            reason = reason or "the energy counter ran backwards: the driver was reloaded during the run"
+            reason = reason or "the energy counter ran backwards; the driver was reloaded during the run"
         else:
             period = float(log.meta.update_period_ns(uuid, source) or np.median(distance))
             if source == COUNTER:
-                # The time of an update is known to a reading only, the number of periods between two of them exactly.
+                # Readings date updates roughly, but the number of periods between two of them is exact.
                 seconds = np.maximum(np.round(distance / period), 1) * period / NS_PER_S
                 return Sensor(source, early, late, value - value[0], np.diff(value) / seconds, period)
             joules = np.r_[0.0, np.cumsum(value[1:] * distance / NS_PER_S)]

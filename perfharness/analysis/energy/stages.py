@@ -1,6 +1,6 @@
-"""The energy of a stage: what updates of the sensor that lie wholly inside its GPU work show, and bounds for the rest.
+"""The energy of a stage, from sensor updates that lie wholly inside its GPU work, with bounds for the rest.
 
-A stage is long compared with the sensor where most of its work holds whole updates; elsewhere only bounds are given.
+An estimate is given if most of a stage's work covers whole updates; otherwise only bounds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 WAITING = "waiting"
-"""All time in which no traced GPU work ran."""
+"""All time without traced GPU work."""
 
 BRIDGED_NS = 1_000_000
-"""Operations of one stage with smaller pauses between them are one stretch of work."""
+"""Pauses below this between operations of one stage count as work."""
 
 IDLE_FLOOR = 0.9
-"""Part of its idle power before the run that a GPU draws at least."""
+"""Least power that a GPU draws, as a share of its idle power before the run."""
 
 WIDEST = 2.0
-"""An upper bound of more than so many times the lower one leaves no number."""
+"""Largest ratio of upper to lower bound with an estimate."""
 
 Spans = tuple[Int64, Int64]
 """Starts and ends, UTC ns."""
@@ -35,8 +35,8 @@ Spans = tuple[Int64, Int64]
 
 @dataclass(frozen=True)
 class Known:
-    """What bounds the energy of stages: that of the windows, the power before the run and the most that a GPU draws
-    (None: not known).
+    """Bounds on the energy of stages: energy of the windows, idle power before the run, and highest power of the GPU
+    (None if unknown).
     """
 
     total: Energy
@@ -47,8 +47,8 @@ class Known:
 def stage_energies(
     sensor: Sensor, busy: dict[str, Spans], windows: Sequence[Window], known: Known, counts: tuple[int, float | None]
 ) -> list[StageEnergy]:
-    """Energy of each stage in the windows, `waiting` last. `busy`: when each was at work on the GPU; `windows` are in
-    order and do not overlap; `counts`: batches and items in them.
+    """Energy of each stage in the windows (ordered, disjoint), `waiting` last. `busy`: each stage's GPU work; `counts`:
+    batches and items in the windows.
     """
     spans = {}
     for name, parts in busy.items():
@@ -96,8 +96,8 @@ def stage_energies(
 
 
 def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float, float]:
-    """Energy of the updates wholly inside a stage's own work, and how long these were at least and at most, s. An
-    update may show what happened up to one period earlier. Power readings are smoothed and show no stage.
+    """Energy of the updates wholly inside a stage's own work, and their least and longest duration, s. An update may
+    cover up to one period before it. Smoothed power readings are not attributed to stages.
     """
     start, end = np.rint(sensor.early_ns[:-1] - sensor.period_ns).astype(np.int64), sensor.late_ns[1:]
     pure = (own.within(start, end) == end - start) & (others.within(start, end) == 0) & (sensor.source == COUNTER)
@@ -109,21 +109,21 @@ def _pure(sensor: Sensor, own: BusyLine, others: BusyLine) -> tuple[float, float
 
 
 def union(parts: Sequence[Spans]) -> Spans:
-    """The union of the intervals of all parts."""
+    """Union of all intervals."""
     nothing = np.empty(0, dtype=np.int64)
     return merge(*(np.concatenate([nothing, *(part[side] for part in parts)]) for side in (0, 1)))
 
 
 def _inside(spans: Spans, windows: Sequence[Window]) -> Spans:
-    """The parts of intervals that lie in the windows."""
+    """Intervals clipped to the windows."""
     return union([(np.maximum(spans[0], start), np.minimum(spans[1], end)) for start, end in windows])
 
 
 def rounded(value: float | None) -> float | None:
-    """As figures stand in the files."""
+    """Round a value for the result files."""
     return None if value is None else figure(value)
 
 
 def per(joules: float | None, count: float | None) -> float | None:
-    """Energy of each, as it stands in the files."""
+    """Energy per unit, rounded for the result files."""
     return None if joules is None or not count else figure(joules / count)

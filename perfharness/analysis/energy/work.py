@@ -1,4 +1,4 @@
-"""What a process did on its GPU, on UTC: busy times by stage, and its batches; all that energy needs of a trace."""
+"""A process's work on its GPU, on UTC: busy times by stage, and its batches; the input of the energy account."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
 from perfharness.model.trace import Bool, Int64
 
 OUTSIDE = "outside of stages"
-"""Traced GPU work that no stage started."""
+"""Traced GPU work outside all stages."""
 
 Window = tuple[int, int]
 """Start and end, UTC ns."""
 
 MAX_CLOCK_ERROR_NS = 25_000_000
-"""A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
+"""A quarter of an update of the slowest sensor. A constant clock error looks like the sensor's lag."""
 
 
 def gpu_work(analysis: Analysis, uuids: Sequence[str] = ()) -> tuple[GpuWork, ...]:
-    """When each of the process's GPUs (UUIDs as NVML writes them) worked for which stage; with fewer than two, all that
-    ran anywhere. An operation belongs to the innermost stage that its call was made in.
+    """Busy times of the process's GPUs (UUIDs as NVML writes them) by stage; with fewer than two, all work in one. An
+    operation belongs to the innermost stage around its call.
     """
     trace = analysis.trace
     reason = _unknown(analysis)
@@ -41,20 +41,20 @@ def gpu_work(analysis: Analysis, uuids: Sequence[str] = ()) -> tuple[GpuWork, ..
         of_gpu = [bare.index(gpu.uuid) if gpu.uuid in bare else -1 for gpu in gpus.facts]
         place = np.asarray(of_gpu, dtype=np.int64)[gpus.of]
         if (place < 0).any():
-            reason = "the trace does not tell on which of its GPUs some of the work ran"
+            reason = "the trace does not say on which of its GPUs some of the work ran"
     if reason is not None:
         return (GpuWork(reason=reason),) * max(1, len(uuids))
     return tuple(_work_of(analysis, place == number) for number in range(len(uuids)))
 
 
 def _unknown(analysis: Analysis) -> str | None:
-    """Why nothing can be said of the work."""
+    """Reason why the work is unknown."""
     meta, stages = analysis.trace.meta, analysis.stages
     if meta.session_start_unix_ns is None:
         return "the trace has no UTC start time, so it cannot be aligned with the sensors"
     if meta.clock is not None and meta.clock.error_ns > MAX_CLOCK_ERROR_NS:
         off = meta.clock.error_ns / 1e6
-        return f"the trace's clock may be {off:.0f} ms off the sensors', too much to lay them side by side"
+        return f"the trace's clock may be {off:.0f} ms off the sensors' clock, too much to align them"
     if meta.gpu_coverage == "untraced":
         return meta.gpu_coverage_reason or "the GPU was not traced"
     if len(stages) and not analysis.table.gpu_known[stages.index].all():
@@ -79,18 +79,18 @@ def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
 
 @dataclass(frozen=True)
 class Batches:
-    """The outermost batches of a process in order of start, UTC ns."""
+    """The outermost batches of a process, ordered by start, UTC ns."""
 
     start_ns: Int64
     end_ns: Int64
     items: Float64
     warmup: Bool
     windows: tuple[Window, ...] = ()
-    """The loops' own windows, those of the throughput; merged where they overlap, pauses between loops left out."""
+    """Windows of the loops, as for throughput; merged if they overlap, without pauses between loops."""
 
     @classmethod
     def of(cls, loops: list[BatchLoop]) -> Batches:
-        """All loops of a process together."""
+        """Join all loops of a process."""
         names = ("start_ns", "end_ns", "items", "warmup")
         kinds = (np.int64, np.int64, np.float64, np.bool_)
         start, end, items, warmup = (
@@ -103,11 +103,11 @@ class Batches:
 
     @property
     def window(self) -> Window | None:
-        """From the start of the first of the windows to the end of the last; None where there is none."""
+        """From the start of the first window to the end of the last; None without windows."""
         return union_window(list(self.windows))
 
     def counts(self, windows: Sequence[Window]) -> tuple[int, float | None]:
-        """Batches that begin in these windows, excluded ones too, for their energy is in it; items, None if unknown."""
+        """Batches that begin in these windows, including warm-up, whose energy is included; items, None if unknown."""
         begins = np.zeros_like(self.warmup)
         for start, end in windows:
             begins |= (self.start_ns >= start) & (self.start_ns < end)
@@ -117,9 +117,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What a process did on one GPU. `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` is that of the
-    whole GPU.
-    """
+    """A process's work on one GPU. `uuid`: as assigned, possibly a MIG instance; `sensor_uuid`: the whole GPU."""
 
     uuid: str
     sensor_uuid: str
@@ -128,8 +126,8 @@ class OnGpu:
 
 @dataclass(frozen=True)
 class MeasuredProcess:
-    """One process of a run, as the sensors' side needs it. `lifetime`: from start to end, UTC ns. `reason`: why its
-    times are not on UTC. `max_rss_bytes`: peak of resident memory, by the kernel.
+    """One process of a run, with the data to attribute sensor readings. `lifetime`: start and end, UTC ns. `reason`:
+    why its times are not on UTC. `max_rss_bytes`: peak resident memory, from the kernel.
     """
 
     folder: str
@@ -140,13 +138,13 @@ class MeasuredProcess:
     max_rss_bytes: int | None = None
 
     def on(self, uuid: str) -> MeasuredProcess | None:
-        """The same with what it did on this GPU, or MIG instance, alone; None where it was not given it."""
+        """The process restricted to this GPU or MIG instance; None if it was not assigned to it."""
         mine = tuple(gpu for gpu in self.gpus if uuid in (gpu.uuid, gpu.sensor_uuid))
         return replace(self, gpus=mine) if mine else None
 
     @property
     def work(self) -> GpuWork:
-        """On all of its GPUs."""
+        """Work on all of its GPUs."""
         works = [gpu.work for gpu in self.gpus]
         if len(works) == 1:
             return works[0]
@@ -156,27 +154,27 @@ class MeasuredProcess:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows of its loops on UTC."""
+        """Windows of its loops on UTC."""
         return () if self.reason is not None else self.batches.windows
 
     @property
     def window(self) -> Window | None:
-        """From the first to the last of them, or None."""
+        """From the first to the last window, or None."""
         return union_window(list(self.windows))
 
 
 def merged(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """Their union: in order, and neither overlapping nor touching."""
+    """Union of the windows, in order, neither overlapping nor touching."""
     line = BusyLine(*np.asarray(windows, dtype=np.int64).reshape(-1, 2).T)
     return tuple(zip(line.start.tolist(), line.end.tolist(), strict=True))
 
 
 def union_window(windows: Sequence[Window | None]) -> Window | None:
-    """From the earliest start to the latest end of those that there are."""
+    """From the earliest start to the latest end of the known windows."""
     known = [window for window in windows if window is not None]
     return (min(start for start, _ in known), max(end for _, end in known)) if known else None
 
 
 def no_window(processes: Sequence[MeasuredProcess]) -> str:
-    """Why there is no measured window."""
-    return next((process.reason for process in processes if process.reason), "no batch is left without the warm-up")
+    """Reason why there is no measured window."""
+    return next((process.reason for process in processes if process.reason), "no batches remain after the warm-up")

@@ -1,1 +1,1 @@
-"""Where host time goes, by what was sampled in the profiling pass."""
+"""Host time by the samples of the profiling pass."""

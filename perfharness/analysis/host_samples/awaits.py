@@ -1,8 +1,7 @@
-"""Where coroutines wait: an event loop that waits shows only itself on its thread's stack.
+"""Attribute waits of an event loop to coroutines, because a waiting loop shows only itself on its thread's stack.
 
-Such a sample gets the user's functions of the coroutine that ran last on the thread, in the same stage, below the
-loop's wait: where it was seen at its last step, which is where it goes on, or a few lines before. Functions that it
-called there have returned: where it is known which are coroutines, the innermost of these is the first.
+Such a sample gets the user's frames of the coroutine that last ran on the thread in the same stage, at the line of its
+last step. Frames of functions that have returned since are left out if it is known which frames are coroutines.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
 STEP = ("asyncio/events.py", "_run")
-"""Runs a step of a coroutine, or a callback."""
+"""Runs a step of a coroutine or a callback."""
 LOOP: Mapping[str, frozenset[str]] = {
     "asyncio/base_events.py": frozenset({"_run_once", "run_forever", "run_until_complete"}),
     "asyncio/runners.py": frozenset({"run"}),
     STEP[0]: frozenset({STEP[1]}),
 }
-"""Functions of event loops, by the ends of their files; of native ones only `asyncio.run` is on a Python stack."""
+"""Functions of event loops by end of file name; native loops show only `asyncio.run` on a Python stack."""
 SELECTS = "/selectors.py"
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
 def with_awaits(samples: HostSamples) -> HostSamples:
-    """The same samples; those in a waiting event loop have the coroutine on their stacks. What the loop itself
-    computes, or waits for a CPU with, stays its own.
+    """Add the coroutine to stacks of samples in a waiting event loop. Computing and waits for a CPU of the loop stay
+    its own.
     """
     frames = samples.frames
     is_loop = [
@@ -61,15 +60,15 @@ def with_awaits(samples: HostSamples) -> HostSamples:
 
 
 def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """The frames of what an event loop runs, from the innermost of the user's own on that may be suspended."""
+    """Frames run by an event loop, up to the user's innermost frame that can suspend."""
     own = [position for position in range(at) if not is_library(frames[stack[position]].file)]
     first = next((position for position in own if frames[stack[position]].suspends), own[0] if own else None)
     return () if first is None else stack[first:at]
 
 
 def _last_steps(samples: HostSamples, is_step: Bool) -> Int64:
-    """Of each sample, the last one before it on its thread and in its stage that is in a coroutine, else the first one
-    after it; -1: none.
+    """For each sample, the previous sample in a coroutine on its thread and in its stage, else the next one; -1 if
+    there is none.
     """
     order = np.lexsort((np.arange(len(samples)), samples.stage, samples.thread))
     thread, stage, runs = samples.thread[order], samples.stage[order], is_step[order]

@@ -1,4 +1,4 @@
-"""The records of a process's sampler on the clock of its trace."""
+"""Map the records of a process's sampler to the clock of its trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfharness.trace.host_samples import RecordedProbe
 
 
 def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe | None:
-    """The records on the clock of a trace of the same process, with its thread ids; None: no clock ties them."""
+    """The records on the clock of the process's trace, with its thread ids; None if no common clock is known."""
     probe, samples, events = recorded.probe, recorded.probe.samples, recorded.probe.events
     to_trace = monotonic_tie(trace)
     if to_trace is None:
@@ -24,7 +24,7 @@ def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe | None:
             return monotonic_ns + offset
 
     known = next((column for column in (trace.ranges.thread, trace.api.thread) if len(column)), None)
-    above = 0 if known is None else int(known[0]) >> 2 * PID_SHIFT << 2 * PID_SHIFT  # what stands above the process id
+    above = 0 if known is None else int(known[0]) >> 2 * PID_SHIFT << 2 * PID_SHIFT  # bits above the process id
     together = probe.together
     if together is not None:
         together = replace(together, time_ns=to_trace(together.time_ns), thread=together.thread | above)

@@ -1,4 +1,4 @@
-"""Which compilers there are, by their functions that are on a stack only while something is compiled."""
+"""Known compilers, recognised by functions that are on a stack only while something is compiled."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from perfharness.model.host_samples import Frame
 from perfharness.model.trace import Int64
 
 Names = Mapping[str, frozenset[str] | None]
-"""Functions by the ends of their files; None: all of a file."""
+"""Functions by end of file name; None for all functions of a file."""
 
 FEW_SHAPES = "pad to few shapes"
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """One compiler: its name, what to try where it works in the steady state, and `files`: Python functions that run
-    only while it compiles.
+    """A compiler: its name, advice if it runs in the steady state, and `files`: Python functions that run only while it
+    compiles.
     """
 
     name: str
@@ -83,7 +83,7 @@ COMPILERS = (
         "tf.function",
         f"Trace once: {FEW_SHAPES}, or give tf.function an input_signature; make the function outside of the loop.",
         {
-            # not `_maybe_define_function`, which each call looks its graph up with
+            # not `_maybe_define_function`, because every call uses it to look up its graph
             "tensorflow/python/eager/polymorphic_function/tracing_compilation.py": frozenset(
                 {"_create_concrete_function"}
             )
@@ -101,7 +101,7 @@ COMPILERS = (
     ),
     Compiler(
         "ONNX Runtime, making a session",
-        "Make the InferenceSession once, before the loop, and keep it.",
+        "Create the InferenceSession once, before the loop, and keep it.",
         {"onnxruntime/capi/onnxruntime_inference_collection.py": frozenset({"_create_inference_session"})},
     ),
     Compiler(
@@ -133,20 +133,20 @@ COMPILERS = (
     ),
     Compiler(
         "Jinja",
-        "Make the template once, before the loop, and keep it.",
+        "Create the template once, before the loop, and keep it.",
         _all_of("jinja2/compiler.py", "jinja2/parser.py", "jinja2/lexer.py"),
     ),
 )  # fmt: skip
-"""Where frames of several are on a stack, the outermost is the one: it has called the others."""
+"""If a stack has frames of several, the outermost is the one at work, because it called the others."""
 
 
 def is_named(frame: Frame, functions: frozenset[str] | None) -> bool:
-    """Whether it is one of these functions (None: any); their class counts where it is given and known."""
+    """Whether the frame is one of these functions (None for any), with or without its class."""
     return functions is None or frame.function in functions or frame.function.rpartition(".")[2] in functions
 
 
 def frames_named(frames: Sequence[Frame], names: Names) -> list[int]:
-    """The numbers of the frames that some names mean."""
+    """Indices of the frames that match the names."""
     by_file: dict[str, list[int]] = {}
     for number, frame in enumerate(frames):
         by_file.setdefault(f"/{frame.file}", []).append(number)
@@ -161,8 +161,8 @@ def frames_named(frames: Sequence[Frame], names: Names) -> list[int]:
 
 
 def compilers_of_stacks(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> Int64:
-    """The compiler at work on each stack (the innermost frame first), a place in `COMPILERS`, -1: none; a last entry,
-    -1, is for samples without a stack.
+    """The compiler at work on each stack (innermost frame first) as an index of `COMPILERS`, -1 for none. The last
+    entry, -1, is for samples without a stack.
     """
     of_frame: dict[int, int] = {}
     for number, compiler in enumerate(COMPILERS):

@@ -1,6 +1,6 @@
-"""The sampled stacks of stages: which functions called which, and the host time of each.
+"""Sampled stacks of stages, with the host time of each.
 
-Stages are frames, too: above the stack of a sample stand the stages that were open on its thread.
+Stages count as frames: a sample's stack starts with the stages open on its thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from perfharness.model.host_samples import Frame
 from perfharness.model.units import NS_PER_MS
 
 Stack = tuple[tuple[Frame, ...], float]
-"""Frames, the outermost first, and their host time, ms per batch."""
+"""Frames, outermost first, and their host time, ms per batch."""
 
 
 def stage_stacks(analysis: Analysis) -> dict[Path, list[Stack]]:
-    """The stacks of each outermost stage that was sampled; their times add up to its host time."""
+    """Stacks of each outermost stage with samples; their times add up to the stage's time."""
     stages, samples = analysis.stages, sample_times(analysis, paint(analysis))
     if samples is None:
         return {}

@@ -1,1 +1,1 @@
-"""Judging a load test: percentiles with intervals, drift and leaks of a sustained run. Pure functions."""
+"""Judge a load test: percentiles with intervals, drift and leaks of a sustained run. Pure functions."""

@@ -1,7 +1,7 @@
-"""Percentiles and the mean of times under load, with intervals.
+"""Percentiles and mean of times under load, with intervals.
 
-In a queue a slow request follows a slow one. So the run is cut into windows, and the intervals are those of values that
-depend on their neighbours (`analysis.statistics`).
+Requests in a queue depend on each other. So the run is cut into windows, and intervals allow for windows that depend on
+their neighbours (`analysis.statistics`).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from perfharness.model.load import LEAST_BEYOND, PERCENTILES, LoadFigure, LoadTi
 from perfharness.model.units import NS_PER_MS
 
 NEVER_NS = np.iinfo(np.int64).max
-"""The time of a request without an answer: slower than all others."""
+"""Time of an unanswered request: slower than all others."""
 
-NOT_ANSWERED = "it is among the requests that had no answer in time"
+NOT_ANSWERED = "it is among the requests without an answer before the timeout"
 
 WINDOWS = 240
-"""Parts of a phase; a third of them has an interval, too."""
+"""Parts of a phase; a third of them is enough for an interval."""
 
 INDEPENDENT_SHARE = 0.25
-"""Share of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
+"""Share of the windows: most runs near a queue's limit lack its slow episodes and look too steady."""
 
 
 def load_times(at_ns: Int64, values_ns: Int64, otherwise: str) -> LoadTimes:
-    """The statistics of one kind of time.
+    """Compute the statistics of one kind of time.
 
     Args:
-        at_ns: when each request was due.
-        values_ns: of each; `NEVER_NS`: it had no answer in time.
-        otherwise: why there is none where there is no value.
+        at_ns: due time of each request.
+        values_ns: time of each request; `NEVER_NS` if unanswered.
+        otherwise: reason to report without any values.
     """
     slower = int((values_ns == NEVER_NS).sum())
     total = len(values_ns)
-    why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) had no answer in time"
+    why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) were not answered before the timeout"
     if total == slower:
         return LoadTimes(reason=why if slower else otherwise, slower=slower)
     times = Latencies.of(at_ns, values_ns)
@@ -49,7 +49,7 @@ def load_times(at_ns: Int64, values_ns: Int64, otherwise: str) -> LoadTimes:
 
 
 def percentile_of(ordered_ns: Int64, percent: float) -> float | str:
-    """A percentile of ordered times, ms; or why it is not known."""
+    """A percentile of ordered times, ms, or the reason why it is unknown."""
     total = len(ordered_ns)
     rank = ceil(round(total * percent / 100, 6))
     if not total or (percent > 50 and total - rank < LEAST_BEYOND):
@@ -60,7 +60,7 @@ def percentile_of(ordered_ns: Int64, percent: float) -> float | str:
 
 @dataclass(frozen=True)
 class Latencies:
-    """Times in ascending order, each with the window in which its request was due. Windows without requests count."""
+    """Times in ascending order, each with the window of its request's due time. Empty windows count."""
 
     windows: int
     window: Int64
@@ -68,7 +68,7 @@ class Latencies:
 
     @staticmethod
     def of(at_ns: Int64, values_ns: Int64, windows: int = WINDOWS) -> Latencies:
-        """Cut the requests by when they were due, into equal parts of time."""
+        """Assign requests to windows of equal length by due time."""
         order = np.argsort(values_ns, kind="stable")
         length = max(int(np.ptp(at_ns)), 1) if len(at_ns) else 1
         first = at_ns.min() if len(at_ns) else 0
@@ -76,36 +76,36 @@ class Latencies:
         return Latencies(windows, window[order], values_ns[order])
 
     def part(self, first: int, end: int) -> Latencies:
-        """The windows from `first` up to, without, `end`."""
+        """The windows from `first` to `end` (exclusive)."""
         inside = (self.window >= first) & (self.window < end)
         return Latencies(end - first, self.window[inside] - first, self.values_ns[inside])
 
     def percentile(self, percent: float) -> LoadFigure:
-        """In ms, with its interval, or why there is none."""
+        """A percentile in ms with its interval, or a reason."""
         total, share, values = len(self.values_ns), percent / 100, self.values_ns
         value = percentile_of(values, percent)
         if isinstance(value, str):
             return LoadFigure(reason=value)
         if round(total * (1 - share), 6) < LEAST_BEYOND:
             needed = ceil(round(LEAST_BEYOND / (1 - share), 6))
-            why = f"{total} requests are too few; {needed} have {LEAST_BEYOND} beyond it"
+            why = f"{total} requests are too few; {needed} are needed for {LEAST_BEYOND} beyond it"
             return LoadFigure(value=value, reason=why)
         ranks = ranks_around(total, share, [self._inflation(one) for one in (share, milder(share))])
         if isinstance(ranks, str):
             return LoadFigure(value=value, reason=ranks)
         low, high = values[ranks[0]], values[min(ranks[1], total - 1)]
         if high == NEVER_NS:
-            why = "its upper end is among the requests that were never answered"
+            why = "its upper end is among the unanswered requests"
             return LoadFigure(value=value, low=float(low) / NS_PER_MS, reason=why)
         return LoadFigure(value=value, low=float(low) / NS_PER_MS, high=float(high) / NS_PER_MS)
 
     def mean(self) -> LoadFigure:
-        """In ms, of times that are all known."""
+        """Mean in ms; all times must be known."""
         sums: Float64 = np.bincount(self.window, self.values_ns / NS_PER_MS, self.windows).astype(np.float64)
         return ratio_figure(sums, self._counts(len(self.window)))
 
     def _inflation(self, share: float) -> float | str:
-        """How dependence inflates the variance of the share up to a percentile; equal times are all within it."""
+        """Variance inflation, by dependence, of the share up to a percentile; ties count as within."""
         total = len(self.values_ns)
         highest = self.values_ns[min(ceil(round(share * total, 6)), total) - 1]
         end = int(np.searchsorted(self.values_ns, highest, side="right"))
@@ -113,15 +113,15 @@ class Latencies:
         return share_inflation(self._counts(end), counts, _least(counts))
 
     def _counts(self, end: int) -> Float64:
-        """By window, how many of the first `end` values lie in it."""
+        """Number of the first `end` values in each window."""
         return np.bincount(self.window[:end], minlength=self.windows).astype(np.float64)
 
 
 def ratio_figure(sums: Float64, counts: Float64) -> LoadFigure:
-    """Sum over sum of windows that depend on their neighbours, neither below 0."""
+    """Ratio of two sums over windows that depend on their neighbours; never below 0."""
     total = float(counts.sum())
     if total <= 0:
-        return LoadFigure(reason="there is none of it")
+        return LoadFigure(reason="nothing to divide by in this part")
     value, found = float(sums.sum()) / total, ratio_interval(sums, counts, _least(counts))
     if isinstance(found, str):
         return LoadFigure(value=value, reason=found)

@@ -1,1 +1,1 @@
-"""What the samplers saw over a window of time: figures, clocks that were not held, memory that grows."""
+"""Samplers' readings over a window of time: figures, clocks that dropped, memory that grows."""

@@ -1,4 +1,4 @@
-"""What processes were doing over time, in bins: readable whether there are ten batches or a million."""
+"""Activity of processes over time, in bins: readable for ten batches as for a million."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OUTSIDE_STAGES = "batch, outside of its stages"
 
 @dataclass(frozen=True)
 class ProcessActivity:
-    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`. `measured` holds the
-    windows of its loops, `warmup` what lies between them, before and after.
+    """UTC times of a process's batches and the stages directly inside; `stage` indexes `names`. `measured`: windows of
+    its loops. `warmup`: the time before, between and after them.
     """
 
     names: list[str]
@@ -34,7 +34,7 @@ class ProcessActivity:
 
 
 def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceClock) -> ProcessActivity | None:
-    """What a process did, of a trace whose clock is tied to UTC; None where it had no batch."""
+    """Activity of a process, from a trace with a UTC clock; None if it has no batches."""
     batches = np.flatnonzero(stages.is_batch & (stage_times.outer_batch == np.arange(len(stages))))
     if not len(batches):
         return None
@@ -65,8 +65,8 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
 
 
 def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> dict[str, Float64]:
-    """Of the time of all processes together, the share of each stage in each bin; stages as they first began, what
-    batches did outside of them last.
+    """Share of each stage in each bin, of all processes' time. Stages are ordered by their first start; the time of
+    batches outside of stages comes last.
     """
     whole, first = np.diff(edges_ns) * max(1, len(processes)), dict[str, int]()
     found, outside = dict[str, Float64](), np.zeros(len(whole))
@@ -84,10 +84,10 @@ def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> dict[
 
 
 def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:
-    """How much of each bin the intervals take, overlaps counted as often as they are."""
+    """Time that the intervals take in each bin; overlaps count more than once."""
 
     def since(moments: Int64) -> Float64:
-        """The time since all of these moments together, at each edge."""
+        """Total time since all moments, at each edge."""
         in_order = np.sort(np.clip(moments, edges_ns[0], edges_ns[-1]) - edges_ns[0]).astype(np.float64)
         passed = np.searchsorted(in_order, edges := edges_ns - edges_ns[0])
         return np.asarray(passed * edges - np.r_[0, np.cumsum(in_order)][passed])

@@ -1,4 +1,4 @@
-"""What throttled the clocks, for how long and in which batches; whether a clock was held."""
+"""Throttled clocks: reasons, durations and affected batches; and whether clocks were held."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MAX_DROP = 0.05
-"""A clock this much below its reference was not held."""
+"""Relative drop below its reference from which on a clock was not held."""
 
 MIN_READINGS = 10
-"""Fewer readings of a clock do not have a first and a last tenth."""
+"""Fewest readings of a clock to compare the first with the last tenth."""
 
 IDLE_BIT = 0x1
 LOW_CLOCK, LOW_MEMORY_CLOCK = "sm_clock_low", "memory_clock_low"
-"""Reasons where a clock fell and NVML gave none."""
+"""Reasons for a low clock if NVML gives none."""
 
 SLOWS = {reason.name: reason.slows for reason in CLOCK_EVENT_REASONS}
 
 
 @dataclass(frozen=True)
 class RequestedClocks:
-    """What a GPU's clocks were locked to, MHz; None: not locked, or not known."""
+    """Locked clocks of a GPU, MHz; None if not locked or unknown."""
 
     sm_mhz: float | None = None
     memory_mhz: float | None = None
 
     def each(self) -> Iterator[tuple[str, str, float | None]]:
-        """The reason where it is too low, its metric and the request of each clock."""
+        """Yield the reason for a low clock, the metric and the request, per clock."""
         yield LOW_CLOCK, "sm_clock_mhz", self.sm_mhz
         yield LOW_MEMORY_CLOCK, "memory_clock_mhz", self.memory_mhz
 
 
 @dataclass(frozen=True)
 class Throttling:
-    """When the clocks of a GPU, or of any of several, were throttled, UTC ns, by reason."""
+    """Throttled times of one or several GPUs, UTC ns, by reason."""
 
     lines: dict[str, BusyLine] = field(default_factory=dict)
 
     def touched(self, start_ns: Int64, end_ns: Int64) -> dict[str, Bool]:
-        """By reason, which stretches of time it touched; only reasons that touched any."""
+        """Mask, by reason, of the intervals it overlaps; without reasons that overlap none."""
         during = {reason: line.within(start_ns, end_ns) > 0 for reason, line in self.lines.items()}
         return {reason: touched for reason, touched in during.items() if touched.any()}
 
     def within(self, window: Window) -> dict[str, float]:
-        """By reason, seconds in a window."""
+        """Seconds in a window, by reason."""
         start, end = np.asarray([window[0]]), np.asarray([window[1]])
         seconds = {reason: float(line.within(start, end)[0]) / NS_PER_S for reason, line in self.lines.items()}
         return {reason: length for reason, length in seconds.items() if length > 0}
 
 
 def _joined(parts: Iterable[tuple[str, Int64, Int64]]) -> Throttling:
-    """All stretches of each reason together."""
+    """Join all intervals by reason."""
     found: dict[str, list[tuple[Int64, Int64]]] = {}
     for reason, start, end in parts:
         found.setdefault(reason, []).append((start, end))
@@ -68,19 +68,19 @@ def _joined(parts: Iterable[tuple[str, Int64, Int64]]) -> Throttling:
 
 
 def of_any(throttlings: Sequence[Throttling]) -> Throttling:
-    """When the clocks of any of several GPUs were throttled."""
+    """Times in which the clocks of any of several GPUs were throttled."""
     return _joined((reason, line.start, line.end) for one in throttlings for reason, line in one.lines.items())
 
 
 def throttling_known(log: SampleLog, uuid: str) -> bool:
-    """Whether the GPU reports anything that shows throttling."""
+    """Whether the GPU reports a metric that shows throttling."""
     seen = (log.get(uuid, metric) for metric in ("clock_event_reasons", "sm_clock_mhz"))
     return any(series is not None and bool(series.is_read.any()) for series in seen)
 
 
 def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: Window | None) -> Throttling:
-    """All times in which a GPU (the whole GPU, of a MIG instance) was throttled: by NVML's reasons, and by the clocks.
-    `work`: when processes ran, for a reference where nothing was requested.
+    """All throttled times of a GPU (for a MIG instance, its whole GPU), by NVML's reasons and by low clocks. `work`:
+    when processes ran, to derive a reference if no clock was requested.
     """
     parts = []
     nothing = np.empty(0, dtype=np.int64)
@@ -106,7 +106,7 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
 
 
 def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEventTime] | None:
-    """How long each reason was given in a window; None where it was not read. An unknown reason throttles."""
+    """Seconds of each reason in a window; None if not read. Unknown reasons count as throttling."""
     if reasons is None or window is None or not reasons.is_read.any():
         return None
     inside = _states(reasons).within(window)
@@ -118,13 +118,13 @@ def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEve
 
 
 def _states(series: Series) -> Held:
-    """A state is sampled, not averaged: it began, on average, half a reading before it was seen."""
+    """Shift sampled states half a reading earlier, their mean start."""
     steps, half = held(series), round(series.usual_ns / 2)
     return Held(steps.start_ns - half, steps.end_ns - half, steps.value)
 
 
 def reference_mhz(clock: Series, work: Window | None) -> float | None:
-    """The clock in the best tenth of the time in which processes ran."""
+    """The clock of the best tenth of the time in which processes ran."""
     return (held(clock) if work is None else held(clock).within(work)).quantile(0.9)
 
 
@@ -135,7 +135,7 @@ def clock_hold(
     requested_mhz: float | None,
     work: Window | None,
 ) -> ClockHold:
-    """Whether a clock was held over a window, in which it was too low for `low_s`."""
+    """Judge whether a clock was held over a window in which it was too low for `low_s`."""
     requested = requested_mhz is not None
     reason = None
     if clock is None or not clock.is_read.any():

@@ -1,4 +1,4 @@
-"""One metric over a window: every value counts for as long as it holds, mostly until the source is updated again."""
+"""Figures of one metric over a window, each value weighted by how long it holds (mostly until the next update)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from perfharness.model.telemetry import Float64, Series
 from perfharness.model.trace import Bool, Int64
 
 MIN_KNOWN = 0.5
-"""Part of a window for which values must be known; of less, a mean would be that of another window."""
+"""Least part of a window with known values; with less, a mean would represent another window."""
 
 HOLD_READINGS = 3.0
-"""Usual times between readings for which a value holds beyond the last one, where the log ends or stops."""
+"""Usual reading intervals for which a value holds after the last reading."""
 
 Window = tuple[int, int]
 """Start and end, UTC ns."""
@@ -24,23 +24,23 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True)
 class Held:
-    """A metric as steps: `value[i]` from `start_ns[i]` to `end_ns[i]`; what failed is left out."""
+    """A metric as steps: `value[i]` from `start_ns[i]` to `end_ns[i]`, without failed readings."""
 
     start_ns: Int64
     end_ns: Int64
     value: Float64
 
     def at(self, which: Bool) -> Held:
-        """Some of the steps."""
+        """Select steps by mask."""
         return Held(self.start_ns[which], self.end_ns[which], self.value[which])
 
     def within(self, window: Window) -> Held:
-        """The parts that lie in a window."""
+        """Clip to a window."""
         start, end = np.maximum(self.start_ns, window[0]), np.minimum(self.end_ns, window[1])
         return Held(start, end, self.value).at(end > start)
 
     def quantile(self, share: float) -> float | None:
-        """By time; None without steps."""
+        """Quantile weighted by time; None without steps."""
         return weighted_quantile(self.value, self.weight, share) if len(self.value) else None
 
     @property
@@ -50,14 +50,14 @@ class Held:
 
 
 def held(series: Series) -> Held:
-    """The readings of a metric as steps. A reading that failed ends what was known before it."""
+    """Readings of a metric as steps. A failed reading ends the step before it."""
     if not len(series):
         nothing = np.empty(0, dtype=np.int64)
         return Held(nothing, nothing, np.empty(0))
     at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
     time, hold = series.time_unix_ns, HOLD_READINGS * series.usual_ns
     end = np.append(time[at[1:]], int(time[-1] + hold))
-    # Where nothing was read for long, the value before is not known to have held.
+    # After a long gap without readings, the value before it is unknown.
     longest = np.append(time[at[1:] - 1], time[-1]) + round(hold)
     return Held(time[at], np.minimum(end, np.maximum(longest, time[at])), series.value[at]).at(
         ~np.isnan(series.value[at])
@@ -65,9 +65,7 @@ def held(series: Series) -> Held:
 
 
 def since_last_reading(series: Series) -> Held:
-    """The readings of a metric that is a mean over the time since the reading before, as steps. The first is taken to
-    be of a time as long as they usually are.
-    """
+    """Readings that average over the time since the previous reading, as steps. The first covers the usual interval."""
     time = series.time_unix_ns
     if len(time) < 2:
         return held(series)
@@ -84,8 +82,8 @@ def window_figures(
     since_last: bool = False,
     reason: str | None = None,
 ) -> MetricFigures:
-    """Figures of a metric over a window, if both are there. `scale`: from the metric's unit; `since_last`: a value is
-    of the time since the reading before; `reason`: why there are no readings, where that is known.
+    """Figures of a metric over a window. `scale`: factor to the result's unit; `since_last`: values average over the
+    time since the previous reading; `reason`: known reason for missing readings.
     """
     period_ms = None if period_ns is None else period_ns / 1e6
 
@@ -100,7 +98,7 @@ def window_figures(
     count = len(series.updates().between(*window))
     known = float(inside.weight.sum()) / (window[1] - window[0])
     if known < MIN_KNOWN:
-        return nothing(count, f"it was read in {100 * known:.0f} % of the measured window only")
+        return nothing(count, f"it was read in only {100 * known:.0f} % of the measured window")
     value, weight = inside.value * scale, inside.weight
     return MetricFigures(
         new_readings=count,
@@ -115,7 +113,7 @@ def window_figures(
 
 
 def counter_total(series: Series | None, window: Window | None, scale: float = 1.0) -> float | None:
-    """The increase of a counter over a window, on the straight line between readings; None: not known."""
+    """Increase of a counter over a window, interpolated between readings; None if unknown."""
     if series is None or window is None:
         return None
     read = series.select(series.is_read)

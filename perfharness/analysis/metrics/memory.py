@@ -1,4 +1,4 @@
-"""Memory over a run: its peak, whether it grows, and the peaks of batches."""
+"""Memory over a run: peak, growth, and peaks of batches."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 BLOCKS = 20
-"""Parts of the window whose lowest values are its levels: what comes and goes with each batch is no growth."""
+"""Parts of the window; the lowest value of each ignores memory that batches take and return."""
 
 MIN_READINGS = 6
-"""Readings of GPU memory that a window too short for these parts needs: fewer, all rising, may be chance."""
+"""Fewest readings of GPU memory in a window too short for blocks; fewer may all rise by chance."""
 
 MIN_GROWTH_SHARE = 0.02
 MIN_GROWTH_BYTES = 16 << 20
-"""Growth over the window that is reported: allocators take pages in steps of this size, and caches fill up."""
+"""Least growth over the window to report; allocators grow in steps of this size, and caches fill up."""
 
 LATE_SHARE = 0.25
-"""Of the growth, in the second half of the window: a cache that fills up grows early."""
+"""Least share of the growth in the second half of the window; a cache that fills up grows early."""
 
-NO_BATCHES = "there is no measured window, and while a program starts its memory grows in any case"
+NO_BATCHES = "there is no measured window, and memory always grows while a program starts"
 
 
 def growth(
@@ -34,8 +34,8 @@ def growth(
     *,
     is_on_gpu: bool = False,
 ) -> Growth:
-    """Peak and growth of memory over a window with so many batches (None: it is not a measured window). `grows`:
-    certainly, by at least 2 % of the mean and 16 MiB, and not only at first.
+    """Peak and growth of memory over a window with this many batches (None if it is not a measured window). `grows`:
+    beyond chance, by at least 2 % of the mean and 16 MiB, and not only early.
     """
 
     def unknown(reason: str, peak: int | None = None) -> Growth:
@@ -60,7 +60,7 @@ def growth(
     elif is_on_gpu and len(read) >= MIN_READINGS:
         levels, per_s = read.value, NS_PER_S / float(np.median(np.diff(read.time_unix_ns)))
     else:
-        return unknown("it was read too seldom in the measured window to show growth", peak)
+        return unknown("too few readings in the measured window to show growth", peak)
     found = statistics.growth(levels)
     slope, low, high = (one * per_s for one in (found.value, found.low, found.high))
     enough = slope * seconds >= max(MIN_GROWTH_SHARE * float(levels.mean()), MIN_GROWTH_BYTES)
@@ -78,7 +78,7 @@ def growth(
 
 
 def batch_peak(series: Series | None, start_ns: Int64, end_ns: Int64) -> BatchPeak:
-    """Highest memory of each batch, of those that last for two readings or more."""
+    """Highest memory of batches that cover at least two readings."""
     if series is None or not series.is_read.any():
         return BatchPeak(0, None, None, "it was not sampled")
     read = series.select(series.is_read)

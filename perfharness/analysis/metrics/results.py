@@ -1,4 +1,4 @@
-"""What GPUs and host did over the measured window, as it stands in benchmark_mean.json (docs/guides/telemetry.md)."""
+"""Activity of GPUs and host over the measured window, in benchmark_mean.json (docs/guides/telemetry.md)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 WindowKind = Literal["measured", "run"]
-"""`run`: there is no measured window; from the start of the first process to the end of the last."""
+"""`run`: no measured window, so from the start of the first process to the end of the last."""
 
 
 @dataclass(frozen=True)
 class MetricFigures:
-    """One metric over the window; all None, with the reason, where it was not measured. Every value counts for as long
-    as it holds.
-    """
+    """One metric over the window, weighted by time; all None with a reason if not measured."""
 
     new_readings: int  # updates of the source
     mean: float | None
     min: float | None
     p50: float | None
-    p95: float | None  # None, as p50: too few updates
+    p95: float | None  # None, like p50, for too few updates
     max: float | None
     update_period_ms: float | None
     reason: str | None
@@ -27,23 +25,23 @@ class MetricFigures:
 
 @dataclass(frozen=True)
 class ClockEventTime:
-    """How long a reason lowered the clocks."""
+    """Time for which a reason lowered the clocks."""
 
     reason: str
     seconds: float
-    throttles: bool  # it counts as throttling
+    throttles: bool
 
 
 @dataclass(frozen=True)
 class ClockHold:
     """Whether a clock was held."""
 
-    reference_mhz: float | None  # the request, or else the clock in the best tenth of the run
+    reference_mhz: float | None  # the request, else the clock of the best tenth of the run
     requested: bool
     before_mhz: float | None
     after_mhz: float | None
-    drop_percent: float | None  # from the first tenth of the window to the last
-    low_s: float | None  # more than 5 % below the reference while the GPU was not idle
+    drop_percent: float | None  # first to last tenth of the window
+    low_s: float | None  # more than 5 % below the reference while not idle
     reason: str | None
 
 
@@ -51,7 +49,7 @@ class ClockHold:
 class Growth:
     """Memory over the window: its peak, and the mean growth with its 95 % interval."""
 
-    peak_bytes: int | None  # of resident memory: the kernel's, of the process's whole life, where known
+    peak_bytes: int | None  # for resident memory the kernel's peak over the process's life, if known
     bytes_per_s: float | None
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
@@ -62,7 +60,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class BatchPeak:
-    """Highest memory use among the batches in which it was read; None where the sampling is too slow."""
+    """Highest memory of the batches with readings; None if sampling is too slow."""
 
     batches: int
     mean_bytes: float | None
@@ -88,21 +86,21 @@ class GpuMetrics(HostMetrics):
     uuid: str
     name: str | None
     gpu_index: int | None
-    mig_uuids: list[str]  # instances that processes of this run used; power and clocks are the whole GPU's
+    mig_uuids: list[str]  # instances used by this run; power and clocks are those of the whole GPU
     processes: list[str]
-    busy_share: float | None  # of the window, by traced GPU work of this run
+    busy_share: float | None  # part of the window with traced GPU work of this run
     clock_events: list[ClockEventTime] | None
     sm_clock: ClockHold
     memory_clock: ClockHold
     throttled_batches: int | None
-    batches: int = 0  # of its processes, without the warm-up
+    batches: int = 0  # without warm-up
 
 
 @dataclass(frozen=True)
 class ProcessMetrics(HostMetrics):
-    """One measured process and all that it started, over its measured window."""
+    """One measured process and its children over its measured window."""
 
-    gpu_uuid: str | None  # null: none, or several
+    gpu_uuid: str | None  # null for none or several
     gpu_uuids: list[str]
     gpu_memory: Growth
     gpu_memory_per_batch: BatchPeak

@@ -40,7 +40,7 @@ from perfharness.model.telemetry import (
 )
 
 Scaled = Mapping[str, tuple[str, float]]
-"""Name in the results -> metric of telemetry.parquet, and its factor."""
+"""Name in the results -> metric of telemetry.parquet and factor."""
 
 
 def _same(*names: str) -> Scaled:
@@ -75,8 +75,8 @@ def summarise_metrics(
     throttling: Mapping[str, Throttling],
     requested: Mapping[str, RequestedClocks],
 ) -> RunMetrics:
-    """Figures of GPUs, of processes (those without batches too) and of the host. Throttling and requested clocks are by
-    UUID of the GPU.
+    """Figures of GPUs, processes (including those without batches) and the host. `throttling` and `requested` are by
+    GPU UUID.
     """
     gpus = [
         _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject))
@@ -89,7 +89,7 @@ def summarise_metrics(
 
 
 def summarise_other_hosts(log: SampleLog, processes: Sequence[MeasuredProcess]) -> dict[str, HostMetrics]:
-    """Figures of the machines of the other nodes, by the subject of their readings."""
+    """Figures of the other nodes' machines, by the subject of their readings."""
     return {
         one.subject: HostMetrics(**_Observed(log, one.subject, processes).results(HOST_FIGURES, HOST_TOTALS))
         for one in log.subjects("host")
@@ -98,7 +98,7 @@ def summarise_other_hosts(log: SampleLog, processes: Sequence[MeasuredProcess]) 
 
 
 class _Observed:
-    """One subject of a log over the measured window of some processes, or where there is none, while they ran."""
+    """One subject of a log over the measured window of some processes, or while they ran if there is none."""
 
     def __init__(self, log: SampleLog, subject: str, processes: Sequence[MeasuredProcess]) -> None:
         self._log = log
@@ -116,7 +116,7 @@ class _Observed:
         return self._log.get(self._subject, metric)
 
     def results(self, figures: Scaled, totals: Scaled) -> dict[str, Any]:
-        """The fields of `HostMetrics`."""
+        """Fields of `HostMetrics`."""
         meta = self._log.meta
         failures = {one.metric: one.reason for one in reversed(meta.failures) if one.subject == self._subject}
         return {
@@ -147,7 +147,7 @@ def _gpu(
     throttling: Throttling | None,
     requested: RequestedClocks | None,
 ) -> GpuMetrics:
-    """A GPU over the window of the processes on it; a GPU without any, over that of the whole run."""
+    """A GPU over the window of its processes, or of the whole run if it has none."""
     uuid, is_mig = record.subject, record.kind == "mig"
     mine = [one for process in processes if (one := process.on(uuid)) is not None]
     lifetime = union_window([process.lifetime for process in processes])
@@ -180,7 +180,7 @@ def _gpu(
 
 
 def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int | None:
-    """How many of the batches that are not warm-up were touched; None where the trace has no UTC time."""
+    """Number of throttled batches, without warm-up; None if the trace has no UTC time."""
     if process.reason is not None:
         return None
     batches = process.batches
@@ -190,7 +190,7 @@ def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int |
 
 
 def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> float | None:
-    """Part of the window with traced GPU work; None where some of it is not known."""
+    """Part of the window with traced GPU work; None if some is unknown."""
     if window is None or not processes or any(process.work.reason for process in processes):
         return None
     line = BusyLine(*np.concatenate([process.work.all_busy() for process in processes], axis=1))
@@ -231,8 +231,8 @@ def _process(
 def _gpu_memory(
     log: SampleLog, process: MeasuredProcess, processes: Sequence[MeasuredProcess], own: Growth, seen: _Observed
 ) -> Growth:
-    """GPU memory of a process; where its growth is not known (pids of another namespace, a short run), that of all
-    memory in use on its GPU, if no other process of the run is on it.
+    """GPU memory of a process. If its growth is unknown (pids of another namespace, a short run), the growth of its
+    GPU's memory, unless another process of the run uses that GPU.
     """
     uuids = [gpu.uuid for gpu in process.gpus]
     alone = len(uuids) == 1 and sum(one.on(uuids[0]) is not None for one in processes) == 1

@@ -1,4 +1,4 @@
-"""Readings of telemetry as lines of a chart: rates of counters, gaps, and few points that keep every extreme."""
+"""Telemetry readings as chart lines: rates of counters, gaps, and thinning that keeps every extreme."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 GAP_PERIODS = 4.0
-"""Usual distances between readings: further apart they are not joined by a line."""
+"""Gap, in usual reading intervals, that breaks a line."""
 
 BINS = 400
-"""Steps of time of a chart: a line keeps four points and its breaks in each; stages and cores have one value."""
+"""Time steps of a chart: up to four points and the breaks of a line in each; one value for stages and cores."""
 
 MAX_CELLS = 16_000
-"""Cores times steps of time."""
+"""Cores times time steps."""
 
 MAX_STAGES = 7
-"""Stages with a colour of their own; the others are one."""
+"""Stages with their own colour; the others are combined."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Spans:
 
 @dataclass(frozen=True)
 class StageShares:
-    """`percent` (names, steps): share of the processes' time in each stage, in the step that begins at `start_s`; the
-    last name is the time outside of stages. `is_rest`: the one before is several stages together.
+    """`percent` (names, steps): share of the processes' time per stage, in the step from `start_s`; the last name is
+    time outside of stages. `is_rest`: the name before it combines several stages.
     """
 
     names: list[str]
@@ -49,7 +49,7 @@ class StageShares:
 
 @dataclass(frozen=True)
 class CoreLoad:
-    """`percent` (cores, steps): the mean of the readings in a step; NaN where there were none."""
+    """`percent` (cores, steps): mean of the readings in a step; NaN without readings."""
 
     cores: list[str]
     edges_s: Float64
@@ -57,13 +57,13 @@ class CoreLoad:
 
 
 def rate_of(counter: Series) -> Series:
-    """Increase per second of a counter since the reading before; the first has the value of the second."""
+    """Increase of a counter per second since the previous reading; the first gets the value of the second."""
     step = np.diff(counter.value) / (np.diff(counter.time_monotonic_ns) / NS_PER_S)
     return replace(counter, value=np.append(step[:1], step) if len(step) else np.full(len(counter), np.nan))
 
 
 def storage_rate(log: SampleLog) -> Series | None:
-    """Bytes per second that the machine read and wrote together; None where that was not sampled."""
+    """Bytes per second read and written by the machine; None if not sampled."""
     read, written = log.get(HOST, "read_bytes"), log.get(HOST, "write_bytes")
     if read is None or written is None or len(read) != len(written):
         return None
@@ -71,7 +71,7 @@ def storage_rate(log: SampleLog) -> Series | None:
 
 
 def line_points(series: Series, zero_unix_ns: int, scale: float = 1.0) -> tuple[Float64, Float64]:
-    """Times (s since `zero_unix_ns`) and values of a line with few points; NaN, where nothing was read, breaks it."""
+    """Times (s since `zero_unix_ns`) and values of a line with few points; NaN breaks it at missing readings."""
     times, values = (series.time_unix_ns - zero_unix_ns) / NS_PER_S, series.value * scale
     if len(times) > 2:
         between = np.diff(times)
@@ -85,7 +85,7 @@ def line_points(series: Series, zero_unix_ns: int, scale: float = 1.0) -> tuple[
 
 
 def _thinned(times: Float64, values: Float64) -> Int64:
-    """Positions that draw the same line: first, last, smallest, largest of each step of time, and where it breaks."""
+    """Indices that draw the same line: first, last, smallest and largest per time step, and the breaks."""
     step = np.minimum(((times - times[0]) / (times[-1] - times[0]) * BINS).astype(np.int64), BINS - 1)
     first = np.flatnonzero(np.diff(step, prepend=-1))
     last = np.append(first[1:], len(times)) - 1
@@ -97,7 +97,7 @@ def _thinned(times: Float64, values: Float64) -> Int64:
 
 
 def throttle_spans(reasons: Series | None, zero_unix_ns: int) -> list[Spans]:
-    """When each reason that lowers the clocks was given, up to the next reading; near ones together."""
+    """Intervals of each reason that lowers the clocks, until the next reading; close ones are joined."""
     if reasons is None or not reasons.is_read.any():
         return []
     bits = np.where(reasons.is_read, reasons.value, 0).astype(np.int64)
@@ -114,7 +114,7 @@ def throttle_spans(reasons: Series | None, zero_unix_ns: int) -> list[Spans]:
 
 
 def core_load(log: SampleLog, zero_unix_ns: int) -> CoreLoad | None:
-    """CPU time of every core over time; None where it was not sampled."""
+    """CPU use of every core over time; None if not sampled."""
     found = {record.subject: log.get(record.subject, "cpu_percent") for record in log.subjects("core")}
     cores = {subject: series for subject, series in found.items() if series is not None and len(series) > 1}
     if not cores:
@@ -130,12 +130,12 @@ def core_load(log: SampleLog, zero_unix_ns: int) -> CoreLoad | None:
         count = np.bincount(step, minlength=steps)
         percent[row, count > 0] = np.bincount(step, read.value, steps)[count > 0] / count[count > 0]
     last = np.flatnonzero(np.diff(step_of, append=steps))
-    edges = np.append(2 * times[0] - times[1], times[last]) / NS_PER_S  # a reading is of the time before it
+    edges = np.append(2 * times[0] - times[1], times[last]) / NS_PER_S  # a reading covers the time before it
     return CoreLoad([subject.removeprefix("core:") for subject in cores], edges, percent)
 
 
 def warmup_spans(activities: list[ProcessActivity], zero_unix_ns: int) -> Spans:
-    """Times of warm-up alone."""
+    """Warm-up times outside of measured windows."""
     windows = np.asarray([window for own in activities for window in own.warmup], dtype=np.int64).reshape(-1, 2)
     return _spans("warm-up batches", *merge(*(windows - zero_unix_ns).T))
 
@@ -156,7 +156,7 @@ def _spans(name: str, start_ns: Int64, end_ns: Int64, share: float = 1.0) -> Spa
 def stage_shares(
     activities: list[ProcessActivity], begin_unix_ns: int, end_unix_ns: int, zero_unix_ns: int
 ) -> StageShares:
-    """The share of each stage over time: the most used ones, the others together, the time outside of stages."""
+    """Share of each stage over time: the largest ones, the rest combined, and time outside of stages."""
     edges = np.linspace(begin_unix_ns - zero_unix_ns, end_unix_ns - zero_unix_ns, BINS + 1).astype(np.int64)
     found = shares_over_time(activities, edges + zero_unix_ns)
     names, share = list(found), np.stack(list(found.values()))

@@ -1,7 +1,7 @@
-"""Ranks that work together: their collectives, who waits for whom, and in which stage a delay arose.
+"""Compare ranks that work together: their collectives, who waits for whom, and the stage that caused a delay.
 
-`rank_work` takes from one rank's trace what the comparison needs, so that the trace can be released; `compare_ranks`
-puts those of all ranks on one clock.
+`rank_work` extracts the needed part of one rank's trace, so that the trace can be released; `compare_ranks` aligns all
+ranks on one clock.
 """
 
 from perfharness.analysis.ranks.compare import compare_ranks as compare_ranks

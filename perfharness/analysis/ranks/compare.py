@@ -1,4 +1,4 @@
-"""Ranks side by side: communication, waiting for the last one, and the stage in which its delay arose."""
+"""Compare ranks: communication, waits for the last one, and the stage that caused its delay."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_MS
 
 MIN_BATCHES = 8
-"""With fewer, chance makes one rank the last of two in every batch too often."""
+"""Fewest batches; with fewer, one of two equal ranks is too often last in all of them by chance."""
 
 LATE_SHARE = 0.9
-"""Of the batches: a rank that is late holds the others up in so many."""
+"""Least share of the batches in which a late rank delays the others."""
 
 PARTS = 4
-"""Parts of a run, one after the other, whose mean lags make an interval: batches may depend on their neighbours."""
+"""Consecutive parts of a run whose mean lags give an interval, because batches may depend on their neighbours."""
 
 LATE_ALPHA = 0.01
 """1 - confidence of that interval: of up to four equal ranks, one is named in at most 5 % of runs
 (docs/internals/statistics.md)."""
 
 LAG_SHARE = 0.05
-"""Of the time from batch to batch: ranks that are less apart do not matter."""
+"""Share of the time from batch to batch: smaller lags are ignored."""
 
 LOCATED_SHARE = 0.5
-"""Of the lag: a stage, or all work of a rank, that explains less does not explain it."""
+"""Least share of the lag that a stage, or all work of a rank, must explain."""
 
 MIN_FOR_P95 = 20
 
@@ -60,8 +60,8 @@ Basis = Literal["host", "gpu"]
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare two or more ranks that work together. `asked`: whether they share their items
-    (`--parallel`); None: find out.
+    """Compare two or more ranks that work together. `asked`: whether they share their items (`--parallel`); None to
+    detect it.
     """
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
@@ -102,7 +102,7 @@ def compare_ranks(
 
 
 def _why_not(ranks: list[RankInput], common: Common, source: str | None) -> str | None:
-    """Why ranks cannot be compared; None where they can."""
+    """Reason why ranks cannot be compared, or None."""
     if len(ranks) < 2:
         return "only one rank was measured"
     if source is None:
@@ -111,19 +111,19 @@ def _why_not(ranks: list[RankInput], common: Common, source: str | None) -> str 
             return unseen or "no batch has a collective"
         return unseen or "some ranks have collectives on the GPU, others on the host or none"
     if not len(common[0]):
-        return "the ranks have no batch in common (path and index) that is warm-up in none"
+        return "the ranks have no measured batch (path and index) in common"
     without = [one.process for one in ranks if one.clock is None]
     if without:
-        return f"{', '.join(without)}: nothing ties the clock of the trace to that of the other ranks"
+        return f"{', '.join(without)}: the trace has no clock in common with the other ranks"
     return None
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One rank beside the others: its common batches, and its collectives in them (`rows`).
+    """One rank in the comparison: its common batches, and its collectives in them (`rows`).
 
-    Columns of all its collectives, where `is_known`: how long it waited, by how much it came later than the mean of
-    the others, and whether it is sure to have come last.
+    Columns of all its collectives, valid where `is_known`: its wait, its lag behind the mean of the others, and whether
+    it certainly came last.
     """
 
     one: RankInput
@@ -137,7 +137,7 @@ class _Side:
 
     @cached_property
     def period_ns(self) -> float:
-        """Mean time from the start of a common batch to that of the next one of its loop; of the last, its length."""
+        """Mean time from a common batch to the next of its loop; for the last one, its length."""
         batches = self.one.work.batches
         period = batches.end_ns - batches.start_ns
         for loop in distinct(batches.loop):
@@ -218,7 +218,7 @@ def _skew(matched: list[Matched]) -> ArrivalSkew | None:
 
 @dataclass(frozen=True)
 class _Site:
-    """Collectives of one operation in one stage, as one rank has them: rows of a `Matched`."""
+    """Collectives of one operation in one stage of one rank: rows of a `Matched`."""
 
     each: Matched
     column: int
@@ -229,7 +229,7 @@ class _Site:
 
 
 def _delays(sides: list[_Side], matched: list[Matched], count: int) -> tuple[list[RankDelay], str | None]:
-    """The delays, and where there are none, why that is not certain."""
+    """The delays; without any, the reason why that is uncertain."""
     if count < MIN_BATCHES:
         return [], f"{count} batches are too few, {MIN_BATCHES} are needed"
     found = [
@@ -253,8 +253,8 @@ def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
 
 
 def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | None:
-    """The delay of one rank at one site, where the others (`sides`: all that take part) wait for it in nearly all
-    batches; None where they do not, or why that may be chance.
+    """The delay of one rank at one site, if the others wait for it in nearly all batches; None if they do not, or the
+    reason why it may be chance. `sides`: all ranks that take part.
     """
     each, rows = site.each, site.rows
     one, batch = sides[site.column].one, each.batch[rows]
@@ -268,10 +268,10 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
     excess = (_excess([side.one.work for side in sides], site, basis) for basis in bases)
     total_ns, stage, stage_ns, basis = max(excess, key=lambda found: found[2])
     if late_share < LATE_SHARE or total_ns < LOCATED_SHARE * mean * count:
-        return None  # or it came late because the collective before let it go late
+        return None  # or it came late because the previous collective let it go late
     parts = np.asarray([part.mean() for part in np.array_split(lag, PARTS)], dtype=np.float64)
     if student_interval(parts, LATE_ALPHA)[0] <= floor:
-        return f"rank {one.rank} comes late by times that vary too much for {count} batches, measure more"
+        return f"the lag of rank {one.rank} varies too much for {count} batches, measure more"
     is_last = each.arrival_ns[rows, site.column] == each.last_ns[rows]
     waiting = each.waiting_ns[np.ix_(rows[is_last], others)].sum(axis=0) / count
     waiting_ns, is_located = float(waiting.mean()), stage_ns >= LOCATED_SHARE * mean * count
@@ -299,15 +299,15 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
 
 
 def _excess(works: list[RankWork], site: _Site, basis: Basis) -> tuple[float, Path, float, Basis]:
-    """How much longer than the mean of the others a rank took since the collective before, on the host or in GPU work:
-    in all, and the stage with most of it.
+    """Extra time of a rank, over the mean of the others, since the previous collective, on the host or in GPU work: the
+    total, and the stage with most of it.
     """
     by_rank: list[dict[Path, float]] = []
     for column, work in enumerate(works):
         before = work.host if basis == "host" else work.gpu
         assert before is not None, "these are collectives of GPUs"
         chosen = np.isin(before.collective, site.each.row[site.rows, column])
-        spent = np.bincount(before.path[chosen] + 1, weights=before.ns[chosen])  # 0 stands for outside
+        spent = np.bincount(before.path[chosen] + 1, weights=before.ns[chosen])  # 0 is outside
         by_rank.append({work.path(code - 1): float(spent[code]) for code in np.flatnonzero(spent).tolist()})
     own = by_rank.pop(site.column)
     paths = dict.fromkeys(path for one in [own, *by_rank] for path in one)

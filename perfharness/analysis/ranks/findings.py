@@ -1,4 +1,4 @@
-"""What a reader has to know of ranks, in sentences."""
+"""Findings about ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from perfharness.model.result import path_text
 
 
 def rank_findings(group: RankGroup, nodes: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Of one group of ranks. `nodes`: the machine of each process, of a run on several."""
+    """Findings about one group of ranks. `nodes`: machine of each process, for a run on several."""
     yield from _parallel(group)
     yield from _missing(group)
     if group.reason is not None and group.source is not None:
         yield Finding(
             "ranks-not-compared",
             Severity.WARNING,
-            f"Which rank the others wait for is not known: {group.reason}.",
+            f"It is unknown which rank the others wait for: {group.reason}.",
         )
     for delay in group.delays:
         error = "" if group.skew is None or not nodes else f" (clock error {group.skew.clock_error_ms:.3f} ms)"
@@ -25,27 +25,26 @@ def rank_findings(group: RankGroup, nodes: Mapping[str, str] | None = None) -> I
 
 
 def delay_finding(delay: RankDelay, node: str, error: str) -> Finding:
-    """A rank that holds up the others."""
+    """Describe a rank that delays the others."""
     rank = f"{delay.rank} on {node}" if node else str(delay.rank)
     return Finding(
         "waiting-on-rank",
         Severity.NOTE,
         f"The other ranks wait {delay.waiting_ms:.3f} ms per batch ({100 * delay.batch_share:.0f} % of it) for rank "
-        f"{rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {_origin(delay)}. It comes "
-        f"{delay.lag_ms:.3f} ms later than they do{error}, in {100 * delay.late_share:.0f} % of {delay.batches} "
-        "batches.",
-        "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
+        f"{rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {_origin(delay)}. It is "
+        f"{delay.lag_ms:.3f} ms late{error} in {100 * delay.late_share:.0f} % of {delay.batches} batches.",
+        "See the stages of that rank; `perfharness export` shows all ranks on one timeline.",
     )
 
 
 def _origin(delay: RankDelay) -> str:
-    """In which stage a rank lost the time, in a part of a sentence."""
+    """Clause about the stage in which a rank loses the time."""
     if delay.stage is None:
-        return f"where rank {delay.rank} loses the time is not known ({delay.reason})"
+        return f"it is unknown where rank {delay.rank} loses the time ({delay.reason})"
     if not delay.stage:
         return f"rank {delay.rank} loses the time outside of all ranges, between batches"
     where = "between batches, in" if delay.between_batches else "in"
-    work = "work that the GPU does for" if delay.basis == "gpu" else "host time of"
+    work = "GPU work of" if delay.basis == "gpu" else "host time of"
     return f"rank {delay.rank} comes last: it loses the time {where} '{path_text(delay.stage[1:])}' ({work} that stage)"
 
 
@@ -54,17 +53,17 @@ def _parallel(group: RankGroup) -> Iterator[Finding]:
         yield Finding(
             "ranks-not-compared",
             Severity.WARNING,
-            f"There is no throughput: {group.parallel_reason}.",
-            "Give it to `perfharness analyze`, or to the next launch.",
+            f"Throughput not measured: {group.parallel_reason}.",
+            "Give the option to `perfharness analyze`, or to the next launch.",
         )
     elif group.parallel_basis == "recognized":
         yield Finding(
             "ranks-share-items",
             Severity.WARNING,
-            f"The items of {len(group.processes)} ranks count once: they have the same batches with as many items, and "
-            "collectives in them, as ranks that share their work have.",
-            "If each rank had items of its own, give --parallel data; --parallel model, or perf.batch(…, shared=True), "
-            "confirms it.",
+            f"The items of {len(group.processes)} ranks count once, because all ranks have the same batches with "
+            "equally many items and collectives.",
+            "If each rank has items of its own, use --parallel data; else confirm with --parallel model or "
+            "perf.batch(…, shared=True).",
         )
 
 
@@ -73,7 +72,6 @@ def _missing(group: RankGroup) -> Iterator[Finding]:
         yield Finding(
             "ranks-missing",
             Severity.WARNING,
-            f"{len(group.processes)} of {group.world_size} ranks left batches; whom the others waited for is not known "
-            "of those that are missing.",
-            "Measure ranks on other machines with --nodes; of this one, see stderr.log.",
+            f"{len(group.processes)} of {group.world_size} ranks have batches; waits for the others are unknown.",
+            "Measure ranks on other machines with --nodes; for this machine, see stderr.log.",
         )

@@ -1,4 +1,4 @@
-"""The collectives of all ranks side by side: the k-th of an operation in a batch is the same one in every rank."""
+"""Match collectives of all ranks: the k-th of an operation in a batch is the same in every rank."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
 Common = list[Int64]
-"""The batches that all ranks have: their positions in each rank."""
+"""Batches common to all ranks, as positions in each rank."""
 
 
 @dataclass(frozen=True)
 class RankClock:
-    """What to add to a trace's times for a clock that the ranks share, and by how much that may be off."""
+    """Offset from a trace's clock to a clock that the ranks share, and its error."""
 
     offset_ns: int
     error_ns: int
@@ -27,7 +27,7 @@ class RankClock:
 
 @dataclass(frozen=True)
 class RankInput:
-    """One rank: its name in results (the folder of its process), its number, its work and its clock (None: unknown)."""
+    """One rank: its process folder, number, work and clock (None if unknown)."""
 
     process: str
     rank: int
@@ -37,8 +37,8 @@ class RankInput:
 
 @dataclass(frozen=True)
 class Matched:
-    """Collectives of one set of ranks (`ranks`: positions): a row per collective, a column per rank; times on one
-    clock. `batch` numbers the common batches; `row` is the collective's in each rank.
+    """Collectives of one set of ranks (`ranks`: positions): a row per collective, a column per rank, times on one
+    clock. `batch` numbers the common batches; `row` is the collective's row in each rank.
     """
 
     ranks: list[int]
@@ -50,39 +50,39 @@ class Matched:
 
     @cached_property
     def waited(self) -> Bool:
-        """Which collectives every rank waited in for the last."""
+        """Mask of collectives in which every rank waited for the last."""
         return np.asarray(self.end_ns.min(axis=1) >= self.last_ns - self.error_ns, dtype=np.bool_)
 
     @cached_property
     def last_ns(self) -> Int64:
-        """When the last rank came."""
+        """Arrival of the last rank."""
         found: Int64 = self.arrival_ns.max(axis=1)
         return found
 
     @cached_property
     def waiting_ns(self) -> Int64:
-        """How long each rank waited for the last; 0 where not all waited."""
+        """Wait of each rank for the last; 0 if not all waited."""
         until = np.minimum(self.end_ns, self.last_ns[:, None])
         waiting: Int64 = np.where(self.waited[:, None], np.maximum(until - self.arrival_ns, 0), 0)
         return waiting
 
     @cached_property
     def lag_ns(self) -> Float64:
-        """How much later than the mean of the others each rank came."""
+        """Arrival of each rank relative to the mean of the others."""
         arrival, ranks = self.arrival_ns - self.arrival_ns.min(axis=1, keepdims=True), len(self.ranks)
         return np.asarray((arrival * ranks - arrival.sum(axis=1, keepdims=True)) / (ranks - 1), dtype=np.float64)
 
     @cached_property
     def margin_ns(self) -> Int64:
-        """How much later than the second last the last one came."""
+        """Time from the second last to the last arrival."""
         in_order = np.sort(self.arrival_ns, axis=1)
         margin: Int64 = in_order[:, -1] - in_order[:, -2]
         return margin
 
 
 def common_batches(ranks: list[RankInput]) -> Common:
-    """Batches of equal path, index and occurrence in all ranks, in the order of the first one. Where ranks have none in
-    common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each belong together.
+    """Batches of equal path, index and occurrence in all ranks, in the order of the first. If there are none, as in
+    data-parallel ranks that number batches globally, the k-th batches of a path are matched.
     """
     positions = [{key: at for at, key in enumerate(batch_keys(one.work))} for one in ranks]
     if not set(positions[0]).intersection(*positions[1:]):
@@ -99,9 +99,9 @@ def common_batches(ranks: list[RankInput]) -> Common:
 
 
 def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matched], int]:
-    """Collectives that are in all of their ranks, and how many rows are not matched: where ranks called an operation a
-    different number of times in a batch, which belong together is not known. Messages between two ranks and calls that
-    do not wait are left out.
+    """Collectives present in all of their ranks, and the number of unmatched rows. Operations that ranks called a
+    different number of times in a batch are not matched. Messages between two ranks and calls that do not wait are left
+    out.
     """
     calls = _calls(ranks, common)
     of = group_rows(calls.batch, calls.signature)
@@ -126,8 +126,8 @@ def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matc
 
 @dataclass(frozen=True)
 class _Calls:
-    """Collectives of all ranks in common batches in which all wait. A signature is an operation with the ranks that
-    take part; None: all ranks.
+    """Awaited collectives of all ranks in common batches. A signature is an operation with its ranks; None for all
+    ranks.
     """
 
     rank: Int64
@@ -170,17 +170,17 @@ def _side_by_side(ranks: list[RankInput], positions: list[int], batch: Int64, ro
     )
 
 
-OPTION = "say which: --parallel data (each rank has items of its own) or --parallel model (they share them)"
+OPTION = "use --parallel data (each rank has items of its own) or --parallel model (ranks share items)"
 MOSTLY = 0.9
-"""Of the common batches: so many have collectives in every rank, where ranks share their work."""
+"""Least share of the common batches with collectives in every rank, if ranks share their work."""
 
 
 def find_parallel(
     ranks: list[RankInput], common: Common, asked: Parallel | None
 ) -> tuple[Parallel | None, Basis | None, str | None]:
-    """Whether ranks share their items, how that is known, and, where it is not, why.
+    """Whether ranks share their items, the basis of that, and the reason if it is unknown.
 
-    By what was asked for (`--parallel`), else by the annotation, else by the batches and their collectives.
+    The option (`--parallel`) decides, else the annotation, else the batches and their collectives.
     """
     if asked is not None:
         return asked, "option", None
@@ -189,20 +189,20 @@ def find_parallel(
         return "model", "annotation", None
     if any(shared.any() for shared in marked):
         return None, None, f"some batches are annotated as shared and others not; {OPTION}"
-    # The items of each batch, by path, index and occurrence; -1 where they were not counted.
+    # Items per batch by path, index and occurrence; -1 if not counted.
     counts = [np.nan_to_num(one.work.batches.items, nan=-1.0).tolist() for one in ranks]
     items = [dict(zip(batch_keys(one.work), count, strict=True)) for one, count in zip(ranks, counts, strict=True)]
     everywhere = set(items[0]).intersection(*items[1:])
     if not everywhere or any(len({each[key] for each in items}) > 1 for key in everywhere):
         return "data", "different_batches", None
     if any(len(each) > len(everywhere) for each in items):
-        return None, None, f"the ranks have some of their batches in common, and others not; {OPTION}"
+        return None, None, f"the ranks have only some of their batches in common; {OPTION}"
     having = [np.isin(of, one.work.collectives.batch) for one, of in zip(ranks, common, strict=True)]
     if len(common[0]) and all(each.mean() >= MOSTLY for each in having):
         return "model", "recognized", None
     unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
     if unseen is None and all(one.work.kind == "none" for one in ranks):
         return "data", "no_collectives", None
-    why = unseen or "collectives are in a part of the batches only"
-    same = "all ranks have the same batches, and whether they share their items is not known"
+    why = unseen or "collectives are in only part of the batches"
+    same = "all ranks have the same batches, but it is unknown whether they share items"
     return None, None, f"{same}: {why}; {OPTION}"

@@ -1,4 +1,4 @@
-"""What ranks have to do with each other: `ranks` in benchmark_mean.json. Times are milliseconds per batch."""
+"""Comparison of ranks: `ranks` in benchmark_mean.json. Times are milliseconds per batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfharness.model.result import Path
 from perfharness.model.rounding import rounded
 
 Parallel = Literal["data", "model"]
-"""Ranks with items of their own, or ranks that work on the same ones (tensor or pipeline parallel)."""
+"""Ranks with items of their own, or sharing the same ones (tensor or pipeline parallel)."""
 
 Basis = Literal["option", "annotation", "recognized", "different_batches", "no_collectives"]
 
@@ -20,23 +20,23 @@ class RankFigures:
 
     process: str
     rank: int
-    batch_ms: float  # from the start of a batch to that of the next
+    batch_ms: float  # from the start of a batch to the start of the next
     collectives: float
-    communication_ms: float  # a collective, or a message between two ranks, was under way
+    communication_ms: float  # with a collective, or a message between two ranks, in progress
     communication_share: float
-    waiting_ms: float | None  # the part of it until the last rank had come
-    transfer_ms: float | None  # the rest of it
-    other_ms: float  # the rest of the batch
-    judged_share: float | None  # of the communication, that `waiting_ms` is of
+    waiting_ms: float | None  # part of it until the last rank arrived
+    transfer_ms: float | None  # rest of it
+    other_ms: float  # rest of the batch
+    judged_share: float | None  # share of the communication covered by `waiting_ms`
     last_share: float | None
-    """Collectives in which this rank came last by more than the clocks' error, of those in which all waited."""
+    """Share of awaited collectives in which this rank came last by more than the clocks' error."""
     lag_ms: float | None
-    """How much later than the mean of the others it came, summed over the batch's collectives; negative: earlier."""
+    """Arrival after the mean of the others, summed over the batch's collectives; negative if earlier."""
 
 
 @dataclass(frozen=True)
 class StageWaiting:
-    """Collectives of one rank that were called in one stage; `path` is that of the stage around the call."""
+    """Collectives of one rank called in one stage; `path` is the stage around the call."""
 
     process: str
     path: Path
@@ -48,36 +48,36 @@ class StageWaiting:
 
 @dataclass(frozen=True)
 class RankDelay:
-    """A rank for which the others wait, batch after batch, at collectives of one stage."""
+    """A rank that the others wait for, batch after batch, at collectives of one stage."""
 
     rank: int
     process: str
     at_stage: Path  # of the collectives
     operation: str
-    call: Path | None  # range of a call; None: a kernel
+    call: Path | None  # range of a call; None for a kernel
     batches: int
-    lag_ms: float  # how much later than the mean of the others it came, in the mean over batches
+    lag_ms: float  # arrival after the mean of the others, mean over batches
     late_share: float  # of the batches
-    waiting_ms: float  # of the others, their mean
+    waiting_ms: float  # mean of the others
     waiting_by_process: dict[str, float]
-    saves_ms: float  # how much earlier the collectives had begun if it had come as the second last did
-    batch_share: float  # `waiting_ms` by the time from batch to batch
-    stage: Path | None  # where it spent the time that the others did not; None with the reason
-    basis: Literal["host", "gpu"] | None  # on the host, or in GPU work that the stage started
+    saves_ms: float  # time saved if it came together with the second last
+    batch_share: float  # `waiting_ms` over the time from batch to batch
+    stage: Path | None  # with the extra time; None with the reason
+    basis: Literal["host", "gpu"] | None  # extra host time, or GPU work started by the stage
     between_batches: bool  # the stage lies around the batches, or is none
-    excess_ms: float | None  # of `stage`
+    excess_ms: float | None  # extra time of `stage`
     reason: str | None
 
 
 @dataclass(frozen=True)
 class ArrivalSkew:
-    """From the first to the last arrival at a collective, over all that were judged."""
+    """Time from the first to the last arrival at a collective, over all judged ones."""
 
     collectives: int
     p50_ms: float
     p95_ms: float | None
     max_ms: float
-    clock_error_ms: float  # of two clocks together
+    clock_error_ms: float  # sum of two clocks
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RankGroup:
 
     processes: list[str]
     world_size: int | None
-    source: Literal["gpu", "host"] | None  # where their collectives were seen; None: nowhere, with the reason
+    source: Literal["gpu", "host"] | None  # where their collectives were recorded; None with the reason
     parallel: Parallel | None
     parallel_basis: Basis | None
     parallel_reason: str | None
@@ -95,9 +95,9 @@ class RankGroup:
     stages: list[StageWaiting]
     delays: list[RankDelay]
     skew: ArrivalSkew | None
-    unmatched: int  # collectives of all ranks that are not in all ranks equally often
-    not_awaited: int  # those that did not wait for the last: messages between two, asynchronous, an early broadcast
-    reason: str | None  # why ranks cannot be compared, or why it is not certain that one is late
+    unmatched: int  # collectives that are not equally often in all ranks
+    not_awaited: int  # messages between two ranks, asynchronous calls, early broadcasts
+    reason: str | None  # why ranks cannot be compared, or lateness is uncertain
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,6 @@ class RunRanks:
     groups: list[RankGroup]
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in benchmark_mean.json."""
+        """The tree for benchmark_mean.json."""
         tree: dict[str, Any] = rounded(asdict(self))
         return {"unit": "milliseconds", **tree}

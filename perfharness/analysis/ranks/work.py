@@ -1,4 +1,4 @@
-"""What other ranks have to know of one rank: its batches, its collectives, and its time in front of each."""
+"""The part of one rank's trace that the comparison needs: batches, collectives, and the time before each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from perfharness.model.trace import Bool, GpuOperationKind, Int64, Trace
 from perfharness.trace.names import by_name
 
 COLLECTIVE_KERNEL = re.compile(r"(?<![A-Za-z0-9])(?:nccl(?:Dev)?Kernel_?([A-Za-z]*)|cross_device_(reduce))")
-"""Kernels in which a rank waits for the others: NCCL, RCCL, the all-reduce of inference servers."""
+"""Kernels in which a rank waits for others: NCCL, RCCL, all-reduce of inference servers."""
 BETWEEN_TWO = re.compile("send|recv|Generic", re.IGNORECASE)
-"""Operations of two ranks: nobody waits for the last of all. NCCL makes all-to-all of such kernels."""
+"""Operations between two ranks, which do not wait for the last of all. NCCL implements all-to-all with them."""
 OUTSIDE = -1
-"""Path of time in no range."""
+"""Path of time outside all ranges."""
 
 
 @dataclass(frozen=True)
 class RankBatches:
-    """The outermost batches of a rank, in order of start; times of its own trace. `items` is NaN: none counted."""
+    """Outermost batches of a rank, ordered by start, on its trace's clock. `items` is NaN if not counted."""
 
     path: Int64
     loop: Int64
@@ -49,9 +49,9 @@ class RankBatches:
 
 @dataclass(frozen=True)
 class Collectives:
-    """The collectives of a rank in its batches, in order of their calls. `batch` is a place in the batches, `operation`
-    and `members` in lists of `RankWork`, `stage` (around the call) and `own` (the range of the call, -1: a kernel) in
-    its paths. `is_awaited`: all wait for the last rank.
+    """Collectives of a rank in its batches, in order of calls. Indices: `batch` of the batches, `operation` and
+    `members` of lists in `RankWork`, `stage` (around the call) and `own` (range of the call, -1 for a kernel) of its
+    paths. `is_awaited`: all ranks wait for the last.
     """
 
     batch: Int64
@@ -69,7 +69,7 @@ class Collectives:
 
 @dataclass(frozen=True)
 class TimeBefore:
-    """Time between a collective and the one before it, by path of the stage; of the host, or of GPU work."""
+    """Time since the previous collective, by stage path; of the host, or of GPU work."""
 
     collective: Int64
     path: Int64
@@ -78,9 +78,9 @@ class TimeBefore:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank did. `kind`: where its collectives were seen; `reason`: why some may have been missed. `host`
-    leaves out CUDA calls that wait for the GPU; `gpu`: by the stage that started the work. `between`: paths around
-    batches, or in none.
+    """The work of one rank. `kind`: where its collectives were recorded; `reason`: why some may be missing. `host`
+    excludes CUDA calls that wait for the GPU; `gpu` is by the stage that started the work. `between`: paths outside of
+    batches.
     """
 
     kind: Literal["gpu", "host", "none"]
@@ -95,13 +95,13 @@ class RankWork:
     reason: str | None
 
     def path(self, code: int) -> Path:
-        """Names of a path; nothing for time in no range."""
+        """Names of a path; empty for time outside all ranges."""
         return () if code == OUTSIDE else self.paths[code]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Collectives, in batches or not. `called_ns` on `thread`; `row` is the stage around the call, `own` its range."""
+    """Collectives in and outside batches. `called_ns` on `thread`; `row`: stage around the call; `own`: its range."""
 
     texts: list[str]
     members: list[tuple[int, ...] | None]
@@ -117,7 +117,7 @@ class _Found:
 
 
 def rank_work(analysis: Analysis) -> RankWork | None:
-    """What the comparison of ranks needs of one rank; None: it has no batch."""
+    """Extract what the comparison needs from one rank; None if it has no batch."""
     stages, times = analysis.stages, analysis.stage_times
     rows = times.outermost_batches()
     if not len(rows):
@@ -168,7 +168,7 @@ def rank_work(analysis: Analysis) -> RankWork | None:
 
 
 def _by_path(before: TimeBefore, inside: Int64, count: int, path: Int64) -> TimeBefore:
-    """By collective in a batch and path, each once; so far it is by collective and row of the stage table."""
+    """Sum the time, given by collective and stage row, by collective in a batch and path."""
     number = np.full(count, -1, dtype=np.int64)
     number[inside] = np.arange(len(inside))
     collective, at = number[before.collective], path[before.path]
@@ -179,13 +179,13 @@ def _by_path(before: TimeBefore, inside: Int64, count: int, path: Int64) -> Time
 
 
 class _Stack:
-    """The stage that is open on a thread, calls of collectives left out."""
+    """The stage open on a thread, ignoring the ranges of collectives."""
 
     def __init__(self, analysis: Analysis) -> None:
         stages = analysis.stages
         self.is_call = _outermost_calls(stages, analysis.trace)
         self._stage: Int64 = np.append(np.arange(len(stages)), -1)
-        """Of each row, itself or the stage around the call that it is in."""
+        """For each row, itself or the stage around the call that it is in."""
         in_call = stages.inside(self.is_call)
         for at in stages.rows_of_levels:
             self._stage[at] = np.where(in_call[at], self._stage[stages.parent[at]], at)
@@ -198,15 +198,15 @@ class _Stack:
         return paint(self._analysis, np.flatnonzero((self._analysis.stages.parent < 0) & ~self.is_call))
 
     def at(self, thread: Int64, time_ns: Int64) -> Int64:
-        """The stage at each moment, a row of the stage table; -1: none."""
+        """The stage at each time, as a row of the stage table; -1 for none."""
         if not len(time_ns):
             return np.empty(0, dtype=np.int64)
         found: Int64 = self._stage[np.append(self.segments.row, -1)[self.segments.at("thread", thread, time_ns)]]
         return found
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
-        """Where the work in front of each collective begins: with the end of the one before it in its group (a thread,
-        a GPU), or with the first batch.
+        """Start of the work before each collective: end of the previous one in its group (thread or GPU), or the first
+        batch.
         """
         found: Int64 = np.minimum(begin_ns, self._first_ns)
         for one in np.unique(group).tolist():
@@ -216,7 +216,7 @@ class _Stack:
         return found
 
     def time_before(self, thread: Int64, begins_ns: Int64, called_ns: Int64) -> TimeBefore:
-        """Time of the host in front of calls, by stage; without CUDA calls that wait for the GPU."""
+        """Host time before calls, by stage, without CUDA calls that wait for the GPU."""
         if not len(called_ns):
             return TimeBefore(*(np.empty(0, dtype=np.int64),) * 3)
         segments, begins_ns = self.segments, np.minimum(begins_ns, called_ns)
@@ -233,7 +233,7 @@ class _Stack:
 
 
 def _outermost_calls(stages: StageTable, trace: Trace) -> Bool:
-    """Ranges of the category of collectives that lie in no other such range."""
+    """Mask of collective ranges that are not inside another one."""
     recorders = frozenset(stages.owners) if stages.from_recorder else frozenset()
 
     def is_communication(name: str) -> bool:
@@ -246,7 +246,7 @@ def _outermost_calls(stages: StageTable, trace: Trace) -> Bool:
 
 
 def _host_calls(analysis: Analysis, stack: _Stack) -> _Found:
-    """Ranges around calls of collectives that started no work of a GPU."""
+    """Ranges around collectives that started no GPU work."""
     stages = analysis.stages
     rows = np.flatnonzero(stack.is_call)
     rows = rows[analysis.table.projection.operation_count[stages.index[rows]] == 0]
@@ -259,7 +259,7 @@ def _host_calls(analysis: Analysis, stack: _Stack) -> _Found:
         members=[ranks for _, ranks, _ in parsed],
         thread=thread,
         called_ns=called,
-        start_ns=np.minimum(np.maximum(called, begins), end),  # done in order, as on a stream of a GPU
+        start_ns=np.minimum(np.maximum(called, begins), end),  # executed in order, as on a GPU stream
         end_ns=end,
         row=stack.at(thread, called),
         own=rows,
@@ -269,7 +269,7 @@ def _host_calls(analysis: Analysis, stack: _Stack) -> _Found:
 
 
 def _kernels(analysis: Analysis, stack: _Stack) -> _Found | None:
-    """Kernels of collectives; None where the trace does not name its kernels."""
+    """Kernels of collectives; None if the trace has no kernel names."""
     work, details, names = analysis.trace.operations, analysis.trace.details, analysis.trace.names
     if len(details) < len(work) or not len(work):
         return None
@@ -306,8 +306,8 @@ def _operation(kernel: str) -> str:
 
 
 def _batch_of(found: _Found, batches: Int64, analysis: Analysis) -> Int64:
-    """The outermost batch of each collective, a position in `batches`; -1: none. By the stage around it; where that is
-    in none (a thread of its own, another recorder), by time, where only one batch was open.
+    """The outermost batch of each collective as an index of `batches`, -1 for none: that of the stage around it. For a
+    stage outside batches (own thread, other recorder), the only batch open at that time.
     """
     stages, at_ns = analysis.stages, found.called_ns
     position = np.full(len(stages) + 1, -1, dtype=np.int64)
@@ -322,7 +322,7 @@ def _batch_of(found: _Found, batches: Int64, analysis: Analysis) -> Int64:
 
 
 def _why_unseen(trace: Trace) -> str | None:
-    """Why there may be collectives that the trace does not show; None where it would show them."""
+    """Reason why the trace may lack collectives, or None."""
     if len(trace.details) < len(trace.operations):
         return "the names of kernels were not read"
     if (trace.operations.kind == GpuOperationKind.GRAPH).any():
@@ -330,14 +330,13 @@ def _why_unseen(trace: Trace) -> str | None:
     if len(trace.operations):
         return None
     return (
-        "the trace has no work of a GPU, and calls of collectives on the host are recorded only where they are "
-        "annotated (--annotate-collectives)"
+        "the trace has no GPU work, and collectives on the host are recorded only if annotated (--annotate-collectives)"
     )
 
 
 def batch_keys(work: RankWork, *, by_order: bool = False) -> Iterator[tuple[Path, int, int]]:
-    """Path, index and occurrence of each batch: equal in ranks that process the same ones. `by_order`: ranks number
-    their batches each for itself: how many of the path came before.
+    """Path, index and occurrence of each batch, equal in ranks that process the same one. `by_order`: use the number of
+    earlier batches of the path as index, for ranks with their own numbering.
     """
     batches = work.batches
     index = occurrences(batches.path) if by_order else batches.index

@@ -1,8 +1,7 @@
-"""One division of threads' time: which stage, and what the thread does in it.
+"""Division of threads' time by stage and activity.
 
-`paint` lays recorded events onto the ranges of threads, the most specific last, so that the segments of a range add up
-to its duration, to the nanosecond. What no event covers is `unknown`. `sample_times` says what samples show of it:
-proportions, with the number of samples.
+`paint` lays recorded events onto the ranges of threads, most specific last, so that a range's segments add up to its
+duration exactly. Time without events is `unknown`; `sample_times` divides it by samples, with their numbers.
 """
 
 from perfharness.analysis.segments.paint import Segments as Segments

@@ -1,4 +1,4 @@
-"""What `paint` lays onto ranges: waits and garbage collection that were recorded, and CUDA calls."""
+"""Events that `paint` lays onto ranges: waits, garbage collection, CUDA calls."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ NO_NAME = -1
 
 @dataclass(frozen=True)
 class Events:
-    """Intervals of threads; aligned columns. Of those that overlap, the later one counts."""
+    """Intervals of threads, aligned columns. If events overlap, the later one counts."""
 
     thread: Int64
     start_ns: Int64
     end_ns: Int64
     activity: Integers
-    """Places in `ACTIVITIES`."""
+    """Indices of `ACTIVITIES`."""
     name: Integers
-    """Codes of the table's names; -1: none."""
+    """Codes of the table's names; -1 for none."""
 
 
 def unnamed(thread: Int64, start_ns: Int64, end_ns: Int64, activity: Integers) -> Events:
-    """Events without a name; those without an activity (-1) are left out."""
+    """Events without names; those without an activity (-1) are dropped."""
     at = np.flatnonzero(activity >= 0)
     no_name = np.full(len(at), NO_NAME, dtype=np.int64)
     return Events(thread[at], start_ns[at], end_ns[at], activity[at], no_name)
 
 
 def activities(values: Integers, meaning: Mapping[int, Activity]) -> Int64:
-    """The code of the activity of each value; -1 where it has none."""
+    """Activity code of each value; -1 for none."""
     found = np.full(len(values), -1, dtype=np.int64)
     for value in distinct(values):
         if value in meaning:
@@ -58,7 +58,7 @@ OF_WAIT: Mapping[int, Activity] = {
 
 
 def os_waits(analysis: Analysis) -> Iterator[Events]:
-    """Calls of the operating system in which a thread waits (nsys)."""
+    """Operating system calls in which a thread waits (from nsys)."""
     calls = analysis.trace.os_calls
     if calls is not None:
         yield unnamed(calls.thread, calls.start_ns, calls.end_ns, activities(calls.kind, OF_WAIT))
@@ -75,14 +75,14 @@ def host_events(analysis: Analysis, kind: HostEventKind, activity: Activity) -> 
 
 
 NAMED = (Activity.ALLOC, Activity.COMPILE, Activity.OTHER)
-"""The function says more than the kind of these calls."""
+"""Activities whose function name is worth showing."""
 VERSION = re.compile(r"_v\d+$")
 OTHERS_WORK = "GPU work of others"
-"""What another batch, stream or thread of the process started."""
+"""GPU work started by another batch, stream or thread of the process."""
 
 
 class Calls:
-    """The CUDA calls and GPU operations of a trace by name: code of each operation, and of `OTHERS_WORK`."""
+    """CUDA calls and GPU operations of a trace by name, with name codes for operations and `OTHERS_WORK`."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
@@ -94,7 +94,7 @@ class Calls:
 
     @cached_property
     def events(self) -> Events:
-        """The calls, an outer call before those inside it."""
+        """The calls, outer before inner."""
         api = self.analysis.trace.api
         activity = call_activities(self.analysis.trace).astype(np.int64)
         is_named = np.isin(activity, [CODES[one] for one in NAMED])
@@ -102,7 +102,7 @@ class Calls:
 
     @cached_property
     def started(self) -> tuple[Int64, Int64]:
-        """Thread and time of the call that started each GPU operation; -1: not known."""
+        """Thread and time of the call that started each GPU operation; -1 if unknown."""
         launches, api = self.analysis.launches, self.analysis.trace.api
         call = np.full(len(self.operation), -1, dtype=np.int64)
         call[launches.operation] = launches.call

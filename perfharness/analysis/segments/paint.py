@@ -1,8 +1,8 @@
-"""The segment table: the time of ranges in pieces that do not overlap.
+"""The segment table: ranges divided into disjoint pieces.
 
-Events are painted onto the ranges, the most specific last: waits in the operating system, waits for the interpreter
-lock, CUDA calls, garbage collection. Each moment belongs to the last event painted, so the segments of a range add up
-to its duration. Moments without an event are `unknown`.
+Events are painted onto the ranges, most specific last: waits in the operating system, waits for the interpreter lock,
+CUDA calls, garbage collection. Each moment belongs to the last event painted, so a range's segments add up to its
+duration. Moments without an event are `unknown`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
 WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
-"""What the GPU does meanwhile says more. The same holds for unknown time of a trace without calls that only wait."""
+"""Activities shown by the GPU's work meanwhile, like unknown time in traces without calls that only wait."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Time of each combination of values: `keys` by column, `ns`, and from how many samples it is known (NaN: all of it
-    was recorded).
-    """
+    """Time per combination of values: `keys` by column, `ns`, and the number of samples behind it (NaN if recorded)."""
 
     keys: dict[str, Int64]
     ns: Float64
@@ -42,7 +40,7 @@ class Sums:
 
 
 def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
-    """Sums of each combination of values of the keys, in order of first appearance."""
+    """Sum per combination of key values, in order of first appearance."""
     groups = group_rows(*keys.values())
     sums = (sum_by_code(groups.code, each, len(groups)) for each in (ns, samples))
     return Sums({column: values[groups.first] for column, values in keys.items()}, *sums)
@@ -50,10 +48,10 @@ def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
 
 @dataclass(frozen=True)
 class Segments:
-    """One row per stretch of time, ordered by painted range and time. `row` is the innermost range (a row of the stage
-    table), `stage` the code of its path, `batch` the row of the outermost batch around it (-1: none), `activity` a
-    place in `ACTIVITIES`. `name` is the CUDA function of a call, `gpu` what the GPU did for this process in a call that
-    waits for it, or in unknown time; both are places in `names`, -1: none.
+    """One row per segment, ordered by painted range and time. `row`: innermost range (row of the stage table). `stage`:
+    its path code. `batch`: row of the outermost batch around it (-1 for none). `activity`: index of `ACTIVITIES`.
+    `name`: CUDA function of a call; `gpu`: GPU work of this process during waits for the GPU and unknown time; both
+    index `names`, -1 for none.
     """
 
     start_ns: Int64
@@ -71,12 +69,12 @@ class Segments:
         return len(self.row)
 
     def sum_by(self, *columns: str) -> Sums:
-        """Nanoseconds of each combination of values of these columns, in order of first appearance."""
+        """Nanoseconds per combination of values of these columns, in order of first appearance."""
         keys = {column: np.asarray(getattr(self, column), dtype=np.int64) for column in columns}
         return sum_by(keys, (self.end_ns - self.start_ns).astype(np.float64), np.full(len(self), np.nan))
 
     def at(self, column: str, values: Int64, time_ns: Int64) -> Int64:
-        """The segment with each of these values of a column (a thread, a range) at each moment; -1: none."""
+        """The segment at each time with this value of a column (thread, range); -1 for none."""
         key, count = np.asarray(getattr(self, column), dtype=np.int64), len(self)
         keys, times = np.concatenate([key, values]), np.concatenate([self.start_ns, time_ns])
         order = np.lexsort((np.arange(len(keys)), times, keys))
@@ -88,12 +86,12 @@ class Segments:
         return np.where(is_there & (found >= 0), found, -1)
 
     def where(self, chosen: Bool | Integers) -> Segments:
-        """The chosen rows."""
+        """Select rows."""
         return select(self, chosen)
 
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
-    """Divide the time of ranges: rows of the stage table, none inside another; None: the outermost ranges of all
+    """Divide the time of ranges. `rows`: disjoint rows of the stage table; None for the outermost ranges of all
     threads.
     """
     stages, calls = analysis.stages, Calls(analysis)
@@ -115,7 +113,7 @@ def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
 
 
 def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int64, Integers, Integers, Integers]:
-    """Start, end, innermost range, activity and name of each segment, before it is known what the GPU did."""
+    """Start, end, innermost range, activity and name of each segment, without GPU work."""
     stages = analysis.stages
     line = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows])
     levels = _ranges_inside(stages, rows)
@@ -137,13 +135,13 @@ def _painted(analysis: Analysis, rows: Int64, calls: Calls) -> tuple[Int64, Int6
             ([narrow(one.name) for one in events], np.int32(NO_NAME)),
         )
     )
-    del own, spans, top  # large
+    del own, spans, top  # large arrays
     first = pieces.changes(row, activity, name)
     return *pieces.times(first), row[first], activity[first], name[first]
 
 
 def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
-    """Split segments that wait for the GPU by what it did for the process: at last, what their own thread started."""
+    """Split segments that wait for the GPU by its work for the process; work of their own thread has priority."""
     waiting = WAITS_FOR_GPU if analysis.trace.meta.has_all_calls else (*WAITS_FOR_GPU, Activity.UNKNOWN)
     at = np.flatnonzero(np.isin(segments.activity, [CODES[one] for one in waiting]))
     work = analysis.trace.operations
@@ -174,7 +172,7 @@ def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
 
 @dataclass(frozen=True)
 class Spans:
-    """Parts of events on a `Line`: which event, in which of its stretches, from where to where."""
+    """Parts of events on a `Line`: the event, the stretch, begin and end."""
 
     event: Integers
     place: Integers
@@ -183,7 +181,7 @@ class Spans:
 
 
 class Line:
-    """Stretches of threads, one behind the other on a line of time."""
+    """Stretches of threads, one after the other on a single time line."""
 
     def __init__(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> None:
         self.start_ns, self.end_ns, self.thread = start_ns, end_ns, thread
@@ -192,7 +190,7 @@ class Line:
         self.stop = self.begin + length
 
     def lay(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
-        """The parts of events in stretches of their thread, in order of start, an outer one before those inside it."""
+        """Clip events to the stretches of their thread, ordered by start, outer before inner."""
         order = row_order(thread, start_ns, -end_ns)
         order = np.arange(len(thread)) if order is None else order
         in_order = thread[order]
@@ -213,7 +211,7 @@ class Line:
         return replace(self.spans(place, start_ns[event], end_ns[event]), event=event)
 
     def spans(self, place: Integers, start_ns: Int64, end_ns: Int64) -> Spans:
-        """Where events lie, clipped to the stretch that each is in."""
+        """Positions of events, each clipped to its stretch."""
         first, last = self.start_ns[place], self.end_ns[place]
         shift = self.begin[place] - first
         begin, stop = np.clip(start_ns, first, last) + shift, np.clip(end_ns, first, last) + shift
@@ -221,25 +219,25 @@ class Line:
 
 
 class Pieces:
-    """A line cut at the ends of spans: `place` is the stretch that each piece is in."""
+    """A line cut at the ends of spans; `place` is the stretch of each piece."""
 
     def __init__(self, line: Line, layers: Sequence[Spans]) -> None:
         ends = np.concatenate([line.begin, line.stop, *(end for one in layers for end in (one.begin, one.stop))])
-        ends.sort(kind="stable")  # of several that rise each
+        ends.sort(kind="stable")  # fast, because it joins sorted runs
         self._line, self._bounds = line, unique(ends)
         self.place = narrow(np.searchsorted(line.begin, self._bounds[:-1], side="right") - 1)
 
     def topmost(self, layers: Sequence[Spans]) -> Integers:
-        """For each piece the last of the spans, numbered through all layers, that covers it; -1: none."""
+        """For each piece, the last span that covers it, numbered through all layers; -1 for none."""
         top, count = np.full(len(self.place), -1, dtype=np.int32), 0
         for one in layers:
             piece, span = expand(np.searchsorted(self._bounds, one.begin), np.searchsorted(self._bounds, one.stop))
-            top[piece] = span + np.int32(count)  # of several for one piece, the last stays
+            top[piece] = span + np.int32(count)  # the last span of a piece stays
             count += len(one.event)
         return top
 
     def changes(self, *columns: Integers) -> Integers:
-        """The pieces that differ from the one before them, or begin a stretch."""
+        """First pieces of runs of equal values within a stretch."""
         found = np.zeros(len(self.place), dtype=np.bool_)
         found[:1] = True
         for column in (self.place, *columns):
@@ -247,7 +245,7 @@ class Pieces:
         return narrow(np.flatnonzero(found))
 
     def times(self, first: Integers) -> tuple[Int64, Int64]:
-        """Start and end of the pieces from each of these to the next of them."""
+        """Start and end of each run of pieces, given the first pieces."""
         start, shift = self._bounds[first], (self._line.start_ns - self._line.begin)[self.place[first]]
         end = np.append(start, self._bounds[-1:])[1:]
         start += shift
@@ -256,7 +254,7 @@ class Pieces:
 
 
 def _ranges_inside(stages: StageTable, rows: Int64) -> list[tuple[Integers, Integers]]:
-    """The ranges `rows` and those inside them, by level, outer ones first; and which of `rows` each is in."""
+    """Ranges `rows` and those inside them, by level from the outermost; and the index in `rows` of each."""
     place = np.full(len(stages) + 1, -1, dtype=np.int32)
     place[rows] = np.arange(len(rows))
     found = []

@@ -1,6 +1,6 @@
-"""What samples of threads show of the segments: activities and lines, as proportions with the number of samples.
+"""Divide the unexplained time of segments by samples of threads, as proportions with the number of samples.
 
-A sample does not say when something began and ended. So samples only share out the time that no event explains.
+A sample does not show when an activity began or ended, so samples only divide time that no event explains.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ OF_STATE: Mapping[int, Activity] = {
 READY = (HostState.RUNNING, HostState.RUNNABLE)
 UNKNOWN = CODES[Activity.UNKNOWN]
 BOUNDARY_NS = 100_000
-"""A sample's time and that of ranges may be this far apart: the sampler takes that long for a thread, at most."""
+"""Largest distance between a sample's time and its range: the longest time the sampler takes for a thread."""
 MIN_SAMPLES = 10
-"""With fewer samples of a stage, its time is not shared out."""
+"""Fewest samples of a stage to divide its time."""
 
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """One row per sample in the painted ranges (two where it ran and waited for a CPU). `sample` is its row in
-    `samples`; `row`, `stage`, `batch` and `activity` are as in `Segments`. `is_recorded`: an event says what the thread
-    did. `line` is a place in `lines`, the innermost line outside of libraries, -1: no stack. `ns` is the time that it
-    stands for, `count` the part of a sample that it is.
+    """One row per sample in the painted ranges (two if it both ran and waited for a CPU). `sample`: row in `samples`.
+    `row`, `stage`, `batch`, `activity`: as in `Segments`. `is_recorded`: the activity comes from an event. `line`:
+    index in `lines` of the innermost line outside libraries, -1 without a stack. `ns`: time it stands for. `count`:
+    fraction of a sample.
     """
 
     sample: Int64
@@ -69,16 +69,16 @@ class SampleTimes:
         return len(self.sample)
 
     def sum_by(self, *columns: str) -> Sums:
-        """Time and number of the samples with each combination of values, in order of first appearance."""
+        """Time and number of samples per combination of values, in order of first appearance."""
         return sum_by({column: getattr(self, column) for column in columns}, self.ns, self.count)
 
     def where(self, chosen: Bool) -> SampleTimes:
-        """The chosen rows."""
+        """Select rows."""
         return select(self, chosen)
 
 
 def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
-    """Lay the samples of threads onto segments; None: nothing was sampled."""
+    """Assign the samples of threads to segments; None without samples."""
     if analysis.host_probe is None:
         return None
     samples, stages = with_awaits(analysis.host_probe.samples), analysis.stages
@@ -109,9 +109,8 @@ def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
 
 
 def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segments) -> Int64:
-    """The innermost range of each sample, a row of the stage table; -1: none. The recorder's own stack, read with the
-    sample, decides which stage it is in, the clock in which of its ranges; without such a stack the clock alone
-    decides.
+    """The innermost range of each sample as a row of the stage table, -1 for none. The recorder's stack, read with the
+    sample, gives the stage, and the clock the range; without such a stack, the clock gives both.
     """
     by_clock = segments.at("thread", samples.thread, samples.time_ns)
     row = np.append(np.asarray(segments.row, dtype=np.int64), -1)[by_clock]
@@ -125,7 +124,7 @@ def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segmen
 
 
 def _paths_of_stacks(samples: HostSamples, stages: StageTable) -> Int64:
-    """The code of the path that each stack of a recorder's ranges is, or of the longest part of it that is one."""
+    """Path code of each recorder stack, or of its longest prefix that is a path."""
     codes: dict[tuple[str, ...], int] = {}
     for code in range(len(stages.paths)):
         codes.setdefault(tuple(name.removesuffix(STAGE_SUFFIX) for name in stages.paths.names(code)), code)
@@ -137,7 +136,7 @@ def _paths_of_stacks(samples: HostSamples, stages: StageTable) -> Int64:
 
 
 def _nearest_range(stages: StageTable, rows: Int64, time_ns: Int64) -> Int64:
-    """Of ranges of one stage and thread, the one around each moment, or less than `BOUNDARY_NS` from it; -1: none."""
+    """The range, of one stage and thread, around each time or within `BOUNDARY_NS` of it; -1 for none."""
     rows = rows[np.argsort(stages.start_ns[rows], kind="stable")]
     start, end = stages.start_ns[rows], stages.end_ns[rows]
     before = np.searchsorted(start, time_ns, side="right") - 1
@@ -149,7 +148,7 @@ def _nearest_range(stages: StageTable, rows: Int64, time_ns: Int64) -> Int64:
 
 
 def _lines(samples: HostSamples) -> tuple[Int64, list[Frame]]:
-    """The line of each stack, a place in the list, with a last entry for samples without one."""
+    """Line of each stack as an index of the list; the last entry is for samples without a stack."""
     places: dict[Frame, int] = {}
     line = np.full(len(samples.stacks) + 1, -1, dtype=np.int64)
     for stack in distinct(samples.stack):
@@ -159,8 +158,8 @@ def _lines(samples: HostSamples) -> tuple[Int64, list[Frame]]:
 
 
 def _shared_out(table: SampleTimes) -> SampleTimes:
-    """Share samples of a thread that could run out by how long it ran, and how long it waited for a CPU: the system
-    does not show at one moment which of them it did, but counts both.
+    """Divide samples of a ready thread into running and waiting for a CPU, by the counters of the system, because its
+    state shows both alike.
     """
     samples, at = table.samples, table.sample
     on_cpu, runnable = samples.on_cpu_ns[at].astype(np.float64), samples.runnable_ns[at].astype(np.float64)

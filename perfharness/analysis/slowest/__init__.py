@@ -1,4 +1,4 @@
-"""The slowest batches beside the typical one: what was different, in parts that sum to the difference."""
+"""Compare the slowest batches with a typical one: a breakdown of the difference into parts."""
 
 from perfharness.analysis.slowest.find import ProcessLoop as ProcessLoop
 from perfharness.analysis.slowest.find import Requests as Requests

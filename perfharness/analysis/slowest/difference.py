@@ -1,4 +1,4 @@
-"""One batch less the typical one, by stage and activity. The parts sum to the difference of the two times."""
+"""Difference of one batch from the typical one, by stage and activity. The parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from perfharness.model.units import NS_PER_MS
 
 MIN_NS = 1_000.0
 MIN_SHARE = 0.02
-"""Smaller parts of the difference are not named."""
+"""Least share of the difference to be named."""
 EXPLAINED_SHARE = 0.5
 SPREADS = 8.0
-"""A difference of so many spreads is unusual: of 300 batches with exponential noise, 4 % have a larger one."""
+"""Spreads beyond which a difference is unusual; 4 % of 300 batches with exponential noise have a larger one."""
 NORMAL_QUARTILE = 0.6745
 MIN_SAMPLES_OF_PART = 3
 MAX_OPERATIONS = 10
 
 Key = tuple[int, str]
-"""Code of a stage's path (-1: outside of the batch), and an activity or another reason."""
+"""Path code of a stage (-1 for outside the batch), and an activity or another reason."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class _Side:
 
 
 class Divided:
-    """Batches of one path (`rows`, in order), divided by stage and activity. `outside_ns`: by reason, the time of each
-    batch's request that is outside of the batch.
+    """Batches of one path (`rows`, ordered), divided by stage and activity. `outside_ns`: time of each batch's request
+    outside the batch, by reason.
     """
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
@@ -66,7 +66,7 @@ class Divided:
         self._work = _Operations(analysis, rows)
 
     def parts(self, row: int, typical: Int64, difference_ns: float) -> tuple[list[results.Part], float]:
-        """The parts of a batch less the typical one that are to be named, and ns of all others."""
+        """Parts of a batch's difference large enough to be named, and the sum of the others, ns."""
         slow, others = int(np.searchsorted(self._rows, row)), np.searchsorted(self._rows, typical)
         named, small_ns = [], 0.0
         for key, side in self._sides(slow, others):
@@ -93,7 +93,7 @@ class Divided:
                 yield (key[0], activity), _Side(side.slow * share, side.typical * usual_share, side.usual, samples)
 
     def _shares(self, stage: int, rows: Int64) -> dict[str, tuple[float, float]]:
-        """Share and number of samples of each activity in the unknown time of a stage; nothing: there are too few."""
+        """Share and number of samples per activity in the unknown time of a stage; empty for too few samples."""
         if self._samples is None:
             return {}
         samples = self._samples
@@ -121,7 +121,7 @@ class Divided:
         )
 
     def _name(self, key: Key, row: int, typical: Int64, ns: float) -> str | None:
-        """What most of a part is: GPU work that was waited for, or a CUDA function."""
+        """Cause of most of a part: the GPU work it waited for, or a CUDA function."""
         segments = self._segments
         at = (segments.stage == key[0]) & (np.asarray([one.value for one in ACTIVITIES])[segments.activity] == key[1])
         mine = segments.where(at & ((segments.gpu >= 0) | (segments.name >= 0)))
@@ -135,7 +135,7 @@ class Divided:
         return None if most is None or grown[most] < EXPLAINED_SHARE * ns else segments.names[most]
 
     def _line(self, key: Key, row: int) -> results.Line | None:
-        """The line that the thread was at in most samples."""
+        """The line with most samples of the thread."""
         if self._samples is None or key[0] < 0:
             return None
         samples, names = self._samples, [one.value for one in ACTIVITIES]
@@ -148,14 +148,14 @@ class Divided:
         return results.Line(function=frame.function, file=frame.file, line=frame.line)
 
     def _stage(self, path: int) -> str | None:
-        """A path in the batch; None: the batch itself, or outside of it."""
+        """Path of a stage in the batch; None for the batch itself or outside it."""
         paths = self._analysis.stages.paths
         if path < 0 or path == self._batch_path:
             return None
         return path_text(paths.names(path)[len(paths.names(self._batch_path)) :])
 
     def stages(self, row: int, typical: Int64) -> list[results.StageBeside]:
-        """Host time of each stage, all of its ranges."""
+        """Total time of each stage's ranges."""
         stages = self._analysis.stages
         outer, length = (
             np.asarray(self._analysis.stage_times.outer_batch),
@@ -174,25 +174,25 @@ class Divided:
         ]
 
     def operations(self, row: int, typical: Int64) -> list[results.OperationBeside]:
-        """GPU operations that the batch started: those whose time differs most."""
+        """GPU operations that the batch started, largest difference of time first."""
         return self._work.beside(int(np.searchsorted(self._rows, row)), np.searchsorted(self._rows, typical))
 
 
 def _without_ids(analysis: Analysis, batches: Int64) -> Int64:
-    """By path, the path that its time counts for: the one around it where names contain ids."""
+    """For each path, the path to count its time for: the one around it if names contain ids."""
     paths, outer = analysis.stages.paths, np.asarray(analysis.stage_times.outer_batch)
     rows = np.flatnonzero(np.isin(outer, batches))
     groups = group_rows(np.asarray(paths.code)[rows], outer[rows])
     once = np.bincount(paths.code[rows[groups.first]], minlength=len(paths)) == 1
     shown = np.arange(len(paths))
     if once.sum() > MANY_RARE:
-        for path in np.flatnonzero(once).tolist():  # a path stands behind the one around it
+        for path in np.flatnonzero(once).tolist():  # a path comes after the one around it
             shown[path] = shown[paths.parent[path]]
     return shown
 
 
 class _Operations:
-    """GPU operations by the batch that started them and by name: count, ns, copied bytes."""
+    """GPU operations by starting batch and name: count, ns, copied bytes."""
 
     def __init__(self, analysis: Analysis, rows: Int64) -> None:
         stages, launches, work = analysis.stages, analysis.launches, analysis.trace.operations
@@ -209,7 +209,7 @@ class _Operations:
         self._figures = np.reshape(sums, (3, len(rows), len(names)))
 
     def beside(self, slow: int, others: Int64) -> list[results.OperationBeside]:
-        """Those of one batch beside the medians of others."""
+        """Operations of one batch, with the medians of others."""
         found = []
         for at, name in enumerate(self._names):
             count, gpu_ns, copied = self._figures[:, slow, at]
@@ -233,8 +233,8 @@ def _side(slow: float, others: Float64) -> _Side:
 
 
 def usual(values: Float64) -> float:
-    """A difference from the median that is not unusual, by a spread that outliers do not enlarge: the median absolute
-    deviation, or the distance to the upper quartile where that is larger.
+    """Largest usual difference from the median. The spread is robust to outliers: the median absolute deviation, or the
+    distance to the upper quartile if that is larger.
     """
     middle = np.median(values)
     deviation = max(float(np.median(np.abs(values - middle))), float(np.quantile(values, 0.75) - middle))

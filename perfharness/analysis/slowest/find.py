@@ -1,4 +1,4 @@
-"""The slowest batches of a process, each beside the typical one of its loop."""
+"""Find the slowest batches of a process and compare each with the typical one of its loop."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MIN_TYPICAL = 5
-"""With fewer other batches there is no typical one."""
+"""Fewest other batches to define a typical one."""
 MAX_TYPICAL = 2_000
-"""More batches are not needed for a median; so many are drawn."""
+"""Batches to draw for the median; more add nothing."""
 SEED = 17
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Recorded requests. Times are ns of CLOCK_MONOTONIC, `begun_ns` -1 where it is not known. `late_ns`: how much
-    later than it could the generator sent it, 0 where that is not known.
+    """Recorded requests. Times are ns of CLOCK_MONOTONIC; `begun_ns` is -1 if unknown. `late_ns`: delay of the
+    generator in sending it, 0 if unknown.
     """
 
     id: Int64
@@ -56,7 +56,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class ProcessLoop:
-    """The slowest requests of one loop path of a process, and of each its timeline and that of a typical batch."""
+    """The slowest requests of one loop path of a process, each with timelines of its batch and of a typical one."""
 
     loop: str
     batches: int
@@ -66,7 +66,7 @@ class ProcessLoop:
 
 @dataclass(frozen=True)
 class _Batches:
-    """Batches of a loop path; ns. `request` is the row of each one's request, -1: none; `queue_ns` NaN: not known."""
+    """Batches of a loop path; ns. `request`: row of each one's request, -1 for none; `queue_ns`: NaN if unknown."""
 
     rows: Int64
     request: Int64
@@ -84,8 +84,8 @@ def slowest_of_process(
     *,
     timelines: bool = False,
 ) -> list[ProcessLoop]:
-    """The slowest requests of each loop path, without warm-up and batches that never ended. `throttled`: by reason,
-    which rows of the stage table were touched; `requests`: None: batches alone; `timelines`: make them.
+    """The slowest requests of each loop path, without warm-up and unfinished batches. `throttled`: mask of affected
+    stage rows by reason; `requests`: None for batches alone; `timelines`: whether to build them.
     """
     stages, times = analysis.stages, analysis.stage_times
     rows = times.outermost_batches()
@@ -128,7 +128,7 @@ def _batches(analysis: Analysis, rows: Int64, requests: Requests | None) -> _Bat
 
 
 def _request_of(index: Int64, requests: Requests) -> Int64:
-    """The request of each batch index; -1 where there is none, or two batches have the index."""
+    """The request of each batch index; -1 if there is none, or if two batches have the index."""
     order = np.argsort(requests.id, kind="stable")
     at = np.minimum(np.searchsorted(requests.id[order], index), len(order) - 1)
     found = np.where(requests.id[order[at]] == index, order[at], -1)
@@ -138,7 +138,7 @@ def _request_of(index: Int64, requests: Requests) -> Int64:
 
 @dataclass(frozen=True)
 class _Loop:
-    """The batches of a loop path, and their requests."""
+    """Batches of a loop path and their requests."""
 
     analysis: Analysis
     process: str
@@ -148,7 +148,7 @@ class _Loop:
     origin_ns: int
 
     def slowest(self, most: int, *, timelines: bool) -> list[tuple[SlowRequest, list[BatchTimeline]]]:
-        """The slowest, of equal ones the earlier, beside the typical one; and their timelines."""
+        """Compare the slowest with the typical one, the earlier first if equal; with timelines."""
         batches = self.batches
         slow = np.lexsort((batches.rows, -batches.total_ns))[:most]
         drawn, divided = np.arange(len(batches.rows)), None
@@ -160,7 +160,7 @@ class _Loop:
         pairs = []
         for place in slow.tolist():
             if divided is None:
-                reason = "there are too few other batches in its loop to say what is typical"
+                reason = "too few other batches in its loop to define a typical one"
                 request, shown = self._request(place, "not-compared", reason), [place]
             else:
                 typical = np.sort(drawn[drawn != place])
@@ -227,7 +227,7 @@ class _Loop:
 
 
 def _outside(analysis: Analysis, batches: _Batches) -> dict[str, Float64]:
-    """Time of requests outside of their batches, by reason; what of it is the queue, where that is known of all."""
+    """Time of requests outside their batches, by reason; the queue is separate if known for all."""
     length = (analysis.stages.end_ns - analysis.stages.start_ns)[batches.rows]
     outside = batches.total_ns - length
     if np.isnan(batches.queue_ns).any():
@@ -241,7 +241,7 @@ def _outside(analysis: Analysis, batches: _Batches) -> dict[str, Float64]:
 def _without_batch(
     analysis: Analysis, process: str, requests: Requests
 ) -> list[tuple[SlowRequest, list[BatchTimeline]]]:
-    """Requests of which the trace has no batch."""
+    """Requests without a batch in the trace."""
     batches = analysis.stages.batch_index[analysis.stage_times.outermost_batches()]
     lost = np.flatnonzero(~np.isin(requests.id, batches) & ~requests.is_warmup)
     first = int(requests.intended_ns.min(initial=np.iinfo(np.int64).max))
@@ -268,7 +268,7 @@ def _without_batch(
 
 
 def pool_loops(found: Sequence[ProcessLoop], most: int) -> tuple[list[SlowLoop], list[list[BatchTimeline]]]:
-    """The slowest of all processes, by loop path, those with most batches first; and their timelines, in that order."""
+    """The slowest of all processes by loop path, paths with most batches first; and their timelines in that order."""
     pooled, beside = [], []
     for name in dict.fromkeys(one.loop for one in sorted(found, key=lambda one: -one.batches)):
         mine = [one for one in found if one.loop == name]

@@ -1,4 +1,4 @@
-"""The document of `perfharness analyze --slowest`; times in ms. Null: not measured, or not there."""
+"""The document of `perfharness analyze --slowest`; times in ms. Null if not measured or absent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ GENERATOR = "generator-late"
 OUTSIDE = "outside-batch"
 
 Verdict = Literal["explained", "unexplained", "usual", "not-compared"]
-"""`explained`: named parts are half of the difference or more. `usual`: the time is within the usual spread.
-`not-compared`: there is no typical batch, or the trace has no batch of this request."""
+"""`explained`: named parts cover at least half of the difference. `usual`: within the usual spread. `not-compared`: no
+typical batch exists, or the trace lacks the request's batch."""
 
 
 class Line(Record):
@@ -31,20 +31,20 @@ class Part(Record):
     """One part of the difference."""
 
     reason: str
-    """What the thread did (an activity); of a request, also: `queue`, from the intended send time until service began;
-    `generator-late`, the part of that in which a worker was free; `outside-batch`, the rest outside of the batch."""
-    stage: str | None  # path in the batch; null: in none of its stages
-    name: str | None  # the GPU work that was waited for, or the CUDA function
-    ms: float  # `slow_ms - typical_ms`; negative: less than usual
+    """Activity of the thread. For a request also `queue`, from the intended send time until service began;
+    `generator-late`, the part of that with a free worker; `outside-batch`, the rest outside the batch."""
+    stage: str | None  # path in the batch; null outside its stages
+    name: str | None  # GPU work waited for, or CUDA function
+    ms: float  # `slow_ms - typical_ms`; negative if less than usual
     slow_ms: float
     typical_ms: float  # median over the typical batches
-    usual_ms: float  # a difference up to this is the usual spread
-    samples: int | None = None  # of the slow batch that show it; null: all of it was recorded
-    where: Line | None = None  # of most samples
+    usual_ms: float  # largest usual difference
+    samples: int | None = None  # samples of the slow batch behind it; null if recorded
+    where: Line | None = None  # line with most samples
 
 
 class StageBeside(Record):
-    """Host time of all ranges of a stage, beside the typical one."""
+    """Total time of a stage's ranges, and the typical one."""
 
     stage: str
     slow_ms: float
@@ -52,7 +52,7 @@ class StageBeside(Record):
 
 
 class OperationBeside(Record):
-    """GPU operations of one name that the batch started, beside the typical one. Times and bytes are sums."""
+    """GPU operations of one name that the batch started, and the typical ones. Times and bytes are sums."""
 
     name: str
     count: int
@@ -64,20 +64,20 @@ class OperationBeside(Record):
 
 
 class Typical(Record):
-    """What a request is compared with."""
+    """The reference of a comparison."""
 
-    batches: int  # of the same loop and process, without warm-up and this request
+    batches: int  # same loop and process, without warm-up and this request
     ms: float  # median
-    usual_ms: float  # a difference up to this is the usual spread
+    usual_ms: float  # largest usual difference
     nearest_batch: int  # index of the batch nearest to the median
 
 
 class SlowRequest(Record):
-    """A request, or batch."""
+    """A request or batch."""
 
     process: str
-    index: int  # of the batch: the request's id
-    at_s: float | None  # start, since the first batch of its process, or since the first request was due
+    index: int  # of the batch; for a request, its id
+    at_s: float | None  # start, since the process's first batch or the first request's due time
     items: int | None
     input: str | None
     phase: str | None
@@ -90,9 +90,9 @@ class SlowRequest(Record):
     typical: Typical | None = None
     difference_ms: float | None = None  # sum of the parts, `small_ms` and `rest_ms`
     parts: list[Part] = Field(default_factory=list)  # the largest first
-    small_ms: float | None = None  # parts within their usual spread, or too small to be named
-    rest_ms: float | None = None  # medians of parts do not sum to the median of the whole
-    throttled: list[str] = Field(default_factory=list)  # reasons in this batch, and in at most half of the typical ones
+    small_ms: float | None = None  # parts within their usual spread, or too small to name
+    rest_ms: float | None = None  # medians of parts do not add up to the median of the whole
+    throttled: list[str] = Field(default_factory=list)  # reasons in this batch and at most half of the typical ones
     stages: list[StageBeside] = Field(default_factory=list)
     operations: list[OperationBeside] = Field(default_factory=list)
 
@@ -104,7 +104,7 @@ class SlowLoop(Record):
     processes: int
     batches: int  # without warm-up
     measured_by: Literal["latency", "duration"]
-    """`latency`: done less intended, of recorded requests. `duration`: of batches."""
+    """`latency`: from intended start to end of recorded requests. `duration`: of batches."""
     requests: list[SlowRequest]
     unexplained: int  # of `requests`
 
@@ -115,4 +115,4 @@ class Slowest(Record):
     schema_version: int = SLOWEST_VERSION
     asked: int
     loops: list[SlowLoop]
-    notes: list[str]  # what was not recorded, so that it cannot be named as a reason
+    notes: list[str]  # data not recorded, which cannot be named as a reason

@@ -1,1 +1,1 @@
-"""Batches and their stages: which ranges they are, their numbers, statistics, throughput, start-up."""
+"""Batches and stages: finding them, numbers, statistics, throughput, start-up."""

@@ -1,4 +1,4 @@
-"""What charts of a report show of batches, in few numbers however many batches and events there are."""
+"""Chart data about batches, of limited size for any number of batches and events."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MAX_POINTS = 1000
-"""Points of a loop: batches, or groups of neighbouring batches."""
+"""Points per loop: batches, or groups of neighbouring batches."""
 
 MAX_SPANS = 200
-"""Shaded stretches of batches; more are joined over the smallest gaps."""
+"""Most shaded stretches; beyond it, the closest ones are joined."""
 
 MAX_BINS = 50
 TAIL, FAR = 0.995, 8.0
-"""A histogram is as wide as this quantile, and at most this many quartile distances above the upper quartile."""
+"""Width of a histogram: up to this quantile, and this many quartile distances above the upper quartile."""
 
 MAX_BARS = 400
-"""Bars of a row of a timeline: events that are closer than a part of the batch of this number are one bar."""
+"""Most bars in a timeline row; events closer than the batch's length over this are joined."""
 
 MAX_STREAMS = 12
-"""Rows of GPU streams, those with most work first."""
+"""Most rows of GPU streams, busiest first."""
 
 OVERLAP = "stages of one batch overlap in time"
 
@@ -46,8 +46,8 @@ KINDS: dict[int, BarKind] = {
 
 @dataclass(frozen=True)
 class BatchSeries:
-    """Host time of the batches of a loop in order, one value per group of neighbours; `start_s` is since the first of
-    them began. Spans are of positions in the loop, the last one excluded.
+    """Times of the batches of a loop in order, one value per group of neighbours; `start_s` counts from the first
+    batch. Spans are positions in the loop, end excluded.
     """
 
     batches: int
@@ -60,11 +60,11 @@ class BatchSeries:
     longest_measured_ms: float | None
     warmup: list[tuple[int, int]]
     throttled: list[tuple[int, int]] | None
-    """None: not known."""
+    """None if unknown."""
 
 
 def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
-    """The batches of a loop, in at most `max_points` groups."""
+    """Summarise the batches of a loop in at most `max_points` groups."""
     values = (loop.end_ns - loop.start_ns) / NS_PER_MS
     size = max(1, -(-len(values) // max_points))
     first = np.arange(0, len(values), size)
@@ -85,7 +85,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
 
 
 def spans_of(flags: Bool, most: int = MAX_SPANS) -> list[tuple[int, int]]:
-    """Stretches of neighbours that are true; if there are too many, the nearest ones are joined."""
+    """Runs of true values; beyond `most`, the closest ones are joined."""
     starts, ends = stretches(flags)
     if len(starts) > most:
         kept = np.sort(np.argsort(ends[:-1] - starts[1:], kind="stable")[: most - 1])
@@ -95,7 +95,7 @@ def spans_of(flags: Bool, most: int = MAX_SPANS) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values lie between neighbouring edges (ms), and how many beyond the last one, up to `max_ms`."""
+    """Counts between neighbouring edges (ms), and beyond the last edge, up to `max_ms`."""
 
     values: int
     edges_ms: list[float]
@@ -124,14 +124,14 @@ def histogram(values: Float64) -> Histogram | None:
 
 @dataclass(frozen=True)
 class Rest:
-    """Host time of batches outside of their stages, one value per batch (ms), or why it is not known."""
+    """Time of batches outside their stages, one value per batch (ms), or the reason why it is unknown."""
 
     values_ms: Float64 | None
     reason: str | None = None
 
 
 def rest_of_batches(analysis: Analysis) -> dict[Path, Rest]:
-    """By path of the batch, without warm-up; batches without any stage have none."""
+    """By path of the batch, without warm-up and batches without stages."""
     stages, times = analysis.stages, analysis.stage_times
     batches = np.flatnonzero(stages.is_batch & ~times.warmup)
     inside = np.flatnonzero((stages.parent >= 0) & ~times.warmup)
@@ -153,31 +153,31 @@ def rest_of_batches(analysis: Analysis) -> dict[Path, Rest]:
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that took time, ms since the batch began; `other` is GPU work that the batch did not start."""
+    """An event, ms since the batch began; `other` is GPU work that the batch did not start."""
 
     row: str
     name: str
-    """Empty if joined neighbours have several."""
+    """Empty for joined events of several names."""
 
     kind: BarKind
     start_ms: float
     end_ms: float
     count: int = 1
-    """How many neighbours are joined."""
+    """Number of joined events."""
 
     sum_ms: float | None = None
-    """Their times together; None for a single one."""
+    """Total time of joined events; None for a single one."""
 
     @property
     def filled(self) -> float:
-        """The part of it that its events take."""
+        """Share of the bar covered by events."""
         length_ms = self.end_ms - self.start_ms
         return 1.0 if self.sum_ms is None or not length_ms else min(self.sum_ms / length_ms, 1.0)
 
 
 @dataclass(frozen=True)
 class BatchTimeline:
-    """One batch. `rows` in the order from above; the end is that of the batch or of its last GPU operation."""
+    """One batch. `rows` from top to bottom; it ends with the batch or its last GPU operation."""
 
     which: Which
     process: str
@@ -188,16 +188,16 @@ class BatchTimeline:
     rows: list[str]
     bars: list[Bar]
     joined_ms: float | None = None
-    """Events that are no further apart are one bar; None: each has its own."""
+    """Distance up to which events are joined; None if none are."""
 
     streams_left_out: int = 0
     gpu_reason: str | None = None
-    """Why there are no GPU operations, if none were traced."""
+    """Reason for missing GPU operations."""
 
 
 @dataclass(frozen=True)
 class _Events:
-    """Candidates for bars: columns, and rows in the order from above."""
+    """Candidates for bars: columns, and rows from top to bottom."""
 
     rows: list[str]
     row: Int64
@@ -210,7 +210,7 @@ class _Events:
 
 
 def typical_best_worst(values: Float64) -> dict[Which, int]:
-    """Positions of the values nearest to the median, smallest and largest; fewer if they coincide."""
+    """Indices of the values nearest to the median, smallest and largest, without duplicates."""
     if not len(values) or np.isnan(values).all():
         return {}
     found: dict[Which, int] = {"typical": int(np.nanargmin(np.abs(values - np.nanmedian(values))))}
@@ -223,7 +223,7 @@ def typical_best_worst(values: Float64) -> dict[Which, int]:
 
 
 def batch_timelines(analysis: Analysis, process: str) -> list[BatchTimeline]:
-    """A typical, the best and the worst batch of the loop with most host time, without warm-up if anything is left."""
+    """A typical, the best and the worst batch of the longest loop, without warm-up if possible."""
     times = analysis.stage_times
     cpu_ms = times.times["cpu_time"]
     if not times.rows_of_loops:
@@ -236,12 +236,12 @@ def batch_timelines(analysis: Analysis, process: str) -> list[BatchTimeline]:
 
 
 def batch_timeline(analysis: Analysis, process: str, which: Which, batch: int) -> BatchTimeline:
-    """One batch, by its row in the stage table."""
+    """One batch by its row in the stage table."""
     stages, meta = analysis.stages, analysis.trace.meta
     start, end = int(stages.start_ns[batch]), int(stages.end_ns[batch])
     at = slice(batch, batch + 1)
     first, last = analysis.launches.lines.slices(stages.thread[at], stages.start_ns[at], stages.end_ns[at] - 1)
-    own = analysis.launches.operation[first[0] : last[0]]  # what calls in the batch, on its thread, started
+    own = analysis.launches.operation[first[0] : last[0]]  # started by calls in the batch, on its thread
     end = max(end, int(analysis.trace.operations.end_ns[own].max(initial=end)))
     kinds = [_stages(analysis, batch), _calls(analysis, batch), _operations(analysis, own, start, end)]
     bars = [bar for events in kinds for bar in _bars(events, start, end)]
@@ -262,7 +262,7 @@ def batch_timeline(analysis: Analysis, process: str, which: Which, batch: int) -
 
 
 def _bars(events: _Events, start: int, end: int) -> Iterator[Bar]:
-    """The events, clipped to the batch, by row and time; if a row has too many, near neighbours are one bar."""
+    """The events clipped to the batch, by row and time; in rows with too many, close neighbours are joined."""
     if not len(events.row):
         return
     order = np.lexsort((events.start_ns, events.row))
@@ -289,7 +289,7 @@ def _bars(events: _Events, start: int, end: int) -> Iterator[Bar]:
 
 
 def _stages(analysis: Analysis, batch: int) -> _Events:
-    """The batch and the ranges in it, a row per level of nesting; overlapping ones have rows of their own."""
+    """The batch and its ranges, one row per nesting level, and more for ranges that overlap."""
     stages = analysis.stages
     rows = np.flatnonzero(analysis.stage_times.outer_batch == batch)
     level = (stages.level[rows] - stages.level[batch]).astype(np.int64)
@@ -309,7 +309,7 @@ def _stages(analysis: Analysis, batch: int) -> _Events:
 
 
 def _calls(analysis: Analysis, batch: int) -> _Events:
-    """CUDA calls of the batch's thread while it was open."""
+    """CUDA calls of the batch's thread during the batch."""
     stages, api = analysis.stages, analysis.trace.api
     begins_inside = (api.start_ns >= stages.start_ns[batch]) & (api.start_ns < stages.end_ns[batch])
     rows = np.flatnonzero((api.thread == stages.thread[batch]) & begins_inside)
@@ -320,7 +320,7 @@ def _calls(analysis: Analysis, batch: int) -> _Events:
 
 
 def _operations(analysis: Analysis, own: Integers, start: int, end: int) -> _Events:
-    """GPU operations of the process that ran meanwhile, by stream; those of other batches and threads are `other`."""
+    """GPU operations of the process during the batch, by stream; those of other batches and threads are `other`."""
     operations = analysis.trace.operations
     overlaps = (operations.start_ns < end) & (operations.end_ns > start)
     overlaps[own] = True

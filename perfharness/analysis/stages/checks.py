@@ -1,4 +1,4 @@
-"""Findings about what was annotated, and about what the trace lacks of what the recorders counted."""
+"""Findings about annotations, and about events missing from the trace compared to the recorders' counts."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ CAPTURED = "batches-captured"
 MISSING_RANGES = "trace-missing-ranges"
 
 MUCH_OF_A_RANGE = 0.01
-"""A wait of other threads that takes less of a range does not matter."""
+"""Least share of a range that a wait of other threads must take to be reported."""
 
 LONG_PAUSE = 0.1
-"""Part of a loop's measured time that a pause must take to be noted, and twice the median time from batch to batch."""
+"""Least share of a loop's measured time for a reported pause, which also takes twice the median batch period."""
 
 NVTX_THAT_OLD_NSYS_IGNORES = (0, 2, 12)
 NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
-"""nsys 2023.4 records no range of nvtx 0.2.12 or newer, without a warning; 2025.3 does. Between: not tried."""
+"""nsys 2023.4 silently records no ranges of nvtx 0.2.12 or newer; 2025.3 does. Versions between are untested."""
 
 ENDINGS = {
-    "exit": "the process came to its end",
-    "exception": "the process ended by an exception",
+    "exit": "the process ended",
+    "exception": "the process ended with an exception",
     "exec": "the process became another program",
     "running": "the process was killed",
 }
 
 PerRecorder = dict[tuple[str, int], int]
-"""A count by recorder name and pid."""
+"""Counts by recorder name and pid."""
 
 
 def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int, *, uses_gpu: bool) -> Iterator[Finding]:
     """Findings about ranges, batches, items, pauses and the warm-up."""
     batches = np.flatnonzero(stages.is_batch)
     if any(finding.code in ("domain-not-found", "batch-pattern-not-found") for finding in stages.findings):
-        pass  # these give the reason
+        pass  # the reason is already reported
     elif not len(stages):
         yield Finding(
             "no-ranges",
             Severity.ERROR,
-            "The trace holds no range to report.",
-            "Annotate the script with PerfRecorder, or name its functions in a file (launch --annotate FILE.toml), or "
-            "take PyTorch's modules (--annotate-torch DEPTH).",
+            "The trace has no ranges to report.",
+            "Annotate the script with PerfRecorder, name its functions in a file (launch --annotate FILE.toml), or use "
+            "PyTorch's modules (--annotate-torch DEPTH).",
         )
     elif not len(batches):
         yield Finding(
             "no-batches",
             Severity.WARNING,
-            "No range is a batch, so there is nothing per item and no warm-up.",
+            "No range is a batch, so there are no numbers per item and no warm-up.",
             "Take batches from perf.batches(…), or push them with batch_idx."
             if stages.from_recorder
-            else "Say which ranges are batches: perfharness analyze --batch-pattern REGEX.",
+            else "Select batch ranges: perfharness analyze --batch-pattern REGEX.",
         )
     yield from _all_warmup(stages, times, batches, warmup_batches)
     uncounted = int((stages.items[batches] == NOT_COUNTED).sum())
@@ -72,7 +72,7 @@ def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int, *
             "batch-without-items",
             Severity.WARNING,
             f"{uncounted} of {len(batches)} batches counted no items, so their numbers per item are null.",
-            "Say how many a batch holds: perf.batches(…, items=len), or total_items where it is pushed or popped."
+            "Count items: perf.batches(…, items=len), or total_items when pushing or popping a batch."
             if stages.from_recorder
             else "Plain NVTX cannot count items; use PerfRecorder for that.",
         )
@@ -83,8 +83,8 @@ def stage_findings(stages: StageTable, times: StageTimes, warmup_batches: int, *
             "start-barrier-wait",
             Severity.NOTE,
             f"{stages.barrier_wait_ns.max() / 1e6:.1f} ms at the start barrier lie inside {_names(stages, waited)}; "
-            f"its cpu_time is without them{', its gpu_time with them' if uses_gpu else ''}.",
-            "Add --no-barrier to start the processes' measured batches without waiting.",
+            f"its cpu_time excludes them{', its gpu_time includes them' if uses_gpu else ''}.",
+            "Add --no-barrier to start measured batches without waiting for the other processes.",
         )
 
 
@@ -93,7 +93,7 @@ def _names(stages: StageTable, rows: Int64) -> str:
 
 
 def _all_warmup(stages: StageTable, times: StageTimes, batches: Int64, warmup_batches: int) -> Iterator[Finding]:
-    """An error if the warm-up leaves no batch at all, a warning if it leaves none of some name."""
+    """Report an error if all batches are warm-up, a warning if all of some name are."""
     groups = group_rows(stages.paths.code[batches])
     left = sum_by_code(groups.code, ~times.warmup[batches], len(groups))
     if left.all():
@@ -111,7 +111,7 @@ def _all_warmup(stages: StageTable, times: StageTimes, batches: Int64, warmup_ba
 
 
 def _long_pauses(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
-    """Note the longest pause of each loop if it takes much of the measured time."""
+    """Report the longest pause of each loop if it takes much of the measured time."""
     for rows in times.rows_of_loops:
         measured = measured_rows(~times.warmup[rows])
         if measured is None:
@@ -128,14 +128,14 @@ def _long_pauses(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
             Severity.NOTE,
             f"The longest pause between batches of {_names(stages, rows[:1])} takes {pauses[at] / 1e6:.1f} ms, "
             f"{100 * pauses[at] / length:.0f} % of their measured time, after batch "
-            f"{stages.batch_index[rows[measured.start + at]]}; it counts in the throughput.",
+            f"{stages.batch_index[rows[measured.start + at]]}; it is included in the throughput.",
         )
 
 
 def barrier_wait_findings(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
-    """Warn about ranges around no batch of their own that were open while other threads waited at the barrier.
+    """Warn about ranges outside batches that were open while other threads waited at the barrier.
 
-    Whether such a range waited for these threads (`join`) or worked meanwhile is not in a trace.
+    A trace does not show whether such a range waited for these threads (`join`) or worked.
     """
     waits = stages.barrier_waits
     longest: dict[str, int] = {}
@@ -154,38 +154,38 @@ def barrier_wait_findings(stages: StageTable, times: StageTimes) -> Iterator[Fin
         yield Finding(
             "start-barrier-wait",
             Severity.WARNING,
-            f"While {shown} lasted, other threads of the process waited at the start barrier; if the range waited for "
-            "these threads, that time is in its cpu_time.",
-            "Read the ranges on the threads that waited: their times are without it. --no-barrier starts the processes'"
-            " measured batches as they come.",
+            f"Other threads waited at the start barrier during {shown}; if the range waited for these threads, its "
+            "cpu_time includes that.",
+            "Read the ranges on the waiting threads, which exclude it, or add --no-barrier to start measured batches "
+            "without waiting.",
         )
 
 
 def negative_time_findings(stages: StageTable, times: StageTimes) -> Iterator[Finding]:
-    """Warn about ranges whose time less that of their warm-up batches is below zero."""
+    """Warn about ranges with a negative time after subtracting their warm-up batches."""
     if names := names_with_negative_time(stages, times):
         shown = ", ".join(f"'{name}'" for name in sorted(set(names))[:5])
         yield Finding(
             "negative-without-warmup",
             Severity.WARNING,
-            f"The warm-up batches inside {shown} overlap in time, so that their times add up to more than the range's "
-            "own; the times without warm-up there are null.",
+            f"The warm-up batches inside {shown} overlap in time and add up to more than the range's own time; times "
+            "without warm-up are null there.",
             "Read stats_minus_warmup, which does not subtract.",
         )
 
 
-# A trace against the recorders' own counts.
+# Check of a trace against the recorders' counts.
 
 
 def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
-    """Findings of a trace, then those of its check, without `no-ranges` if ranges were made and are missing."""
+    """Findings of a trace and of its check, without `no-ranges` if recorded ranges are missing."""
     is_missing = any(finding.code == MISSING_RANGES for finding in checked)
     return [*(finding for finding in findings if not (is_missing and finding.code == "no-ranges")), *checked]
 
 
 def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_child: bool = False) -> list[Finding]:
-    """Findings if the trace lacks what recorders counted, process by process, or recorders were not finalized. The
-    first journal is the measured process's; `of_child`: nobody need finalize its recorders.
+    """Compare the trace with the recorders' counts, per process, and report recorders that were not finalized. The
+    first journal is the measured process's. `of_child`: its recorders need not be finalized.
     """
     findings = [*_missing_ranges(journals, trace), *_missing_items(journals, trace)]
     for journal in journals:
@@ -208,9 +208,9 @@ def _missing_ranges(journals: Sequence[RecorderJournal], trace: Trace) -> Iterat
         yield Finding(
             MISSING_RANGES,
             Severity.ERROR,
-            f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where})"
+            f"Recorder '{name}' made {made} ranges, but {made - there} are missing in the trace ({where})"
             f"{': NVTX_DISABLE is set' if journal.nvtx_disabled else ''}.",
-            hint or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
+            hint or "The tracer lost events: use fewer batches, a newer nsys, or `--tracer embedded`.",
         )
 
 
@@ -226,15 +226,15 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
         yield Finding(
             "trace-incomplete",
             Severity.ERROR,
-            f"Recorder '{name}' of pid {pid} counted {counted} items, the trace holds {there}: the tracer lost events.",
-            "A process that it forks should end by returning, not by os._exit or a signal; or use `--tracer embedded`.",
+            f"Recorder '{name}' of pid {pid} counted {counted} items, the trace has {there}: the tracer lost events.",
+            "Let forked processes end by returning, not by os._exit or a signal; or use `--tracer embedded`.",
         )
 
 
 def _less_than_made(
     found: PerRecorder, journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Both counts where the trace holds less than was made."""
+    """Both counts, if the trace has fewer than were made."""
     made: PerRecorder = {}
     for journal in journals:
         for record in journal.recorders:
@@ -244,12 +244,12 @@ def _less_than_made(
 
 
 def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
-    """How many ranges of each recorder, deleted ones included, each process has in the trace."""
+    """Number of ranges in the trace per recorder and process, including deleted ones."""
     recorders = find_recorders(trace)
     if recorders is not None:
         owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
     else:
-        # No recorder declared itself: count the ranges of its domain.
+        # Without recorder declarations, count the ranges of their domains.
         domains = {record.domain: record.name for journal in journals for record in journal.recorders}
         names, codes = list(domains.values()), {domain: at for at, domain in enumerate(domains)}
         owner = np.asarray([*(codes.get(name, -1) for name in trace.names), -1])[trace.ranges.domain]
@@ -264,29 +264,29 @@ def _sums(
     groups = group_rows(owner, pid_of(thread))
     sums = np.bincount(groups.code, minlength=len(groups)).tolist() if values is None else [0] * len(groups)
     for code, value in zip(groups.code.tolist(), values.tolist(), strict=True) if values is not None else ():
-        sums[code] += value  # they may leave 64 bits
+        sums[code] += value  # Python integers, because sums may exceed 64 bits
     pids = pid_of(thread[groups.first])
     if len(journals) == 1 and len(np.unique(pids)) == 1:
-        pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
+        pids[:] = journals[0].pid & ID_MASK  # in a container, the process's pid may differ from the tracer's
     keys = zip(owner[groups.first].tolist(), pids.tolist(), strict=True)
     return {(names[of], pid): found for (of, pid), found in zip(keys, sums, strict=True)}
 
 
 def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
-    """What to do if this nsys records no range of this nvtx."""
+    """How to make this nsys record ranges of this nvtx; None if it does."""
     if journal.nvtx_disabled:
-        return "Unset NVTX_DISABLE, which switches nvtx off in the script, or `--tracer embedded`."
+        return "Unset NVTX_DISABLE, which disables nvtx in the script, or use `--tracer embedded`."
     if trace.meta.tracer != "nsys":
         return None
     if journal.nvtx_version is None:
-        return "The package nvtx is not installed next to the script: `pip install nvtx`."
+        return "The package nvtx is missing in the script's environment: `pip install nvtx`."
     nvtx, nsys = _version(journal.nvtx_version), _version(trace.meta.tracer_version)
     is_too_new = nsys and nsys < NSYS_THAT_KNOWS_NEW_NVTX and nvtx >= NVTX_THAT_OLD_NSYS_IGNORES
     if journal.listening is not False and not is_too_new:
         return None
     return (
-        f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 next to the "
-        "script, use a newer nsys, or `--tracer embedded`."
+        f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 in the "
+        "script's environment, use a newer nsys, or `--tracer embedded`."
     )
 
 
@@ -295,7 +295,7 @@ def _version(text: str | None) -> tuple[int, ...]:
 
 
 def _of_recorders(journal: RecorderJournal, trace: Trace, *, of_child: bool) -> Iterator[Finding]:
-    """Recorders that were not finalized, batches that an exception ended, and ranges that nsys closed at the end."""
+    """Recorders that were not finalized, failed batches, and ranges closed by nsys at the end."""
     for name in dict.fromkeys(record.name for record in journal.recorders):
         records = [record for record in journal.recorders if record.name == name]
         still_open = [range_name for record in records for range_name in record.open_ranges]
@@ -321,51 +321,49 @@ def _of_recorders(journal: RecorderJournal, trace: Trace, *, of_child: bool) -> 
         yield Finding(
             "range-without-end",
             Severity.NOTE,
-            f"{len(names)} range(s) were open when the process ended ({', '.join(names[:5])}); nsys ends them there.",
+            f"{len(names)} range(s) were open when the process ended ({', '.join(names[:5])}); nsys closed them then.",
         )
 
 
 def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
-    """The finding of a process that left no last counts. The embedded tracer writes each range as it is made."""
+    """A process that left no final counts. The embedded tracer writes each range immediately."""
     is_nsys = trace.meta.tracer == "nsys"
-    lost = (
-        "nsys may have lost ranges of it, and how many is not known." if is_nsys else "its ranges until then are kept."
-    )
+    lost = "nsys may have lost an unknown number of its ranges." if is_nsys else "its ranges until then are kept."
     return Finding(
         "child-killed",
         Severity.ERROR if is_nsys else Severity.WARNING,
         f"Process {journal.pid} was killed: {lost}",
-        "close() and join() the pool, delete the DataLoader before the end of the program"
-        f"{'; or --tracer embedded, which keeps them' if is_nsys else ''}.",
+        "Call close() and join() on the pool; delete the DataLoader before the program ends"
+        f"{'; or use --tracer embedded, which keeps them' if is_nsys else ''}.",
     )
 
 
 def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
-    """How many of the batches are in the trace, if not all were to be."""
+    """Number of captured batches, if only some were requested."""
     every = [record for journal in journals for record in journal.recorders]
     for name in dict.fromkeys(record.name for record in every if record.captured is not None):
         records = [record for record in every if record.name == name]
         captured = sum(record.captured.batches for record in records if record.captured is not None)
         batches = sum(record.batches for record in records)
         if not batches and any(record.batches for record in every):
-            continue  # it has only ranges, as that of annotated functions
+            continue  # only ranges, like the recorder of annotated functions
         yield Finding(
             CAPTURED,
             Severity.NOTE if captured else Severity.ERROR,
             f"{captured} of {batches} batches of recorder '{name}' were captured (--capture-batches); the others are "
             "not in these results.",
-            "" if captured else "Name batches that there are: the first one is 0.",
+            "" if captured else "Select existing batches; the first is 0.",
         )
 
 
 def _of_processes(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator[Finding]:
-    """What hid ranges, slowed the processes down, or kept GPU work out of the trace."""
+    """Causes that hid ranges, slowed the processes down, or kept GPU work out of the trace."""
     if names := sorted({name for journal in journals for name in journal.compiled_ranges}):
         yield Finding(
             "ranges-in-compiled-code",
             Severity.WARNING,
-            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing where "
-            "torch.compile compiled the code around them.",
+            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing inside "
+            "code compiled by torch.compile.",
             "Put ranges around the call of the compiled function, or measure without torch.compile.",
         )
     if slows := [*dict.fromkeys(name for journal in journals for name in journal.instruments)]:
@@ -373,13 +371,13 @@ def _of_processes(journals: Sequence[RecorderJournal], trace: Trace) -> Iterator
             "process-slowed-down",
             Severity.WARNING,
             f"These settings or instruments slow the process down: {', '.join(slows)}.",
-            "Switch them off and measure again.",
+            "Disable them and measure again.",
         )
     is_traced = trace.meta.gpu_coverage == "traced"
     if any(journal.cuda_loaded for journal in journals) and is_traced and not (len(trace.api) or len(trace.operations)):
         yield Finding(
             "gpu-not-traced",
             Severity.ERROR,
-            "The process loaded the CUDA driver, but the trace holds no CUDA event; GPU times of 0 may be wrong.",
-            "See `perfharness doctor` for what keeps CUDA from being traced.",
+            "The process loaded the CUDA driver, but the trace has no CUDA events; GPU times of 0 may be wrong.",
+            "Run `perfharness doctor` to see what prevents CUDA tracing.",
         )

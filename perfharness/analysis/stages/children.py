@@ -1,4 +1,4 @@
-"""Batches of one name in a process and in the processes that it started: two programs, so two names in the mean."""
+"""Separate batches of equal names in a process and its children, because these are different programs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ CHILD = " (child process)"
 def with_children_apart(
     results: Mapping[str, ProcessResult], launched_of: Mapping[str, str]
 ) -> dict[str, ProcessResult]:
-    """The results, in which the recorders of children have a suffix where the launched process (`launched_of`, by
-    folders; not of ranks, which do the same work) has the same batches.
+    """Add a suffix to the recorders of children that have the same batches as their launched process. `launched_of`: by
+    folder, without ranks, which do the same work.
     """
     found = dict(results)
     for folder, result in results.items():

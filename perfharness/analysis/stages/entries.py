@@ -1,6 +1,6 @@
 """`data` of benchmark.json and `mean_all_batches`: every range under its own name, every batch with its index.
 
-Entries stay in columns until they are written. The mean over processes is made of the processes' sums.
+Entries are columns until they are written. The mean over processes is computed from the processes' sums.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from perfharness.model.trace import Bool, Int64, Integers
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:
-    """Sum up each entry. `throttled`: by reason, the stages that it touched; None: not known. Recorders come first:
-    they have items and no times.
+    """Sum up each entry. `throttled`: mask of affected stages by reason, None if unknown. Recorders come first, with
+    items but no times.
     """
     groups, owners = stages.entries, distinct(stages.owner)
     root, roots, count = np.searchsorted(owners, stages.owner), len(owners), len(owners) + len(groups)
@@ -87,7 +87,7 @@ def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, 
 
 
 def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]:
-    """Names of entries whose time without warm-up comes out below zero, because warm-up batches overlap; it is NaN."""
+    """Names of entries with a negative time without warm-up (set to NaN), because warm-up batches overlap."""
     groups = stages.entries
     sums = {time: sum_by_code(groups.code, times.times[time], len(groups)) for time in TIMES}
     _, _, negative = _batches_below(stages, times, groups.code, {**sums, "items": np.zeros(len(groups))})
@@ -97,7 +97,7 @@ def names_with_negative_time(stages: StageTable, times: StageTimes) -> list[str]
 def _batches_below(
     stages: StageTable, times: StageTimes, entry: Integers, sums: dict[str, Float64]
 ) -> tuple[dict[str, Float64], Bool, Bool]:
-    """Items and times without warm-up of entries around batches; which these are, and which have a negative time. Adds
+    """Items and times without warm-up of entries around batches, and masks of these entries and of negative times. Adds
     the items of entries around batches to `sums`.
     """
     count = len(sums["items"])
@@ -121,15 +121,15 @@ def _batches_below(
     negative = np.zeros(count, dtype=np.bool_)
     for time in TIMES:
         rest = np.where(left > 0, sums[time] - warm[time], np.nan)
-        below_zero = holds & (rest < -1e-6)  # a sum of floats may miss zero by less than a picosecond
+        below_zero = holds & (rest < -1e-6)  # rounding errors are below a picosecond
         negative |= below_zero
         found[f"{time}_left"] = np.where(below_zero, np.nan, np.maximum(rest, 0))
     return found, holds, negative
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Rows of a forest, each before its children, those by rank, then by row; and their depths. A row's parent (-1:
-    none) stands before it.
+    """Order the rows of a forest depth first, children by rank, then by row; and their depths. Parents (-1 for none)
+    have lower rows.
     """
     count = len(parent)
     levels: list[Int64] = []
@@ -156,7 +156,7 @@ def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
 
 
 def entry_table(entries: Entries) -> EntryTable:
-    """The numbers of each entry as they are written, rounded."""
+    """Numbers of each entry, rounded for writing."""
     numbers: dict[str, tuple[Int64, Float64 | Bool | Int64]] = {}
 
     def add(applies: Bool, **columns: Any) -> None:
@@ -187,9 +187,9 @@ def entry_table(entries: Entries) -> EntryTable:
 
 
 def mean_entries(processes: Sequence[Entries]) -> Entries:
-    """Each sum's mean over the processes that have the entry, in the order of the first that has them. Entries are the
-    same if the keys of them and all around them are. A batch is warm-up if it is in all processes, throttled if it is
-    in one.
+    """Mean of each sum over the processes that have the entry, ordered as in the first process with it. Entries are
+    equal if their keys and those of all entries around them are. A batch is warm-up if it is in all processes,
+    throttled if it is in any.
     """
     if len(processes) == 1:
         return processes[0]
@@ -239,21 +239,21 @@ def mean_entries(processes: Sequence[Entries]) -> Entries:
 
 
 def rounded(values: Float64) -> Float64:
-    """Round each value as `rounding.figure` does."""
+    """Round each value like `rounding.figure`."""
     digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values), side="right")
     powers = np.power(10.0, np.arange(DECIMALS + len(BELOW) + 1))
     scale = powers[np.where(values == 0, DECIMALS, digits)]
     scaled = values * scale
     whole = np.rint(scaled)
     found = whole / scale
-    # The product is rounded too, which matters for values that lie in the middle.
+    # The product is rounded as well, which matters halfway between two figures.
     middle = np.flatnonzero(np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled)))
     found[middle] = list(map(round, values[middle].tolist(), digits[middle].tolist()))
     return np.asarray(found + 0.0, dtype=np.float64)
 
 
 def sums_of_ranges(processes: Sequence[Entries]) -> dict[Path, dict[str, float | None]]:
-    """Count and times of each path over all processes, all batches of a path together; None if not measured."""
+    """Count and times per path over all processes, batches of a path combined; None if not measured."""
     found: dict[Path, dict[str, float]] = {}
     for one in processes:
         columns = {key: one.sums[key].tolist() for key in ("count", *TIMES)}

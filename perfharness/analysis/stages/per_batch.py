@@ -1,4 +1,4 @@
-"""Sums per batch of everything in it, times per item, and statistics over batches."""
+"""Sums per batch, times per item, and statistics over batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ValuesByPath = Mapping[Path, BatchValues]
 
 
 def per_item(times: Float64, items: Float64) -> Float64:
-    """Times per item; NaN where there are no items, or one of both is not known. The only place that divides them."""
+    """Times per item; NaN for no items or unknown values. All such divisions use this function."""
     found = np.full(np.shape(times), np.nan)
     np.divide(times, items, out=found, where=np.asarray(items) > 0)
     return found
 
 
 def values_per_batch(stages: StageTable, times: StageTimes) -> dict[Path, BatchValues]:
-    """One value per batch in which a path occurs, by path; a batch's own path before those inside it."""
+    """One value per batch in which a path occurs, by path; a batch comes before its contents."""
     inside = np.flatnonzero(times.batch >= 0)
     groups = group_rows(stages.paths.code[inside], times.batch[inside])
     first = inside[groups.first]
@@ -45,7 +45,7 @@ def values_per_batch(stages: StageTable, times: StageTimes) -> dict[Path, BatchV
 
 
 def pooled(processes: Sequence[ValuesByPath]) -> dict[Path, BatchValues]:
-    """The values of all processes together."""
+    """Join the values of all processes."""
     if len(processes) == 1:
         return dict(processes[0])
     found = {}
@@ -60,7 +60,7 @@ def pooled(processes: Sequence[ValuesByPath]) -> dict[Path, BatchValues]:
 
 
 def numbers(values: BatchValues, kept: Bool | slice) -> dict[str, tuple[Float64, float]]:
-    """The numbers of an entry by key: one value per kept batch, and their mean, per item the ratio of totals."""
+    """Values per kept batch and their mean, by key; means per item are ratios of totals."""
     columns = {key: column[kept] for key, column in values.values.items()}
     items = columns.pop("items")
     total = items.sum()
@@ -74,7 +74,7 @@ def numbers(values: BatchValues, kept: Bool | slice) -> dict[str, tuple[Float64,
 
 
 def mean_tree(processes: Sequence[ValuesByPath]) -> Tree:
-    """Each number's mean over all batches of all processes; `batches` is per process that has the entry."""
+    """Mean of each number over all batches of all processes; `batches` is per process that has the entry."""
     tree: Tree = {}
     for path, values in pooled(processes).items():
         mean = {key: json_number(mean) for key, (_, mean) in numbers(values, slice(None)).items()}
@@ -94,12 +94,12 @@ def statistics_tree(processes: Sequence[ValuesByPath]) -> Tree:
 
 
 def json_number(value: float) -> float | None:
-    """A number as it is written; NaN, which was not measured, is None."""
+    """Round a number for writing; NaN (not measured) becomes None."""
     return None if np.isnan(value) else figure(value)
 
 
 def subtree_at(tree: Tree, path: Path) -> Tree:
-    """The sub-tree at this path, made where it is missing."""
+    """Get or create the sub-tree at a path."""
     for name in path:
         tree = tree.setdefault(name, {})
     return tree

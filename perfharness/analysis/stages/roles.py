@@ -1,7 +1,7 @@
-"""The ranges that results are made of, and what they mean: recorder, batch, items.
+"""Find the ranges that become results, and their roles: recorder, batch, items.
 
-A recorder's trace describes itself (docs/internals/trace-conventions.md). In a trace of plain NVTX calls, a pattern
-matches the names of batches.
+A recorder's trace describes itself (docs/internals/trace-conventions.md). In plain NVTX, a pattern matches names of
+batches.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from perfharness.model.trace import Bool, Int64, Integers, NvtxRanges, Trace, pi
 from perfharness.trace.names import code_of
 
 NOT_COUNTED = -1
-"""Item count of a batch that recorded none."""
+"""Item count of a batch without one."""
 
 MANY_RARE = 40
-"""Stages that occur in one batch each: with more of them, names contain ids."""
+"""Number of stages that occur in a single batch above which names are taken to contain ids."""
 
 INDEX = re.compile(r"[0-9]{1,18}")
-"""A batch index fits in 64 bits."""
+"""A batch index, which fits in 64 bits."""
 
 DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
-"""Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
+"""Names of plain NVTX batches, matched from the start, ignoring case. The digits are the index."""
 
 LISTED, SHOWN_OF_NAME = 5, 60
-"""Names in a finding, and letters of each."""
+"""Names per finding, and characters per name."""
 
 OWN_DOMAINS = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
-"""Ranges of these are for the tracer and the timeline."""
+"""Domains whose ranges are for the tracer and the timeline only."""
 
 PLAIN_DOMAIN_NAME = "nvtx"
-"""The default NVTX domain, which has no name."""
+"""Name for the default NVTX domain."""
 
 STAGE_SUFFIX = " (range)"
-"""Follows the name of a stage that is also the key of a number, or the name of a batch."""
+"""Suffix of a stage whose name is also the key of a number or the name of a batch."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ NO_WAITS = BarrierWaits(*np.empty((3, 0), dtype=np.int64))
 
 @dataclass(frozen=True)
 class StagePaths:
-    """Paths of stages: names from the outermost range down, without batch indices. `code` is the path of each stage;
-    per path, `parent` is the path around it (-1: none), `keys` its last name, `owners` its recorder or domain. A path
-    comes after the one around it.
+    """Paths of stages: names from the outermost range down, without batch indices. `code`: path of each stage. Per
+    path: `parent`, the path around it (-1 for none), which comes first; `keys`, its last name; `owners`, its recorder
+    or domain.
     """
 
     code: Integers
@@ -83,7 +83,7 @@ class StagePaths:
         return len(self.keys)
 
     def names(self, path: int) -> Path:
-        """Recorder and names from the outermost range down to this one."""
+        """Recorder, and names from the outermost range to this one."""
         owner, found = self.owners[path], []
         while path >= 0:
             found.append(self.keys[path])
@@ -91,17 +91,17 @@ class StagePaths:
         return (owner, *reversed(found))
 
     def of_row(self, row: int) -> Path:
-        """`names` of a stage."""
+        """Names of a stage's path."""
         return self.names(int(self.code[row]))
 
 
 @dataclass(frozen=True)
 class StageTable:
-    """The ranges that results are made of, without deleted ones, ordered by (owner, thread, lane, start); `parent`
-    indexes this table, `index` the trace's ranges, `owner` the recorders (of plain NVTX: domains) in `owners`, `name`
-    the `names`. `batch_index` counts where `is_batch`; `items` may be `NOT_COUNTED`; other ranks work on the items of
-    `is_shared` batches, too; `is_other`: inside a batch, its recorder did not make it; `barrier_wait_ns`: of the thread
-    at the start barrier, inside the range.
+    """Ranges that become results, without deleted ones, ordered by (owner, thread, lane, start). `parent` indexes this
+    table, `index` the trace's ranges, `owner` the recorders (plain NVTX: domains) in `owners`, `name` the `names`.
+    `batch_index` is valid where `is_batch`; `items` may be `NOT_COUNTED`; `is_shared`: other ranks process the same
+    items; `is_other`: inside a batch, but not made by its recorder; `barrier_wait_ns`: wait of the thread at the start
+    barrier inside the range.
     """
 
     index: Integers
@@ -130,7 +130,7 @@ class StageTable:
 
     @cached_property
     def paths(self) -> StagePaths:
-        """Number the paths of all stages; owners, batches and stages are distinguished."""
+        """Number the paths of all stages by owner, name, and whether they are batches."""
         groups = group_nested(self.rows_of_levels, self.parent, self.owner, self.name, self.is_batch.astype(np.int8))
         return StagePaths(
             code=groups.code,
@@ -142,18 +142,18 @@ class StageTable:
 
     @cached_property
     def entries(self) -> Groups:
-        """The entry of benchmark.json that each stage is part of: every batch is one of its own."""
+        """The entry of benchmark.json for each stage; every batch has its own."""
         index = np.where(self.is_batch, self.batch_index, NOT_COUNTED)
         columns = self.owner, self.name, self.is_batch.astype(np.int8), index
         return group_nested(self.rows_of_levels, self.parent, *columns)
 
     @cached_property
     def rows_of_levels(self) -> list[Integers]:
-        """Rows of each level, the outermost first, each level's in their order."""
+        """Rows of each level, from the outermost, in table order."""
         return rows_of_levels(self.level)
 
     def inside(self, chosen: Bool) -> Bool:
-        """Which stages are chosen, or lie in one that is."""
+        """Extend a mask to the stages inside."""
         found = np.append(chosen, False)
         for rows in self.rows_of_levels[1:] if chosen.any() else ():
             found[rows] |= found[self.parent[rows]]
@@ -163,8 +163,8 @@ class StageTable:
 def find_stages(
     trace: Trace, nesting: Nesting, domain: str | None = None, batch_pattern: str | None = None
 ) -> StageTable:
-    """Pick the ranges that results are made of: those of one NVTX domain (`nvtx`: the default one) or with a pattern
-    for the names of batches as plain NVTX; else the recorders', or, without a recorder, of all domains.
+    """Select the ranges that become results. Given a domain (`nvtx` for the default one) or a batch pattern, ranges of
+    plain NVTX; else those of recorders, or of all domains without recorders.
     """
     recorders = find_recorders(trace) if domain is None and batch_pattern is None else None
     if recorders is not None:
@@ -174,23 +174,23 @@ def find_stages(
 
 @dataclass(frozen=True)
 class Recorders:
-    """The recorders of a trace, and for each category code its recorder (-1: none) and its lane."""
+    """Recorders of a trace, and the recorder (-1 for none) and lane of each category code."""
 
     owner: Int64
     lane: Int64
     owners: list[str]
 
     def owner_of(self, category: Integers) -> Int64:
-        """Index in `owners` of each event's recorder, -1 if it has none."""
+        """Index in `owners` of each event's recorder, -1 for none."""
         return np.append(self.owner, -1)[category]
 
     def lane_of(self, category: Integers) -> Int64:
-        """The lane of each event: 0 for the thread's stack, others for asyncio tasks."""
+        """Lane of each event: 0 for the thread's stack, others for asyncio tasks."""
         return np.append(self.lane, 0)[category]
 
 
 def find_recorders(trace: Trace) -> Recorders | None:
-    """Recorders that declared themselves in the trace; None if there is none."""
+    """Recorders declared in the trace, or None."""
     declares = trace.marks.name == code_of(trace.names, conventions.MARK_RECORDER)
     owners = [trace.names[code] for code in distinct(trace.marks.category[declares & (trace.marks.category >= 0)])]
     if not owners:
@@ -206,7 +206,7 @@ def find_recorders(trace: Trace) -> Recorders | None:
 
 
 def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
-    """Ranges of recorders, and those of others inside batches."""
+    """Ranges of recorders, and other ranges inside batches."""
     ranges = trace.ranges
     owner = recorders.owner_of(ranges.category)
     index = np.flatnonzero((owner >= 0) | ~(_is_own(trace) | ranges.crosses_threads))
@@ -233,7 +233,7 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
     while (climbing := (holder >= 0) & ((holder >= count) | (owner_of_all[holder] != owner_of_mark))).any():
         holder = np.where(climbing, around[holder], holder)
     batch, stops = holder, np.append(is_batch, True)
-    while (climbing := ~stops[batch]).any():  # a stage may end at the very moment of the mark
+    while (climbing := ~stops[batch]).any():  # a stage may end at the time of the mark
         batch = np.where(climbing, around[batch], batch)
 
     parent, level, new_owner, is_kept = _inside_batches(nesting, owner, is_batch)
@@ -284,7 +284,7 @@ def _recorded(trace: Trace, recorders: Recorders) -> StageTable:
 def _with_lanes_of_others(
     start: Int64, end: Int64, thread: Int64, lane: Int64, is_batch: Bool, is_other: Bool
 ) -> Int64:
-    """Lanes, with ranges of others in the lane of the only asyncio task that has a batch around them."""
+    """Move ranges of others to the lane of an asyncio task, if it is the only one with a batch around them."""
     others = np.flatnonzero(is_other & np.isin(thread, thread[lane > 0]))
     batches = np.flatnonzero(is_batch & np.isin(thread, thread[others]))
     batches = batches[np.argsort(start[batches], kind="stable")]
@@ -303,9 +303,9 @@ def _with_lanes_of_others(
 
 
 def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Integers, Integers, Int64, Bool]:
-    """Parent, level and owner of each range, and whether it is in the results. What lies inside a batch belongs to its
-    recorder. Outside of batches, a recorder's range lies in the nearest one of the same recorder, and ranges of others
-    are left out.
+    """Parent, level and owner of each range, and whether it becomes a result. Ranges inside a batch belong to its
+    recorder. Outside batches, a recorder's range gets the nearest parent of the same recorder, and other ranges are
+    dropped.
     """
     count = len(owner)
     around = np.append(nesting.parent[:count], NO_PARENT)
@@ -326,9 +326,8 @@ def _inside_batches(nesting: Nesting, owner: Int64, is_batch: Bool) -> tuple[Int
 
 
 def _open_at_end(ranges: NvtxRanges, index: Int64, parent: Integers) -> Bool:
-    """Ranges that the end of their process cut. nsys ends all open ranges with the last event of the process: two of
-    them, one in the other, end in the same nanosecond, which two calls never do. A range that is open alone cannot be
-    told from one that ended there.
+    """Mask of ranges cut by the end of their process. nsys ends all open ranges at the process's last event: nested
+    ranges then end in the same nanosecond, unlike ranges ended by calls. A single open range is not detected.
     """
     end = ranges.end_ns[index]
     groups = group_rows(pid_of(ranges.thread[index]))
@@ -349,13 +348,13 @@ def _cut_finding(trace: Trace, batches: Int64, rows: Int64) -> list[Finding]:
         trace.names[ranges.name[row]] + (f"_{ranges.payload[row]}" if ranges.has_payload[row] else "")
         for row in rows[:5].tolist()
     ]
-    message = f"The end of its process cut {len(batches)} batch(es), which are not in these results"
+    message = f"The end of the process cut {len(batches)} batch(es), which are not in these results"
     return [Finding("batches-cut", Severity.WARNING, f"{message}; open were {', '.join(names)}.")]
 
 
 def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits) -> Int64:
-    """Nanoseconds that the thread of each range waited at the start barrier while it was open: an asyncio task that
-    waits holds up the other tasks of its thread.
+    """Nanoseconds per range in which its thread waited at the start barrier. A waiting asyncio task blocks the other
+    tasks of its thread.
     """
     waited = np.zeros(len(start), dtype=np.int64)
     for of, begin, stop in zip(waits.thread, waits.start_ns, waits.end_ns, strict=True):
@@ -364,10 +363,10 @@ def _waited_inside(start: Int64, end: Int64, thread: Int64, waits: BarrierWaits)
 
 
 def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None) -> StageTable:
-    """Ranges of plain NVTX, of all domains or one."""
+    """Ranges of plain NVTX, of one or all domains."""
     ranges, label = trace.ranges, _domain_labels(trace)
     owners = sorted(set(label.values()))
-    owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int32)  # the last one is code -1, the default domain
+    owner_of_code = np.full(len(trace.names) + 1, -1, dtype=np.int32)  # last entry: code -1, the default domain
     for code, name_of_domain in label.items():
         owner_of_code[code] = owners.index(name_of_domain)
     owner = owner_of_code[ranges.domain]
@@ -376,20 +375,20 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     if domain is not None:
         wanted = owner == (owners.index(domain) if domain in owners else -2)
         if domain not in owners:
-            message = f"No NVTX range of domain '{domain}' is in the trace; domains there are: "
-            hint = "Name one of these with --domain, or leave the option out."
+            message = f"The trace has no NVTX ranges of domain '{domain}'; its domains are: "
+            hint = "Name one of these with --domain, or drop the option."
             message += f"{_listed(map(repr, owners))}."
             findings.append(Finding("domain-not-found", Severity.ERROR, message, hint))
     findings += _ended_on_another_thread(trace, wanted & ranges.crosses_threads)
     index = np.flatnonzero(wanted & ~ranges.crosses_threads)
-    at = slice(None) if len(index) == len(ranges) else index  # of all, no copies
+    at = slice(None) if len(index) == len(ranges) else index  # avoids copies
     start_ns, end_ns, owner, thread = ranges.start_ns[at], ranges.end_ns[at], owner[at], ranges.thread[at]
     if len(owners) > 1 or len(index) < len(ranges):
         nesting = nest(start_ns, end_ns, group_rows(owner, thread).code)
     pattern = re.compile(asked or DEFAULT_BATCH_PATTERN, re.IGNORECASE)
     names, name, is_batch, batch_index = _batches_by_name(trace.names, ranges.name[at], start_ns, pattern)
     if asked is not None and len(index) and not is_batch.any():
-        message = f"No range name matches --batch-pattern '{asked}', so there are no batches; names there are: "
+        message = f"No range name matches --batch-pattern '{asked}', so there are no batches; names are: "
         message += f"{_listed(repr(names[code]) for code in distinct(name))}."
         hint = "The pattern is matched from the start of a name."
         findings.append(Finding("batch-pattern-not-found", Severity.ERROR, message, hint))
@@ -428,7 +427,7 @@ def _domain_labels(trace: Trace) -> dict[int, str]:
 
 
 def _outside_of_batches(trace: Trace, rows: Int64) -> Iterator[Finding]:
-    """Note the ranges that no recorder made and that lie in no batch."""
+    """Report ranges without a recorder outside batches."""
     if not len(rows):
         return
     parts = []
@@ -439,28 +438,28 @@ def _outside_of_batches(trace: Trace, rows: Int64) -> Iterator[Finding]:
     yield Finding(
         "ranges-of-other-domains",
         Severity.NOTE,
-        f"{len(rows)} NVTX ranges that no recorder made lie outside of batches and are in no table: "
+        f"{len(rows)} NVTX ranges of other domains lie outside batches and are in no table: "
         f"{'; '.join(sorted(parts))}.",
         "`perfharness export RUN_OR_TRACE --table ranges` lists them; --domain NAME analyzes one domain.",
     )
 
 
 def _ended_on_another_thread(trace: Trace, is_left_out: Bool) -> Iterator[Finding]:
-    """Note start/end ranges that have no place on a thread's stack."""
+    """Report start/end ranges that are on no thread's stack."""
     rows = np.flatnonzero(is_left_out)
     if len(rows):
         yield Finding(
             "ranges-end-on-another-thread",
             Severity.NOTE,
-            f"{len(rows)} NVTX ranges end on another thread than they began on and are in no table: "
+            f"{len(rows)} NVTX ranges ended on another thread than they began on, and are in no table: "
             f"{_shown_names(trace, rows)}.",
-            "`perfharness export RUN_OR_TRACE --table ranges` lists them; end a range on its thread to have it in "
-            "the tables.",
+            "`perfharness export RUN_OR_TRACE --table ranges` lists them; end ranges on their own thread to include "
+            "them.",
         )
 
 
 def _shown_names(trace: Trace, rows: Int64) -> str:
-    """The names that take most time, with their numbers."""
+    """Names with most time, with counts."""
     codes, group, counts = np.unique(trace.ranges.name[rows], return_inverse=True, return_counts=True)
     total_ns = np.bincount(group.ravel(), weights=trace.ranges.end_ns[rows] - trace.ranges.start_ns[rows])
     return _listed(
@@ -478,8 +477,8 @@ def _listed(names: Iterable[str]) -> str:
 def _batches_by_name(
     names: list[str], code_of: Integers, start_ns: Int64, pattern: re.Pattern[str]
 ) -> tuple[list[str], Integers, Bool, Integers]:
-    """Names without their batch index, the name of each range, which are batches, and their index; those without one
-    are numbered in order of start.
+    """Names without batch index; and per range its name, whether it is a batch, and its index. Batches without an index
+    are numbered by start.
     """
     found: dict[str, int] = {}
     name = np.zeros(len(names), dtype=np.int32)
@@ -504,7 +503,7 @@ def _batches_by_name(
 
 
 def _ordered(table: StageTable) -> StageTable:
-    """Rows ordered by (owner, thread, lane, start), no deeper than `MAX_LEVELS`, with keys that do not clash."""
+    """Order rows by (owner, thread, lane, start), drop levels beyond `MAX_LEVELS`, and resolve name clashes."""
     is_too_deep = table.level >= MAX_LEVELS
     if is_too_deep.any():
         table = replace(table, findings=[*table.findings, _nested_too_deep(table, is_too_deep)])
@@ -516,14 +515,14 @@ def _ordered(table: StageTable) -> StageTable:
 
 
 def _rows(table: StageTable, rows: Int64) -> StageTable:
-    """Some rows in this order, parents renumbered."""
+    """Select rows in this order and renumber parents."""
     place = np.full(len(table) + 1, NO_PARENT, dtype=np.int32)
     place[rows] = np.arange(len(rows))
     return replace(select(table, rows), parent=place[table.parent[rows]])
 
 
 def _with_free_names(table: StageTable) -> StageTable:
-    """Give names that are keys of numbers, and of stages that are named like a batch, a suffix."""
+    """Add a suffix to names that clash with keys of numbers, and to stages that are named like a batch."""
     names, name = list(table.names), table.name
     batches = {names[code] for code in distinct(name[table.is_batch])}
     for is_batch in (True, False):
@@ -543,6 +542,6 @@ def _nested_too_deep(table: StageTable, is_too_deep: Bool) -> Finding:
         "nested-too-deep",
         Severity.WARNING,
         f"{len(rows)} ranges ({table.is_batch[rows].sum()} batches, mostly '{table.names[codes[np.argmax(counts)]]}') "
-        f"lie inside of {MAX_LEVELS} others or more; in the results they are a part of the ranges around them only.",
-        "Pop every range: one that stays open holds all that follow. `perfharness export --table ranges` has each.",
+        f"are nested deeper than {MAX_LEVELS} levels; results include them only in the ranges around them.",
+        "Pop every range, because an open one encloses all that follow. `perfharness export --table ranges` lists all.",
     )

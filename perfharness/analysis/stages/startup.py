@@ -1,4 +1,4 @@
-"""What a process did from its start to its first batch: from the launch, the recorder and the trace, all on UTC."""
+"""Start-up of a process until its first batch, from the launch, the recorder and the trace, all on UTC."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from perfharness.model.trace import Trace
 from perfharness.model.units import NS_PER_MS
 
 MODEL_LOAD, CUDA_CONTEXT = "model_load", "cuda_context"
-NO_RANGE = 'no startup_range("{}") is in the script'
+NO_RANGE = 'the script has no startup_range("{}")'
 WHY_UNKNOWN = {
-    "process_to_first_batch_ms": "there was no batch, or it is not known when",
-    "interpreter_and_imports_ms": "the start of the script's own work is unknown: no recorder, no range",
-    "cuda_context_ms": f"{NO_RANGE.format(CUDA_CONTEXT)}, and the trace does not hold the first CUDA calls",
+    "process_to_first_batch_ms": "there was no batch, or its start is unknown",
+    "interpreter_and_imports_ms": "the start of the script's own work is unknown, without a recorder or range",
+    "cuda_context_ms": f"{NO_RANGE.format(CUDA_CONTEXT)}, and the trace lacks the first CUDA calls",
     "model_load_ms": NO_RANGE.format(MODEL_LOAD),
     "first_batch_ms": "no trace has the length of the first batch",
-    "container_to_first_batch_ms": "the launch is in no container, or it is not known when the first batch was",
-    "start_barrier_wait_ms": (
-        "a thread waited, and whether that was before the first batch is not known, for there was none"
-    ),
+    "container_to_first_batch_ms": "the launch is not in a container, or the start of the first batch is unknown",
+    "start_barrier_wait_ms": "a thread waited, but there was no batch to tell whether the wait came before it",
 }
 
 
@@ -42,11 +40,11 @@ class StartupPart:
 
 @dataclass(frozen=True)
 class Startup:
-    """Milliseconds; what is not known is None, and `reasons` says why. Parts may overlap.
+    """Start-up times in milliseconds; unknown ones are None, with a reason in `reasons`. Parts may overlap.
 
     `interpreter_and_imports_ms` ends at the first start-up range, recorder or CUDA call. `cuda_context_ms` and
-    `model_load_ms` are the start-up ranges of these names; without one, the context takes at most the time from the
-    first CUDA call to the end of the first that needs it. `other_ms` is what nothing else explains of
+    `model_load_ms` are start-up ranges of these names. Without such a range, the context takes at most the time from
+    the first CUDA call to the end of the first that needs it. `other_ms` is the unexplained rest of
     `process_to_first_batch_ms`.
     """
 
@@ -63,13 +61,13 @@ class Startup:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the files."""
+        """The tree for the result files."""
         return asdict(self)
 
 
 def first_cuda(trace: Trace) -> FirstCuda | None:
-    """The first CUDA calls of a trace; None where it has none, or no UTC time, or is of the embedded tracer, which
-    keeps only calls that started GPU work.
+    """The first CUDA calls of a trace. None without calls or UTC time, and for the embedded tracer, which keeps only
+    calls that started GPU work.
     """
     origin, calls = trace.meta.session_start_unix_ns, trace.api
     if origin is None or not len(calls) or trace.meta.tracer == "embedded":
@@ -91,12 +89,12 @@ def startup(
     clock_is_utc: bool = True,
     container_start_unix_ns: int | None = None,
 ) -> Startup:
-    """The parts of a start-up.
+    """Divide a start-up into parts.
 
     Args:
-        process_start_unix_ns: just before the launch started the process.
-        loops: of no use where `clock_is_utc` is false.
-        container_start_unix_ns: of the container that the launch is in; None: it is in none.
+        process_start_unix_ns: just before the launch of the process.
+        loops: ignored unless `clock_is_utc`.
+        container_start_unix_ns: start of the container around the launch, or None.
     """
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []

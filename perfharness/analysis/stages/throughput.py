@@ -1,7 +1,7 @@
 """Items per second of a loop, a process and a run.
 
-A batch owns the time from its start to the start of the next batch of its loop, so pauses count; the last batch of a
-loop owns the time to its end.
+A batch lasts from its start to the start of the next batch of its loop, so pauses count; the last batch of a loop lasts
+until its own end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MIN_BATCHES = 3
-"""Measured batches that a rate needs."""
+"""Fewest measured batches for a rate."""
 
 MIN_WINDOW_NS = 1_000_000
-"""A shorter window measures the annotation, which costs microseconds per batch."""
+"""Shortest window; below it, annotation costs of microseconds per batch dominate."""
 
 Window = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The measured batches of one loop: `edges_ns` are their starts, and the end of the last one's period."""
+    """Measured batches of one loop: `edges_ns` has their starts and the end of the last period."""
 
     edges_ns: Int64
     end_ns: Int64
@@ -42,7 +42,7 @@ class _Measured:
         return int(self.edges_ns[0]), int(self.edges_ns[-1])
 
     def shares(self, window: Window) -> Float64:
-        """The part of each batch's period that lies inside the window."""
+        """Share of each batch's period inside the window."""
         clipped = np.clip(self.edges_ns, *window)
         length = np.diff(self.edges_ns)
         at_once = (self.edges_ns[:-1] >= window[0]) & (self.edges_ns[:-1] < window[1])
@@ -51,7 +51,7 @@ class _Measured:
 
 @dataclass(frozen=True)
 class _Process:
-    """The loops of one process, and the time in which all of them are in steady state."""
+    """Loops of one process, and the window in which all of them are in steady state."""
 
     path: str
     loops: list[_Measured]
@@ -61,14 +61,14 @@ class _Process:
         return float(sum(loop.shares(window).sum() for loop in self.loops))
 
     def items(self, window: Window) -> float:
-        """Items inside the window; NaN if a batch in it counted none."""
+        """Items inside the window; NaN if a batch in it has no count."""
         shares = [loop.shares(window) for loop in self.loops]
         return float(sum((loop.items * share)[share > 0].sum() for loop, share in zip(self.loops, shares, strict=True)))
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Groups of processes that work on the same items, which count once; `unknown`: why the groups are not known."""
+    """Groups of processes that share items, which count once; `unknown`: reason if the groups are unknown."""
 
     groups: Sequence[Sequence[str]] = ()
     unknown: str | None = None
@@ -83,9 +83,9 @@ def throughput(
     failed: Mapping[str, str] | None = None,
     sharing: Sharing = ALL_SEPARATE,
 ) -> dict[str, Any]:
-    """Throughput of the run, in the time in which all processes are in steady state, and of each process; null with a
-    reason if a part is missing, as one that `failed` (the reason by folder). If a launched process and those that it
-    started both have batches, only its own count.
+    """Throughput of the run, over the window in which all processes are in steady state, and of each process; null with
+    a reason if a part is missing or a process `failed` (reason by folder). If a launched process and its children both
+    have batches, only its own count.
     """
 
     def counts(name: str) -> bool:
@@ -111,15 +111,15 @@ def throughput(
 
 
 def loop_window(loop: BatchLoop) -> Window | None:
-    """From the start of the first measured batch to the start of the batch after the last one, or the last one's end;
-    None if no batch is measured.
+    """From the start of the first measured batch to the next batch after the last one, or to the last one's end; None
+    without measured batches.
     """
     measured = _measured(loop)
     return None if measured is None or measured.window[0] == measured.window[1] else measured.window
 
 
 def measured_rows(counted: Bool) -> slice | None:
-    """The batches of a loop from the first to the last one that counts."""
+    """Batches of a loop from the first to the last that counts."""
     at = np.flatnonzero(counted)
     return slice(int(at[0]), int(at[-1]) + 1) if len(at) else None
 
@@ -136,12 +136,12 @@ def _measured(loop: BatchLoop) -> _Measured | None:
 
 
 def _process(loops: Sequence[BatchLoop]) -> _Process | str:
-    """The steady state of a process, or why it has none."""
+    """Steady state of a process, or the reason why it has none."""
     if not loops:
         return "has no batches"
     paths = sorted({path_text(loop.path) for loop in loops})
     if len(paths) > 1:
-        return f"has loops of several names ({', '.join(paths)}), and which of them counts is not known"
+        return f"has loops of several names ({', '.join(paths)}), so the one to count is unknown"
     measured = [one for loop in loops if (one := _measured(loop)) is not None]
     if len(measured) < len(loops):
         which = f" in {len(loops) - len(measured)} of {len(loops)} threads or tasks" if len(loops) > 1 else ""
@@ -168,7 +168,7 @@ def _too_little(process: _Process, window: Window) -> str | None:
 
 
 def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: Mapping[str, str]) -> Window | str:
-    """The time in which all processes are in steady state, or why there is none."""
+    """Window in which all processes are in steady state, or the reason why there is none."""
     for name, how in failed.items():
         return f"{name} {how}"
     if not counted:
@@ -209,7 +209,7 @@ def _rate(processes: Sequence[_Process], window: Window) -> dict[str, Any]:
 
 
 def _part(process: _Process, window: Window, total: float | None) -> dict[str, Any]:
-    """The share of one process in the window of all."""
+    """Share of one process in the common window."""
     items, length = process.items(window), window[1] - window[0]
     if np.isnan(items):
         return {}
@@ -220,7 +220,7 @@ def _part(process: _Process, window: Window, total: float | None) -> dict[str, A
 
 
 def _concurrency(processes: Sequence[_Process], window: Window) -> dict[str, Any]:
-    """How many processes were inside a measured batch at the same time."""
+    """Number of processes inside a measured batch at the same time."""
     start, end = window
     inside = [
         BusyLine(

@@ -1,4 +1,4 @@
-"""The stage table's numbers: times, the batch around each stage, its loop, and what is warm-up."""
+"""Numbers of the stage table: times, enclosing batch, loop, and warm-up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from perfharness.model.units import NS_PER_MS
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Columns aligned with a `StageTable`. `times`: milliseconds of each of `TIMES`, NaN where not measured; `batch`:
-    the nearest batch around a stage (itself, for a batch) or -1, `outer_batch` the outermost one; `items`: those of
-    `batch`, NaN: none counted; `loop`: of batches, -1 for other stages; `warmup`: excluded batches and what is inside
-    them.
+    """Columns aligned with a `StageTable`. `times`: milliseconds of each of `TIMES`, NaN if not measured. `batch`:
+    nearest batch around a stage (itself for a batch) or -1; `outer_batch`: the outermost one. `items`: of `batch`, NaN
+    if not counted. `loop`: of batches, -1 for other stages. `warmup`: excluded batches and their stages.
     """
 
     start_ns: Int64
@@ -33,14 +32,14 @@ class StageTimes:
     loop: Integers
 
     def outermost_batches(self) -> Int64:
-        """Rows of batches that are in no other batch."""
+        """Rows of batches outside other batches."""
         at = np.flatnonzero(self.loop >= 0)
         found: Int64 = at[self.outer_batch[at] == at]
         return found
 
     @cached_property
     def rows_of_loops(self) -> list[Int64]:
-        """The outermost batches of each loop, in order of start."""
+        """Outermost batches of each loop, ordered by start."""
         rows = self.outermost_batches()
         if not len(rows):
             return []
@@ -49,7 +48,7 @@ class StageTimes:
 
 
 def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> StageTimes:
-    """Compute times and batches of all stages; `warmup_batches` at both ends of each loop are warm-up."""
+    """Compute times and batches of all stages; `warmup_batches` at each end of a loop are warm-up."""
     projection, at = table.projection, stages.index
     gpu_time = (projection.end_ns - projection.start_ns)[at] / NS_PER_MS
     gpu_busy_time = projection.busy_ns[at] / NS_PER_MS
@@ -81,7 +80,7 @@ def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> S
 
 @dataclass(frozen=True)
 class StageRows:
-    """The ranges of one stage that count: rows of the stage table, and in how many batches they lie."""
+    """Measured ranges of one stage: rows of the stage table, and the number of batches they are in."""
 
     path: Path
     number: int
@@ -90,8 +89,8 @@ class StageRows:
 
 
 def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
-    """The stages as they first occur, a parent before its children: ranges in batches, less the warm-up; without
-    batches, all.
+    """Stages in order of first occurrence, parents first, with their ranges in batches without warm-up; without
+    batches, all ranges.
     """
     has_batches = bool(stages.is_batch.any())
     code = stages.paths.code
@@ -107,9 +106,9 @@ def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
 
 
 def find_loops(stages: StageTable) -> Integers:
-    """A number for the loop of each batch, -1 for other stages: the batches of one thread, or asyncio task, on one
-    path. Requests of a server are one loop: the batches of all tasks of a thread if their indices differ, and of
-    threads that have fewer than two batches on average.
+    """Loop number of each batch, -1 for other stages. A loop is the batches of one thread or asyncio task on one path.
+    Server requests form one loop: batches of a thread's tasks if their indices differ, and of threads with fewer than
+    two batches on average.
     """
     at = np.flatnonzero(stages.is_batch)
     path, thread = group_rows(stages.paths.code[at]), stages.thread[at]
@@ -124,7 +123,7 @@ def find_loops(stages: StageTable) -> Integers:
 
 
 def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
-    """Batches among the first or last `warmup_batches` of their loop, in order of start."""
+    """Mask of the first and last `warmup_batches` batches of each loop, by start."""
     warmup = np.zeros(len(stages), dtype=np.bool_)
     at = np.flatnonzero(stages.is_batch)
     at = at[np.argsort(stages.start_ns[at], kind="stable")]
@@ -135,8 +134,8 @@ def _first_and_last(stages: StageTable, loop: Integers, warmup_batches: int) -> 
 
 
 def stage_of_calls(stages: StageTable, api: ApiCalls, calls: Int64) -> Int64:
-    """For each of `calls` (indices into `api`) the innermost stage that holds it whole, or -1. If several tasks (or
-    recorders) of one thread have a stage around a call, the one that began last is taken.
+    """For each of `calls` (indices into `api`), the innermost stage around all of it, or -1. If several tasks or
+    recorders of a thread have one, the stage that began last.
     """
     found = np.full(len(calls), NO_PARENT, dtype=np.int64)
     if not len(stages):

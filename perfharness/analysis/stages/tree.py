@@ -1,4 +1,4 @@
-"""The trees of benchmark.json and benchmark_mean.json: of one process, and of all."""
+"""The trees of benchmark.json (one process) and benchmark_mean.json (all processes)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> ProcessResult:
-    """The result of one process's trace, without `meta`. `throttling`: of its GPU's clocks; None: not known."""
+    """Result of one process's trace, without `meta`. `throttling`: of its GPU's clocks, None if unknown."""
     stages, times = analysis.stages, analysis.stage_times
     utc = analysis.trace.meta.session_start_unix_ns
     throttled = None
@@ -53,7 +53,7 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
 def _loops(
     stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None, origin_ns: int
 ) -> Iterator[BatchLoop]:
-    """The loops of outermost batches; `origin_ns` is UTC of the trace's time 0."""
+    """Loops of outermost batches; `origin_ns` is UTC of the trace's time 0."""
     opened = stages.barrier_waits.end_ns
     touched = None
     if throttled is not None:
@@ -66,12 +66,12 @@ def _loops(
             items=times.items[rows],
             warmup=times.warmup[rows],
             throttled=None if touched is None else touched[rows],
-            barrier_opened_ns=origin_ns + int(opened.min()) if len(opened) else None,  # who comes later hardly waits
+            barrier_opened_ns=origin_ns + int(opened.min()) if len(opened) else None,  # later arrivals hardly wait
         )
 
 
 def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
-    """Stages in no batch and around none, by path. Which batch they worked for is not in a trace."""
+    """Stages outside batches without batches inside, by path. A trace does not show which batch they work for."""
     holds_batches = np.zeros(len(stages), dtype=np.bool_)
     above = stages.parent[times.outermost_batches()]
     while len(above := unique(above[above >= 0])):
@@ -83,7 +83,7 @@ def _outside(stages: StageTable, times: StageTimes) -> Iterator[OutsideStage]:
 
 
 def outside_tree(results: Sequence[ProcessResult]) -> list[Tree]:
-    """Stages outside of batches of all processes together, ms per occurrence; none if no process has batches."""
+    """Stages outside batches of all processes, ms per occurrence; empty if no process has batches."""
     by_path: dict[Path, list[OutsideStage]] = {}
     for result in results if any(result.loops for result in results) else ():
         for stage in result.outside:
@@ -107,9 +107,10 @@ def combine(
     sharing: Sharing = ALL_SEPARATE,
     helpers: Container[str] = (),
 ) -> Tree:
-    """The body of benchmark_mean.json, without `meta`. `with_data`: with `mean_all_batches`, which takes longest;
-    `failed`: processes without a result, by folder; `helpers`: processes without batches that work for others:
-    throughput does not wait for theirs.
+    """The body of benchmark_mean.json, without `meta`.
+
+    `with_data`: include `mean_all_batches`, the slowest part. `failed`: processes without a result, by folder.
+    `helpers`: processes without batches that work for others; throughput does not need theirs.
     """
     processes = list(results.values())
     only = processes[0] if len(processes) == 1 else None

@@ -1,7 +1,7 @@
-"""Where the steady state of a loop of batches begins, and whether its batches get slower or faster all along.
+"""Find where the steady state of a loop of batches begins, and whether its batches drift.
 
-The reference is the second half of the loop: its median is the level, and what lies within three scaled median absolute
-deviations of it counts as steady (Hampel, JASA 69, 1974). Single slow batches are normal and unrelated to warm-up.
+The reference is the second half of the loop: batches within three scaled median absolute deviations of its median are
+steady (Hampel, JASA 69, 1974). Single slow batches are normal and unrelated to warm-up.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from perfharness.model.result import Float64, path_text
 MIN_BATCHES = 12
 DEVIATIONS = 3.0
 MAD_TO_SIGMA = 1.4826
-"""Makes a median absolute deviation comparable with a standard deviation, for normal values."""
+"""Ratio of standard deviation to median absolute deviation of normal values."""
 MIN_TOLERANCE = 0.10
-"""Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
-UNSTEADY_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
+"""Share of the level: a loaded GPU changes its clock by 5 % from one second to the next."""
+UNSTEADY_HINT = "Means and throughput are not those of a steady state. Check caches, memory, clocks and the input"
 STEADY_RUN = 3
 LATEST_START = 0.5
-"""Of the loop: one that becomes steady later has no steady reference."""
+"""Share of the loop; with a later steady state there is no reference."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How the batches of a loop change all along: medians of its first and last quarter, ms."""
+    """Change of a loop's batches over its whole length: medians of the first and last quarter, ms."""
 
     first_ms: float
     last_ms: float
 
     def __str__(self) -> str:
         how = "slower" if self.last_ms > self.first_ms else "faster"
-        return f"batches get {how} all along, from {self.first_ms:.3g} to {self.last_ms:.3g} ms"
+        return f"batches get {how} throughout, from {self.first_ms:.3g} to {self.last_ms:.3g} ms"
 
 
 def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
-    """Where the steady state begins: the first of three batches in a row that are no slower than the level. `times_ms`
-    are of all batches in order of start; `warmup_batches` is the cut that was chosen.
+    """Find the start of the steady state: the first of three consecutive batches that are not slower than the level.
+    `times_ms`: all batches, by start; `warmup_batches`: the chosen cut.
     """
     count = len(times_ms)
     if count < MIN_BATCHES:
-        reason = f"{count} batches are too few, {MIN_BATCHES} are needed"
+        reason = f"{count} batches are too few, at least {MIN_BATCHES} are needed"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "cannot-tell", None, None, reason)
     reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
     level = float(np.median(reference))
@@ -56,15 +56,15 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
         return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, str(drift))
     start = _first_steady(times_ms <= level + tolerance)
     if start is None or start > count * LATEST_START:
-        reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
+        reason = f"no {STEADY_RUN} consecutive batches in the first half within {tolerance:.3f} ms of {level:.3f} ms"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
     state: WarmupState = "enough" if start <= warmup_batches else "too-short"
     return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, None)
 
 
 def find_drift(times_ms: Float64) -> Drift | None:
-    """The change of batches that get slower, or faster, all along; None: they do not. Spearman's rank correlation of
-    times and positions, without the first quarter, which may be a slow beginning.
+    """Detect batches that get slower, or faster, throughout; None if they do not. Uses Spearman's rank correlation of
+    times and positions, without the first quarter, which may be a slow start.
     """
     if len(times_ms) < MIN_BATCHES:
         return None
@@ -82,14 +82,14 @@ def find_drift(times_ms: Float64) -> Drift | None:
 
 
 def judge_loops(analysis: Analysis) -> list[tuple[WarmupDiagnosis, Float64]]:
-    """Where the steady state of each loop begins, and the times of its batches, ms."""
+    """Start of each loop's steady state, with the times of its batches, ms."""
     stages, times, cut = analysis.stages, analysis.stage_times, analysis.options.warmup_batches
     loops = [(stages.paths.of_row(int(rows[0])), times.times["cpu_time"][rows]) for rows in times.rows_of_loops]
     return [(judge_warmup(loop, times_ms, cut), times_ms) for loop, times_ms in loops]
 
 
 def warmup_findings(loops: Iterable[tuple[WarmupDiagnosis, Float64]]) -> list[Finding]:
-    """A warning for each loop whose cut is too short, or that never becomes steady; one for all threads."""
+    """Warn about each loop whose cut is too short or that never becomes steady, once for all threads."""
     found = {(loop.loop, loop.state): _warning(loop, times_ms) for loop, times_ms in loops}
     return [one for one in found.values() if one is not None]
 
@@ -110,7 +110,7 @@ def _warning(loop: WarmupDiagnosis, times_ms: Float64) -> Finding | None:
 
 
 def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:
-    """Index of the batch that begins a run of steady ones; a single slow batch before it, but the first, is none."""
+    """First batch of a run of steady ones; ignores a single slow batch before it, unless that is the first."""
     runs = np.lib.stride_tricks.sliding_window_view(is_steady, STEADY_RUN).all(axis=1)
     if not runs.any():
         return None

@@ -1,1 +1,1 @@
-"""Cases of `perfharness bench`: their figures and names, what they cost, which to take."""
+"""Cases of `perfharness bench`: figures, names, costs, recommendation."""

@@ -1,4 +1,4 @@
-"""The figures of a case that tables, charts and recommendations share: its latency, memory, speed-up, accuracy loss."""
+"""Figures of a case shared by tables, charts and recommendations: latency, memory, speed-up, accuracy loss."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from perfharness.model.bench import (
 HIGHER_IS_BETTER = re.compile(
     r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]|r2|(precision|recall|f1)_(macro|micro)"
 )
-"""Metrics of ours, of which 1 is perfect."""
+"""Built-in metrics with 1 as perfect value."""
 
 LOWER_IS_BETTER = re.compile(
     r"mae|mse|max_absolute|max_relative|abs_rel|sq_rel|rmse|rmse_log|(nan|inf|unordered)_count"
 )
-"""Metrics of ours, of which 0 is perfect."""
+"""Built-in metrics with 0 as perfect value."""
 
 TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")
-"""Metrics of ours that are already a difference to the baseline."""
+"""Built-in metrics that are differences from the baseline."""
 
 MUCH_DRIFT_PERCENT = 5.0
-"""Of a latency within its loop: shown with its figures."""
+"""Latency drift within a loop from which on it is shown."""
 
 MUCH_CLOCK_DROP_PERCENT = 5.0
-"""Of the SM clock while a case was measured: shown likewise."""
+"""Drop of the SM clock during a case from which on it is shown."""
 
 DEVIATION_PERCENT = 10.0
-"""Between the timed rounds and the same rounds with a sampler running; on an H200 that took 0 to 6 % longer."""
+"""Largest difference between timed rounds and the same rounds with a sampler; 0 to 6 % on an H200."""
 
 
 def cell_of(case: BenchCase) -> str:
-    """`backend/mode/precision`, with its settings behind it: what a baseline or a reference is named by."""
+    """`backend/mode/precision` and settings: the name used for baselines and references."""
     name = "/".join(part for part in (case.backend, case.mode, case.precision) if part)
     return f"{name} {case.variant}" if case.variant else name
 
 
 def is_named(case: BenchCase, name: str) -> bool:
-    """Whether `backend`, `backend/mode`, `backend/precision` or `backend/mode/precision` means this case."""
+    """Whether `backend`, `backend/mode`, `backend/precision` or `backend/mode/precision` matches this case."""
     settings = (case.mode, case.precision, f"{case.mode}/{case.precision}")
     return name in {case.backend, *(f"{case.backend}/{one}" for one in settings), cell_of(case)}
 
 
 def size_text(size: int) -> str:
-    """`12 GiB`, `7.5 GB`: in the unit in which it is a round number."""
+    """`12 GiB`, `7.5 GB`: in the unit that gives a round number."""
     gib = size / 2**30
     return f"{gib:g} GiB" if gib == round(gib, 1) else f"{size / 1e9:.4g} GB"
 
 
 def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:
-    """That figure of the latency, in milliseconds, or None where there were too few iterations for it."""
+    """A figure of the latency, in milliseconds; None for too few iterations."""
     if result.latency is None:
         return None
     found: Estimate | None = getattr(result.latency, "median" if figure == "p50" else figure)
@@ -64,7 +64,7 @@ def latency_of(result: CaseResult, figure: LatencyFigure) -> Estimate | None:
 
 
 def memory_of(result: CaseResult) -> int | None:
-    """Peak bytes: of the device, on the CPU of the process."""
+    """Peak bytes of the device; on the CPU, of the process."""
     return result.memory.host_peak_bytes if result.case.device == "cpu" else result.memory.device_peak_bytes
 
 
@@ -84,7 +84,7 @@ def baseline_of(result: CaseResult, results: Sequence[CaseResult], baseline: str
 
 
 def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
-    """Items per second over the baseline's. The interval is the widest that the two intervals allow."""
+    """Items per second over the baseline's, with the widest interval that both intervals allow."""
     mine, base = result.items_per_second, baseline.items_per_second if baseline is not None else None
     if mine is None or base is None or base.value <= 0:
         return None
@@ -96,9 +96,9 @@ def speedup(result: CaseResult, baseline: CaseResult | None) -> Estimate | None:
 
 
 def deviation_percent(timed: Estimate, again: float) -> float | None:
-    """How much the rate of a second pass of the same case is above that of the timed rounds, in percent; None within
-    their interval, or `DEVIATION_PERCENT`. Beyond that the interval, which knows of its own seconds only, is too
-    narrow.
+    """Difference of a second pass's rate from the timed rounds, in percent; None within their interval or
+    `DEVIATION_PERCENT`. Beyond that, the interval of the timed rounds is too narrow, because it covers only their
+    seconds.
     """
     if timed.value <= 0:
         return None
@@ -108,7 +108,7 @@ def deviation_percent(timed: Estimate, again: float) -> float | None:
 
 
 def direction_of(metric: str, declared: Direction | None = None) -> Direction | None:
-    """Which values are better: known for our own metrics (whatever the output they are of), else as declared."""
+    """Direction of better values: known for built-in metrics (of any output), else as declared."""
     name = _last_part(metric)
     if HIGHER_IS_BETTER.fullmatch(name) or TO_BASELINE.fullmatch(name):
         return "higher"
@@ -120,7 +120,7 @@ def _last_part(metric: str) -> str:
 
 
 def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
-    """A metric of the case; None for the metric: the cosine of its outputs with the reference's."""
+    """A metric of the case; for None, the cosine of its outputs with the reference's."""
     if metric is not None:
         return None if result.accuracy is None else result.accuracy.metrics.get(metric)
     if result.equality is not None and result.equality.cosine is not None:
@@ -134,16 +134,16 @@ def accuracy_of(result: CaseResult, metric: str | None) -> float | None:
 def accuracy_loss(
     result: CaseResult, baseline: CaseResult | None, metric: str | None, declared: Direction | None = None
 ) -> float | None:
-    """How much worse than the baseline the metric is, in its own unit; without a baseline's, against a perfect one. No
-    metric: 1 - cosine with the reference. None where it is not known which values are better (`declared`: of a metric
-    of the user's), or what is perfect.
+    """Loss against the baseline, in the metric's unit; without a baseline value, against a perfect one. Without a
+    metric: 1 - cosine with the reference. None if the direction (`declared` for user metrics) or the perfect value is
+    unknown.
     """
     value = accuracy_of(result, metric)
     if value is None:
         return None
-    if metric is None:  # of the outputs with the reference's, whatever is the baseline of the speed-ups
+    if metric is None:  # compares with the reference, not with the baseline of speed-ups
         return 1.0 - value
-    if TO_BASELINE.fullmatch(_last_part(metric)):  # below 0 where worse
+    if TO_BASELINE.fullmatch(_last_part(metric)):  # negative if worse
         return -value
     direction = direction_of(metric, declared)
     base = None if baseline is None else accuracy_of(baseline, metric)
@@ -155,19 +155,19 @@ def accuracy_loss(
 
 
 def gives_wrong_answers(result: CaseResult) -> bool:
-    """Whether its outputs were compared with the reference's and differ beyond the tolerance."""
+    """Whether its outputs differ from the reference's beyond the tolerance."""
     return result.equality is not None and result.equality.equal is False
 
 
 def overlap(one: Estimate, other: Estimate) -> bool:
-    """Whether two numbers may be the same: their intervals share a point, or one of them has none."""
+    """Whether two numbers may be equal: their intervals overlap, or one has none."""
     if one.interval is None or other.interval is None:
         return True
     return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
 
 
 def in_significant_digits(estimate: Estimate | None) -> str:
-    """As many digits as a reader can use: three, or as many as stand before the point."""
+    """Format with three significant digits, or all digits before the decimal point."""
     if estimate is None:
         return "-"
     value = estimate.value
@@ -175,7 +175,7 @@ def in_significant_digits(estimate: Estimate | None) -> str:
 
 
 def drift_line(latency: LatencyStats | None) -> str | None:
-    """Where a loop's latency went up or down while it was timed; None: by little."""
+    """Sentence about a drifting latency; None for a small drift."""
     drift = None if latency is None else latency.drift_percent
     if drift is None or abs(drift) <= MUCH_DRIFT_PERCENT:
         return None
@@ -183,7 +183,7 @@ def drift_line(latency: LatencyStats | None) -> str | None:
 
 
 def unsteady_speed(result: CaseResult) -> str | None:
-    """Where the telemetry pass ran at another speed than the timed rounds, so that one of both is unusual."""
+    """Sentence about a telemetry pass whose speed differs from the timed rounds."""
     timed, again = result.items_per_second, result.telemetry_items_per_second
     if timed is None or again is None or (percent := deviation_percent(timed, again)) is None:
         return None
@@ -195,7 +195,7 @@ def unsteady_speed(result: CaseResult) -> str | None:
 
 
 def cases_exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
-    """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
+    """1 if a process failed or the run was interrupted, 3 if nothing was measured or a check failed, else 0."""
     found = set(statuses)
     if interrupted or found & {"failed", "timeout", "not-run"}:
         return 1

@@ -1,4 +1,4 @@
-"""What cases are called, and how they ended, for people."""
+"""Names and final states of cases, for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 def device_text(machine: MachineRecord) -> str:
-    """`2 x NVIDIA H200`; the CPU where no GPU was used."""
+    """`2 x NVIDIA H200`; the CPU if no GPU was used."""
     count = Counter(machine.gpus)
     return ", ".join(f"{count[name]} x {name}" if count[name] > 1 else name for name in count) or machine.cpu or "?"
 
@@ -27,9 +27,7 @@ def short_backend(name: str) -> str:
 
 @dataclass(frozen=True)
 class CaseNames:
-    """Names of the cases of one suite, as short as they can be and still distinct. `long_backends`: those whose short
-    name is another's too.
-    """
+    """Shortest distinct names for the cases of a suite. `long_backends`: backends whose short names clash."""
 
     with_model: bool = False
     with_device: bool = False
@@ -38,7 +36,7 @@ class CaseNames:
 
     @classmethod
     def of(cls, cases: Iterable[Cell], *, with_model: bool | None = None) -> CaseNames:
-        """Of all cases that are shown together; with the model where they have several, or where that is asked for."""
+        """Names for all cases shown together; with the model if they have several or `with_model` is set."""
         known = list(cases)
         backends = {case.backend for case in known}
         short = [short_backend(name) for name in backends]
@@ -50,7 +48,7 @@ class CaseNames:
         )
 
     def backend(self, case: Cell) -> str:
-        """`torch/compile threads=2`: with the settings that the suite names, and the device where it uses both."""
+        """`torch/compile threads=2`: with named settings, and the device if the suite uses both."""
         name = case.backend if case.backend in self.long_backends else short_backend(case.backend)
         parts = (
             f"{name}/{case.mode}" if case.mode else name,
@@ -60,7 +58,7 @@ class CaseNames:
         return " ".join(part for part in parts if part)
 
     def cell(self, case: Cell) -> str:
-        """`torch/compile fp16 on H200`: with the model and the GPU where the suite has several."""
+        """`torch/compile fp16 on H200`: with model and GPU if the suite has several."""
         model = case.model if self.with_model else None
         gpu = f"on {case.gpu}" if self.with_gpu and case.gpu else None
         return " ".join(filter(None, (model, self.backend(case), case.precision, gpu)))
@@ -70,13 +68,13 @@ class CaseNames:
         return f"{self.cell(case)}, batch {case.batch_size}"
 
     def cells(self, cases: Iterable[BenchCase | MergedRow]) -> list[str]:
-        """`torch/compile fp16, batch 1, 16`: one for each cell, in the order in which they come."""
+        """`torch/compile fp16, batch 1, 16`: one per cell, in order of appearance."""
         grouped = in_groups((self.cell(case), case.batch_size) for case in cases)
         return [f"{cell}, batch {', '.join(map(str, sorted(set(sizes))))}" for cell, sizes in grouped]
 
 
 def in_groups(pairs: Iterable[tuple[Key, Value]]) -> list[tuple[Key, Sequence[Value]]]:
-    """All values of one key together, keys and values in the order in which they come."""
+    """Group values by key; keys and values in order of appearance."""
     grouped: dict[Key, list[Value]] = {}
     for key, value in pairs:
         grouped.setdefault(key, []).append(value)
@@ -84,12 +82,12 @@ def in_groups(pairs: Iterable[tuple[Key, Value]]) -> list[tuple[Key, Sequence[Va
 
 
 def first_line(text: str) -> str:
-    """First line of a message that may continue with the end of a log."""
+    """First line of a message that may be followed by the end of a log."""
     return text.strip().partition("\n")[0]
 
 
 def status_line(result: CaseResult) -> str | None:
-    """`failed: it crashed`; None for a case that was measured."""
+    """`failed: it crashed`; None for a measured case."""
     if result.status == "ok":
         return None
     return f"{result.status}: {first_line(result.reason or '')}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""What a million items cost, of prices that the user names."""
+"""Cost of a million items, from the user's prices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Prices:
-    """In any currency; `per_hour` is of the whole machine that the run had."""
+    """Prices in any currency; `per_hour` is for the whole machine."""
 
     per_hour: float | None = None
     per_kwh: float | None = None
@@ -19,7 +19,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a million items, in the currency of the prices; None with the reason where it cannot be known."""
+    """Cost of a million items in the currency of the prices; None with a reason if unknown."""
 
     prices: Prices
     machine: float | None
@@ -32,8 +32,8 @@ class Cost:
 def cost(
     prices: Prices, items_per_second: float | None, joules_per_item: float | None, relative_error: float | None
 ) -> Cost:
-    """Rent by the throughput of the whole machine, and energy by item, of all GPUs together (`relative_error`: of that
-    energy).
+    """Compute the rent from the whole machine's throughput, and the energy cost from the energy per item of all GPUs
+    (`relative_error`: of that energy).
     """
     machine = energy = error = None
     if prices.per_hour is not None and items_per_second:

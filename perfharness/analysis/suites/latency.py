@@ -1,6 +1,6 @@
-"""The latency of repeated iterations, with the intervals of `analysis.statistics`.
+"""Latency of repeated iterations, with the intervals of `analysis.statistics`.
 
-When to stop: by the relative width of the median's interval (Hoefler and Belli, Scientific Benchmarking of Parallel
+Measuring stops by the relative width of the median's interval (Hoefler and Belli, Scientific Benchmarking of Parallel
 Computing Systems, SC 2015, rules 5 and 6).
 """
 
@@ -20,19 +20,19 @@ from perfharness.model.bench import Estimate, LatencyStats
 from perfharness.model.result import Float64
 
 BLOCKS = 20
-"""Medians that a drift is looked for in."""
+"""Number of medians used to detect a drift."""
 
 MIN_FOR_DRIFT = 18
 DRIFT_ERROR = 0.01
 DRIFT_PERCENT = 2.0
-"""A change between first and last third that is reported."""
+"""Smallest reported change from the first to the last third."""
 
 DECIMALS = 9
 
 
 def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None) -> LatencyStats | None:
-    """All figures of the timed iterations, in their order; None where there are none. `stable`: whether the median had
-    stabilised (None: not asked for).
+    """All figures of the timed iterations in order; None without any. `stable`: whether the median stabilised (None if
+    not requested).
     """
     count = len(milliseconds)
     if not count:
@@ -58,14 +58,12 @@ def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool
 
 
 def mean_estimate(values: Float64) -> Estimate:
-    """Mean and its interval; values in the order in which they were measured."""
+    """Mean and interval of values in measured order."""
     return _estimate(float(values.mean()), mean_interval(values))
 
 
 def quantile_estimate(values: Float64, quantile: float) -> Estimate | None:
-    """A quantile (linear between the closest ranks) and its interval; None where there are too few values for it to be
-    more than the largest one.
-    """
+    """A quantile (linear between the closest ranks) and its interval; None for too few values."""
     if len(values) < min_count(round(quantile * 100)):
         return None
     return _estimate(float(np.quantile(values, quantile)), percentile_interval(values, quantile))
@@ -79,7 +77,7 @@ def _estimate(value: float, interval: tuple[float, float] | str) -> Estimate:
 
 
 def rate_estimate(latency: Estimate, items: float) -> Estimate:
-    """Items per second, of the milliseconds that so many of them take together."""
+    """Items per second, given the milliseconds for this many items."""
     rates = [
         None if ms is None or ms <= 0 else round(1e3 * items / ms, DECIMALS)
         for ms in (latency.value, latency.high, latency.low)
@@ -89,7 +87,7 @@ def rate_estimate(latency: Estimate, items: float) -> Estimate:
 
 
 def is_stable(values: Float64, percent: float) -> bool:
-    """Whether the median's interval is within so many percent on both sides, and a drift would have been seen."""
+    """Whether the median's interval is within ±`percent`, with enough values to see a drift, and none seen."""
     median = quantile_estimate(values, 0.5) if len(values) >= 3 * MIN_VALUES else None
     if median is None or median.interval is None or median.value <= 0 or drift_percent(values) is not None:
         return False
@@ -97,8 +95,8 @@ def is_stable(values: Float64, percent: float) -> bool:
 
 
 def drift_percent(values: Float64) -> float | None:
-    """How much the median of the last third is above that of the first, in percent; None where it is less than
-    `DRIFT_PERCENT`, or the medians of 20 parts have no certain trend.
+    """Change from the median of the first third to that of the last, in percent; None below `DRIFT_PERCENT`, or if the
+    medians of 20 parts have no certain trend.
     """
     if len(values) < MIN_FOR_DRIFT:
         return None

@@ -1,4 +1,4 @@
-"""Which case to take: the one with the most items per second that meets the user's limits; and why not the others."""
+"""Recommend a case: most items per second within the user's limits; and why the others are excluded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GB = 1e9
 
 
 def separable(value: float, limit: float) -> tuple[str, str]:
-    """Both in five digits, or in as many as show that they differ."""
+    """Format both with five digits, or as many as show that they differ."""
     for digits in range(5, 17):
         shown = f"{value:.{digits}g}", f"{limit:.{digits}g}"
         if shown[0] != shown[1] or value == limit:
@@ -32,7 +32,7 @@ def separable(value: float, limit: float) -> tuple[str, str]:
 
 
 def is_any_unmet(suite: BenchSuiteResult) -> bool:
-    """Whether limits are set that no measured case of a model meets."""
+    """Whether no measured case of some model meets the limits."""
     return _has_limits(suite.constraints) and any(one.best is None for one in suite.recommendations)
 
 
@@ -42,7 +42,7 @@ def _has_limits(constraints: Constraints) -> bool:
 
 
 def recommend(results: Sequence[CaseResult], constraints: Constraints, baseline: str | None) -> list[Recommendation]:
-    """One for each model, in the order of the results."""
+    """One recommendation per model, in the order of the results."""
     models = dict.fromkeys(result.case.model for result in results)
     return [
         _recommend(model, [result for result in results if result.case.model == model], constraints, baseline)
@@ -79,12 +79,12 @@ def _recommend(
     if not missing:
         return Recommendation(model=model, excluded=excluded, why=["no case was measured"])
     _, _, nearest, reason = min(missing)
-    why = [f"the nearest misses them by the smallest factor: {reason}"]
+    why = [f"the nearest case misses them by the smallest factor: {reason}"]
     return Recommendation(model=model, nearest=nearest, excluded=excluded, why=why)
 
 
 def _unfit(result: CaseResult) -> str | None:
-    """Why a case cannot be taken whatever the limits."""
+    """Reason to exclude a case regardless of limits."""
     if result.status != "ok":
         return f"{result.status}: {result.reason}" if result.reason else result.status
     if gives_wrong_answers(result):
@@ -93,7 +93,7 @@ def _unfit(result: CaseResult) -> str | None:
 
 
 def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constraints) -> Iterator[MissedConstraint]:
-    """The limits that a case does not keep to, or that were not measured."""
+    """Limits that a case exceeds, or that were not measured."""
     percentile, metric, memory = constraints.latency_percentile, constraints.accuracy_metric, memory_of(result)
     latency, energy = latency_of(result, percentile), result.energy_per_item_j
     most_bytes, reasons = constraints.memory_limit_bytes, result.reasons
@@ -134,7 +134,7 @@ def _sentence(missed: MissedConstraint) -> str:
 
 
 def _speed(result: CaseResult) -> Estimate:
-    """Items per second; without an interval, between those of the longest and of the shortest iteration."""
+    """Items per second; without an interval, bounded by the longest and shortest iteration."""
     speed, latency = result.items_per_second, result.latency
     assert speed is not None, "of a case that was measured"
     if speed.interval is not None or latency is None or latency.min <= 0:
@@ -144,7 +144,7 @@ def _speed(result: CaseResult) -> Estimate:
 
 
 def _margins(best: CaseResult, constraints: Constraints) -> Iterator[str]:
-    """How much of the memory it takes, and a latency limit that its value meets, but not its whole interval."""
+    """Share of the memory used, and a latency limit inside the interval."""
     memory, whole = memory_of(best), best.memory.device_total_bytes
     limit = constraints.memory_limit_bytes or best.memory.limit_bytes
     if memory is not None and limit is not None:

@@ -1,4 +1,4 @@
-"""When something was at work: unions of intervals that answer "how much of this stretch" for columns of stretches."""
+"""Unions of intervals, and their length inside columns of other intervals."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
 BLOCK_ROWS = 1 << 16
-"""Of a long column, so many are worked on at a time: what is made on the way stays in the processor's cache."""
+"""Rows processed at a time, so that temporary arrays fit in the CPU's cache."""
 
 
 def stretches(flags: Bool) -> tuple[Int64, Int64]:
-    """Where neighbours that are true begin, and where they have ended: the position of the next one."""
+    """Begin and end (exclusive) of each run of true values."""
     change = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return np.flatnonzero(change == 1), np.flatnonzero(change == -1)
 
 
 class BusyLine:
-    """The union of intervals on one line of time. Empty intervals count nothing."""
+    """Union of intervals on one time line. Empty intervals are ignored."""
 
     def __init__(self, start: Int64, end: Int64) -> None:
         self.start, end = merge(start, end)
@@ -30,18 +30,18 @@ class BusyLine:
 
     @property
     def length(self) -> int:
-        """Of the whole union."""
+        """Total length of the union."""
         return int(self._before[-1])
 
     def until(self, time: Int64) -> Int64:
-        """Length of the union before each moment."""
+        """Length of the union before each time."""
         at = np.searchsorted(self.start, time, side="right")
         over = np.maximum(self._end_before[at], time)
-        over -= time  # how far the last one that has begun reaches beyond the moment
+        over -= time  # part of the last interval begun that lies after the time
         return np.asarray(self._before[at] - over, dtype=np.int64)
 
     def within(self, start: Int64, end: Int64) -> Int64:
-        """Length of the union inside each stretch; 0 where it is empty or reversed."""
+        """Length of the union inside each interval; 0 for empty or reversed ones."""
         lengths = np.empty(len(start), dtype=np.int64)
         for begin in range(0, len(start), BLOCK_ROWS):
             block = slice(begin, begin + BLOCK_ROWS)
@@ -51,7 +51,7 @@ class BusyLine:
 
 
 def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """The union as intervals that neither overlap nor touch, in order; returned unchanged where that is already so."""
+    """Merge into ordered intervals that neither overlap nor touch; returned unchanged if they already are."""
     if (end > start).all() and (start[1:] > end[:-1]).all():
         return start, end
     s, e = _in_order(start, end)
@@ -63,18 +63,18 @@ def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
 
 
 def overlaps(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Stretches in which at least two of the intervals lie, in order; they may touch."""
+    """Ordered intervals covered by at least two of the given ones; they may touch."""
     s, e = _in_order(start, end)
     if len(s) < 2:
         return s[:0], e[:0]
-    # Of the intervals over a moment, the one that began last begins after another that is not over.
+    # If several intervals cover a time, the last one to begin starts inside another.
     shared = np.minimum(e[1:], np.maximum.accumulate(e)[:-1])
     has = shared > s[1:]
     return s[1:][has], shared[has]
 
 
 def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Those of the intervals that are not empty, in order of start."""
+    """Non-empty intervals, ordered by start."""
     keep = end > start
     if not keep.all():
         start, end = start[keep], end[keep]
@@ -85,7 +85,7 @@ def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
 
 
 def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
-    """Members of slices `first[k]:last[k]`, one behind the other, and which slice each belongs to."""
+    """Members of the slices `first[k]:last[k]`, concatenated, and the slice of each."""
     sizes = last - first
     question = np.repeat(np.arange(len(first), dtype=np.int32), sizes)
     offsets = np.cumsum(sizes) - sizes
@@ -95,16 +95,15 @@ def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
 
 
 class ThreadOrder:
-    """Events of all threads on one line, a thread behind the other, so that what lies in a range is a slice. `order`
-    sorts the events by thread and time; of those at one moment, the one with the larger `tie` comes first (an outer
-    call).
+    """Events of all threads on one line, one thread after the other, so that the events in a range are a slice. `order`
+    sorts by thread and time; at equal times, the larger `tie` comes first (an outer call).
     """
 
     def __init__(self, thread: Int64, time: Int64, tie: Int64 | None = None) -> None:
         groups = group_rows(thread)
         self._threads = np.sort(thread[groups.first])
         places = np.searchsorted(self._threads, thread[groups.first])
-        number = narrow(places, np.int16)[groups.code]  # 16 bits are sorted fastest
+        number = narrow(places, np.int16)[groups.code]  # 16 bits sort fastest
         order = row_order(number, time, *(() if tie is None else (-tie,)))
         self.is_in_order = order is None
         self.order = np.arange(len(time), dtype=np.int32) if order is None else narrow(order)
@@ -118,7 +117,7 @@ class ThreadOrder:
         return np.asarray(rank * self._span + np.clip(time - self._origin, -1, self._span - 1) + 1, dtype=np.int64)
 
     def slices(self, thread: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-        """Slices of `order` with the events in `start <= time <= end` of each thread."""
+        """Slices of `order` with the events of each thread in `start <= time <= end`."""
         if not len(self._line):
             nothing = np.zeros(len(thread), dtype=np.int64)
             return nothing, nothing

@@ -1,7 +1,7 @@
-"""The offset of a trace's clock to the machine's monotonic clock, and so to UTC, with its error.
+"""Offset of a trace's clock to the machine's monotonic clock, and so to UTC, with its error.
 
-A recorder reads CLOCK_MONOTONIC and then makes a mark that carries the reading, several times in a row. Each mark was
-made between its own reading and the next, which bounds the offset from both sides (docs/guides/telemetry.md).
+A recorder reads CLOCK_MONOTONIC and then makes a mark with the reading, several times in a row. Each mark lies between
+its own reading and the next, which bounds the offset on both sides (docs/guides/telemetry.md).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from perfharness.model.trace import ClockSource, Int64, Trace, TraceClock
 from perfharness.trace.names import code_of
 
 ROW_GAP_NS = 10_000_000
-"""Readings further apart belong to different rows of marks."""
+"""Largest distance between readings of one row of marks."""
 
 TRACER_ERROR_NS = 1_000
-"""The embedded tracer stamps with that clock; CUPTI's stamps are estimated to be within this."""
+"""Error of the embedded tracer, which uses that clock; CUPTI's timestamps are estimated to be within this."""
 
 SESSION_START_ERROR_NS = 1_000_000
-"""Stated if nothing was measured; where it was, nsys's session start was less than 1 µs off."""
+"""Assumed if not measured; measured session starts of nsys were less than 1 µs off."""
 
 REPORTED_NS = 1_000_000
-"""A larger drift or error of the session start is reported."""
+"""Drift, or error of the session start, above which it is reported."""
 
 
 def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock | None:
-    """UTC of a trace's moments; None if the trace has no UTC time. `machine`: UTC against the monotonic clock during
-    the run; without it, only the session start is left.
+    """Tie a trace's clock to UTC; None if the trace has no UTC time. `machine`: UTC against the monotonic clock during
+    the run; without it, the session start is used.
     """
     start = trace.meta.session_start_unix_ns
     source, (trace_ns, offset_ns, error_ns) = _anchors(trace)
@@ -51,7 +51,7 @@ def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock 
 
 
 def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
-    """CLOCK_MONOTONIC less the trace's own clock, and its error; None if it is not known."""
+    """CLOCK_MONOTONIC minus the trace's clock, and the error; None if unknown."""
     if trace.meta.monotonic_origin_ns is not None:
         return trace.meta.monotonic_origin_ns, TRACER_ERROR_NS
     _, (_, offset_ns, error_ns) = _anchors(trace)
@@ -62,7 +62,7 @@ def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
 
 
 def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
-    """A function from CLOCK_MONOTONIC to the trace's own clock; None if the offset is not known."""
+    """A function from CLOCK_MONOTONIC to the trace's clock; None if the offset is unknown."""
     _, (trace_ns, offset_ns, _) = _anchors(trace)
     if not len(offset_ns):
         return None
@@ -84,9 +84,9 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
             Finding(
                 "clock-uncertain",
                 Severity.WARNING,
-                f"the trace's clock moved by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
-                "durations are wrong by that share, and so are telemetry's times at its end",
-                "see whether the machine's clock was being set (chronyc tracking, timedatectl)",
+                f"the trace's clock drifted by {clock.drift_ns / 1e6:+.3f} ms against the machine's during the run, so "
+                "durations, and telemetry's times at its end, are wrong by that share",
+                "check whether the machine's clock was being adjusted (chronyc tracking, timedatectl)",
             )
         )
     if off is not None and abs(off) > REPORTED_NS:
@@ -94,16 +94,16 @@ def clock_findings(clock: TraceClock | None) -> list[Finding]:
             Finding(
                 "clock-uncertain",
                 Severity.NOTE,
-                f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day are by the recorder's marks "
-                f"instead, to {clock.error_ns / 1e3:.1f} µs",
+                f"the trace's own session start is {off / 1e6:+.3f} ms off; times of day use the recorder's marks "
+                f"instead, with an error of {clock.error_ns / 1e3:.1f} µs",
             )
         )
     return findings
 
 
 def _anchors(trace: Trace) -> tuple[ClockSource, Int64]:
-    """Trace time, offset (monotonic less trace) and its error for each row of clock marks, in order of time; without
-    any, of the origin that the embedded tracer wrote.
+    """Trace time, offset (monotonic minus trace) and error of each row of clock marks, by time; without marks, of the
+    origin written by the embedded tracer.
     """
     marks = trace.marks
     which = np.flatnonzero((marks.name == code_of(trace.names, conventions.MARK_CLOCK)) & marks.has_payload)
@@ -114,7 +114,7 @@ def _anchors(trace: Trace) -> tuple[ClockSource, Int64]:
     found = []
     for row in np.split(np.arange(len(order)), np.flatnonzero(new_row) + 1):
         if len(row) > 1:
-            # All marks agree on it: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
+            # Each pair of marks gives: reading[k] - time[k] <= offset <= reading[k + 1] - time[k].
             least = int((readings[row] - times[row]).max())
             most = int((readings[row[1:]] - times[row[:-1]]).min())
             found.append((int(times[row[0]]), (least + most) // 2, max(1, (abs(most - least) + 1) // 2)))

@@ -1,8 +1,8 @@
-"""What is not in a trace: GPU work that was started and left no record, seen from the trace alone.
+"""Detect GPU work that was started but left no record, from the trace alone.
 
-A trace that lost events seems complete (nsys 2023.4 on CUDA 13 writes such files). Four signs show it: launching
-calls without an operation, operations without a call, CUDA calls that stop while the ranges go on, and nsys's word that
-it could not collect the last events of a process.
+A trace that lost events looks complete (nsys 2023.4 on CUDA 13 writes such files). Four signs: launching calls without
+an operation, operations without a call, CUDA calls that stop while ranges go on, and nsys's message that it could not
+collect a process's last events.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
-"""Fewer ranges than this without CUDA calls, at the end of a run, may be a pipeline that winds down."""
+"""Fewest ranges without CUDA calls, because the end of a pipeline may have a few."""
 
 CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
-"""Newest CUDA major version that an nsys release knows: from (year, release) on. Older CUPTI loses events silently."""
+"""Newest CUDA major version known to nsys, from (year, release) on. An older CUPTI loses events silently."""
 
 Lost = tuple[Bool, Finding]
-"""The ranges whose GPU times are not known, and why."""
+"""Ranges whose GPU times are unknown, and the reason."""
 
 _UNTRACED = {
     ONLY_RANGES: (Severity.NOTE, ""),
     CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
     CUPTI_NOT_STARTED: (Severity.ERROR, "Measure with `--tracer nsys`."),
-    CUPTI_STALLED: (Severity.ERROR, "Measure again; where it happens again, use `--tracer nsys`."),
+    CUPTI_STALLED: (Severity.ERROR, "Measure again; if it happens again, use `--tracer nsys`."),
 }
-"""How bad it is and what to do, by the reason."""
+"""Severity and hint by reason."""
 
 
 def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -> tuple[Bool, list[Finding]]:
-    """Which ranges' GPU times can be trusted, and the findings with the reasons.
+    """Mask of ranges with reliable GPU times, and findings with the reasons.
 
-    `launched`: the calls that started operations; `operations`: the operations with a call.
+    `launched`: calls that started operations; `operations`: operations with a call.
     """
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
@@ -59,7 +59,7 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
         return np.zeros_like(known), findings
     started = np.zeros(len(trace.api), dtype=np.bool_)
     started[launched] = True
-    # The embedded tracer keeps only calls whose operation it saw.
+    # The embedded tracer keeps only calls with an operation.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
     for lost in (*(check(trace, started) for check in by_call), _calls_that_stop(trace), _cut_off(trace)):
         if lost is not None:
@@ -70,9 +70,8 @@ def find_untraced_work(trace: Trace, launched: Integers, operations: Integers) -
 
 
 def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
-    """Launches that started nothing, except failed and captured ones. A runtime launch encloses the driver launch that
-    carries the operation, or the other way round: the nearest launches with an operation of its thread, before and
-    after, decide.
+    """Launches that started nothing, except failed and captured ones. Runtime and driver launches are nested and only
+    one of them has the operation, so the neighbouring launches with an operation on its thread decide.
     """
     is_launch = calls_named(trace, STARTS_KERNEL) & (trace.api.return_value == 0)
     lost = np.flatnonzero(is_launch & ~started)
@@ -92,7 +91,7 @@ def _launches_without_operation(trace: Trace, started: Bool) -> Lost | None:
 
 
 def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
-    """Which of the calls hold or lie in a complete one of their thread."""
+    """Mask of calls that contain, or lie in, a complete call of their thread."""
     near = np.zeros(len(missing), dtype=np.bool_)
     for thread in distinct(np.sort(api.thread[missing])):
         theirs = complete[api.thread[complete] == thread]
@@ -110,7 +109,7 @@ def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
 
 
 def _captured(trace: Trace, some: Int64) -> Bool:
-    """Which of some calls were made while their thread captured a CUDA graph: they record a node and start nothing."""
+    """Mask of calls made during a CUDA graph capture of their thread, which record a node and start nothing."""
     api, captured = trace.api, np.zeros(len(some), dtype=np.bool_)
     begins, ends = (np.flatnonzero(calls_named(trace, name)) for name in (BEGINS_CAPTURE, ENDS_CAPTURE))
     for thread in distinct(np.sort(api.thread[begins])):
@@ -124,8 +123,8 @@ def _captured(trace: Trace, some: Int64) -> Bool:
 
 
 def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
-    """Copies or memsets were called for, and the trace holds not one of them: their table is gone. One without an
-    operation is no loss: a copy of nothing starts nothing.
+    """Calls of copies or memsets of which the trace has no operation at all, so their table is missing. A single call
+    without an operation is not a loss, because copies of 0 bytes start nothing.
     """
     affected = np.zeros(len(trace.ranges), dtype=np.bool_)
     lost = []
@@ -142,21 +141,21 @@ def _copies_without_operation(trace: Trace, started: Bool) -> Lost | None:
     return affected, Finding(
         "trace-incomplete",
         Severity.ERROR,
-        f"The trace holds the calls of {' and '.join(lost)} and none of their operations; the GPU times of the "
+        f"The trace has calls of {' and '.join(lost)}, but none of their operations; the GPU times of the "
         f"{int(affected.sum())} ranges around them are null.",
         "The tracer lost GPU events, or a table was removed from the file: export it again, or measure again.",
     )
 
 
 def _contains_any(ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Bool:
-    """Ranges in which at least one of these calls begins, on the same thread."""
+    """Mask of ranges with at least one of these calls starting inside, on the same thread."""
     lines = ThreadOrder(api.thread[calls], api.start_ns[calls], api.end_ns[calls])
     first, last = lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
     return np.asarray(last > first, dtype=np.bool_)
 
 
 def _calls_that_stop(trace: Trace) -> Lost | None:
-    """Stages that always made CUDA calls make none any more, from one moment to the end of the run."""
+    """Stages that always made CUDA calls, but make none from some time to the end of the run."""
     ranges = trace.ranges
     affected = np.zeros(len(ranges), dtype=np.bool_)
     silent_names: set[str] = set()
@@ -183,7 +182,7 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
     return affected, Finding(
         "trace-incomplete",
         Severity.ERROR,
-        f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, although ranges go on until "
+        f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, but ranges continue until "
         f"{int(ranges.end_ns.max()) / 1e6:.3f} ms and {shown} made CUDA calls before; "
         f"the GPU times of {int(affected.sum())} ranges are null.",
         "The tracer lost CUDA events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
@@ -191,7 +190,7 @@ def _calls_that_stop(trace: Trace) -> Lost | None:
 
 
 def _cut_off(trace: Trace) -> Lost | None:
-    """Ranges that end after the last CUDA event of a process of which nsys lacks the rest."""
+    """Ranges that end after the last CUDA event of a process that nsys cut off."""
     ranges, api, operations = trace.ranges, trace.api, trace.operations
     affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
     cut_off = sorted(trace.meta.cuda_cut_off.intersection(distinct(pid)))
@@ -205,13 +204,13 @@ def _cut_off(trace: Trace) -> Lost | None:
         Severity.ERROR,
         f"nsys could not collect the last CUDA events of process(es) {', '.join(map(str, cut_off))}, which ended "
         f"without their exit functions; the GPU times of {int(affected.sum())} ranges are null.",
-        "Let the process end by itself, not by os._exit, as forked workers of multiprocessing do, or a signal; or use "
+        "Let the process end by itself, not by os._exit (as forked workers of multiprocessing do) or a signal; or use "
         "`--tracer embedded`.",
     )
 
 
 def _operations_without_call(trace: Trace, with_call: Integers) -> list[Finding]:
-    """Report operations without a call. Copies that the driver makes by itself (managed memory) have the id 0."""
+    """Report operations without a call. Copies made by the driver itself (managed memory) have id 0."""
     operations = trace.operations
     lost = np.ones(len(operations), dtype=np.bool_)
     lost[with_call] = False
@@ -244,8 +243,8 @@ def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
         Finding(
             "tracer-too-old",
             Severity.ERROR,
-            f"nsys {meta.tracer_version} knows CUDA up to {newest}, the driver has CUDA {driver}; such a pair loses "
-            "GPU events silently.",
+            f"nsys {meta.tracer_version} supports CUDA up to {newest}, but the driver has CUDA {driver}; such a pair "
+            "loses GPU events silently.",
             "Use a newer nsys, or `--tracer embedded`.",
         )
     ]

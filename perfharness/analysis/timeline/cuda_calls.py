@@ -1,4 +1,4 @@
-"""CUDA API functions and GPU operations by name: what a call does with the host's time, and what it starts."""
+"""CUDA API functions and GPU operations by name: the activity of a call, and what it starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVITY_OF = (
     (Activity.ALLOC, r"(cuda|cu)(Malloc|Free|Host(Alloc|Register|Unregister)|MemPool)"),
     (Activity.ALLOC, r"cuMem(Alloc|Free|Create|Map|Unmap|Release|Address|Host|FreeHost|SetAccess)"),
 )
-"""Activity and the beginnings of the names of its functions, the first that matches; all others are `other`."""
+"""Activity and pattern for the start of function names; the first match counts, others are `other`."""
 
 STARTS_KERNEL = r"cudaLaunch(Cooperative)?Kernel|cuLaunch(Cooperative)?Kernel|cudaGraphLaunch|cuGraphLaunch"
 STARTS_COPY = r"cu(da)?Memcpy"
@@ -31,22 +31,22 @@ NEEDS_CONTEXT = (
     r"|cu(CtxCreate|CtxSynchronize|DevicePrimaryCtxRetain|Mem(Alloc|cpy|set|Create)|Launch|StreamCreate|EventCreate"
     r"|ModuleLoad|LibraryLoad)"
 )
-"""Calls of the runtime and the driver that make a context where there is none, or fail without one."""
+"""Runtime and driver calls that create a missing context, or fail without one."""
 
 
 def activity_of(name: str) -> Activity:
-    """What a function of this name does."""
+    """Activity of a function, by name."""
     return next((activity for activity, pattern in ACTIVITY_OF if re.match(pattern, name)), Activity.OTHER)
 
 
 def calls_named(trace: Trace, pattern: str) -> Bool:
-    """Which calls' names begin so."""
+    """Mask of calls whose names start with the pattern."""
     begins = re.compile(pattern)
     return by_name(trace.names, trace.api.name, lambda name: begins.match(name) is not None).astype(np.bool_)
 
 
 def call_activities(trace: Trace) -> Integers:
-    """The code of the activity of each call."""
+    """Activity code of each call."""
     return by_name(trace.names, trace.api.name, lambda name: CODES[activity_of(name)])
 
 
@@ -60,12 +60,12 @@ DIRECTIONS = {
 
 
 def operation_names(trace: Trace) -> tuple[list[str], Int64]:
-    """Names, and each operation's code among them: a kernel's own, a copy's direction."""
+    """Names, and each operation's code: the kernel's name, or a copy's direction."""
     details = trace.details
     kind = trace.operations.kind
     own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
     code = len(trace.names) + kind.astype(np.int64)
-    if len(details) < len(kind):  # they were not read
+    if len(details) < len(kind):  # details were not read
         return [*trace.names, *own], code
     for number, direction in enumerate(DIRECTIONS):
         code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number

@@ -1,4 +1,4 @@
-"""The GPUs that a trace's operations ran on, and their streams."""
+"""GPUs and streams of a trace's operations."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from perfharness.model.trace import GpuDevice, GpuOperations, Int64, Integers, T
 
 @dataclass(frozen=True)
 class Gpus:
-    """`of` is the index in `facts` of the GPU that each operation ran on."""
+    """`of` is the index in `facts` of each operation's GPU."""
 
     of: Integers
     facts: list[GpuDevice]
     positions: dict[tuple[int, int], int]
-    """Process and device as the trace numbers them -> index of the GPU."""
+    """(process, device) as numbered in the trace -> index of the GPU."""
 
     def __len__(self) -> int:
         return len(self.facts)
 
     def find(self, process: Int64, device: Int64) -> Int64:
-        """Index of the GPU of each process and device, as the trace numbers them; -1: nothing ran on it."""
+        """Index of the GPU of each process and device, as numbered in the trace; -1 for unused ones."""
         groups = group_rows(process, device)
         rows = zip(process[groups.first].tolist(), device[groups.first].tolist(), strict=True)
         return np.asarray([self.positions.get(row, -1) for row in rows], dtype=np.int64)[groups.code]
 
 
 def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
-    """Every GPU that something ran on, in order of processes and numbers, with what the trace records of it. Processes
-    of one trace (forked workers) number GPUs each for itself: one UUID is one GPU, under any number; without UUIDs,
-    each process's number is a GPU of its own.
+    """List every GPU with operations, by process and number, with its recorded properties. Processes of a trace (forked
+    workers) number GPUs independently: equal UUIDs are one GPU; without UUIDs, each process's number is a separate GPU.
     """
     groups = group_rows(operations.process, operations.device)
     process, device = operations.process[groups.first], operations.device[groups.first]
@@ -56,6 +55,6 @@ def _facts(meta: TraceMeta, pid: int, number: int) -> GpuDevice:
     fitting = [device for device in meta.devices if device.number == number and device.pid in (pid, None)]
     if fitting:
         return fitting[0]
-    # A child process that nsys lists no numbers for has those of the others, where these agree.
+    # For a child process without devices from nsys, use those of the others if they agree.
     candidates = {device.uuid: device for device in meta.devices if device.number == number}
     return next(iter(candidates.values())) if len(candidates) == 1 else GpuDevice(pid, number)

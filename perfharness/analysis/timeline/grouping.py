@@ -1,4 +1,4 @@
-"""Grouping of columns: equal rows to equal numbers, without a sort."""
+"""Group equal rows of columns without sorting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Table = TypeVar("Table", bound="DataclassInstance")
 
 SMALL_TABLE = 1 << 16
-"""A table of this many values costs nothing, however few rows there are."""
+"""Table size that is cheap for any number of rows."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Groups:
 
 
 def group_rows(*columns: Integers) -> Groups:
-    """Group rows that are equal in all columns, in linear time: by a table of the values where they lie close together,
-    else by hashing (Arrow's dictionary encoding).
+    """Group equal rows in linear time: by a table of values if their range is small, else by hashing (Arrow's
+    dictionary encoding).
     """
     combined = columns[0]
     for column in columns[1:]:
@@ -42,8 +42,8 @@ def group_rows(*columns: Integers) -> Groups:
 
 
 def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -> Groups:
-    """Group rows that are equal in all columns and whose parents (-1: none) are; a group comes after the one around it.
-    `levels`: the rows of each level, the outermost first.
+    """Group rows equal in all columns and with parents (-1 for none) in the same group; outer groups come first.
+    `levels`: rows of each level, from the outermost.
     """
     code = np.full(len(parent) + 1, -1, dtype=np.int32)
     firsts, count = [np.empty(0, dtype=np.int64)], 0
@@ -56,7 +56,7 @@ def group_nested(levels: list[Integers], parent: Integers, *columns: Integers) -
 
 
 def rows_by_code(code: Integers, wanted: Bool) -> list[Int64]:
-    """The wanted rows of each code, in their order."""
+    """Selected rows of each code, in order."""
     rows = np.flatnonzero(wanted)
     codes = code[rows]
     narrow = codes.astype(np.int16) if codes.max(initial=0) < 1 << 15 else codes
@@ -65,7 +65,7 @@ def rows_by_code(code: Integers, wanted: Bool) -> list[Int64]:
 
 
 def row_order(*keys: Integers) -> Int64 | None:
-    """The order of rows by these keys, then by row; None where they stand so, as in most traces."""
+    """Order of rows by these keys, then by row; None if they are ordered, as in most traces."""
     later = np.zeros(max(len(keys[0]) - 1, 0), dtype=np.bool_)
     equal = ~later
     for key in keys:
@@ -75,20 +75,20 @@ def row_order(*keys: Integers) -> Int64 | None:
 
 
 def rows_of_levels(level: Integers) -> list[Integers]:
-    """The rows of each level, each level's in their order; one sort, however many levels there are."""
+    """Rows of each level, in order, with a single sort."""
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
 
 
 def select(table: Table, rows: Bool | Integers) -> Table:
-    """The chosen rows of a record of columns; what is no column stays."""
+    """Select rows of a record of columns; other fields stay."""
     columns = {field.name: getattr(table, field.name) for field in fields(table)}
     return replace(table, **{name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)})
 
 
 def occurrences(*columns: Integers) -> Int64:
-    """How often a row's values came before, in order of the rows."""
+    """Number of earlier rows with the same values."""
     code = group_rows(*columns).code
     order = np.argsort(code, kind="stable")
     first = np.searchsorted(code[order], np.arange(int(code.max(initial=-1)) + 1))
@@ -98,7 +98,7 @@ def occurrences(*columns: Integers) -> Int64:
 
 
 def _combine(left: Integers, right: Integers) -> Integers:
-    """One number for each pair of values, the same for equal pairs."""
+    """A number for each pair of values, equal for equal pairs."""
     if not len(left):
         return left.astype(np.int64)
     low, span, other_low, other_span = *_bounds(left), *_bounds(right)
@@ -108,7 +108,7 @@ def _combine(left: Integers, right: Integers) -> Integers:
         return right
     table = 2 * len(left) + SMALL_TABLE
     if span * other_span >= 1 << 62 or max(span, other_span) <= table < span * other_span:
-        # Number them first: side by side they are too far apart for 64 bits, or for a table of all pairs.
+        # Encode first if the combined range exceeds 64 bits or a table of pairs.
         (left, first), (right, other_first) = _encode(left), _encode(right)
         low, span, other_low, other_span = 0, len(first), 0, len(other_first)
     combined = left.astype(np.int64)
@@ -120,19 +120,19 @@ def _combine(left: Integers, right: Integers) -> Integers:
 
 
 def _bounds(column: Integers) -> tuple[int, int]:
-    """The smallest value, and how many there are from it to the largest."""
+    """Smallest value and size of the range."""
     low = int(column.min())
     return low, int(column.max()) - low + 1
 
 
 def _encode(column: Integers) -> tuple[Integers, Int64]:
-    """The number of each value in order of first appearance, 32 bits, and the first row of each number."""
+    """Code of each value in order of first appearance (32 bits), and the first row of each code."""
     if not len(column):
         return column.astype(np.int32), np.empty(0, np.int64)
     low, span = _bounds(column)
     if span == 1:
         return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
-    if low > 0:  # what need not be moved is not copied
+    if low > 0:  # avoids the copy for shifting
         low, span = 0, low + span
     if span <= 2 * len(column) + SMALL_TABLE:
         return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
@@ -146,32 +146,30 @@ def _encode_by_table(position: Integers, span: int) -> tuple[Integers, Int64]:
     used = np.flatnonzero(first_row >= 0)
     used = used[np.argsort(first_row[used], kind="stable")]
     first = first_row[used].astype(np.int64)
-    number = first_row  # the same memory, for what comes next
+    number = first_row  # reuses the memory
     number[used] = np.arange(len(used), dtype=np.int32)
     return number[position], first
 
 
 def _first_rows(code: Integers, count: int) -> Integers:
-    """The first row of each of `count` codes, -1 where there is none."""
+    """First row of each of `count` codes, -1 for none."""
     first = np.full(count, -1, dtype=np.int32)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1, dtype=np.int32)  # of several writes the last one stays
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1, dtype=np.int32)  # the last write stays
     return first
 
 
 def sum_by_code(code: Integers, values: Float64 | Integers | Bool, count: int) -> Float64:
-    """Sum of the values of each of `count` groups; 0 for a group without rows, NaN where a value is NaN."""
+    """Sum of values per group; 0 for a group without rows, NaN if any value is NaN."""
     return np.bincount(code, weights=values, minlength=count).astype(np.float64, copy=False)
 
 
 def count_by_code(code: Integers, count: int) -> Float64:
-    """How many rows each of `count` groups has."""
+    """Number of rows per group."""
     return np.bincount(code, minlength=count).astype(np.float64)
 
 
 def unique(values: Integers) -> Integers:
-    """The values that occur, rising. Equal ones mostly stand together, in order, which saves the sort that `np.unique`
-    makes.
-    """
+    """Distinct values, ascending. Faster than `np.unique` for values that are mostly ordered runs."""
     heads: Integers = values[np.r_[True, values[1:] != values[:-1]][: len(values)]]
     if (heads[1:] > heads[:-1]).all():
         return heads
@@ -180,6 +178,6 @@ def unique(values: Integers) -> Integers:
 
 
 def distinct(values: Integers) -> list[int]:
-    """The values that occur, rising."""
+    """Distinct values as a list, ascending."""
     found: list[int] = unique(values).tolist()
     return found

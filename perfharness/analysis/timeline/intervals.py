@@ -1,4 +1,4 @@
-"""Which intervals enclose which, and which is innermost at a moment, on columns."""
+"""Nesting of intervals, and the innermost one at a time, on columns."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from perfharness.model.trace import Int64, Integers
 NO_PARENT = -1
 
 MAX_LEVELS = 100
-"""Deeper intervals are all put on this level."""
+"""Deeper intervals are put on this level."""
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """`parent[i]` is the index of the interval that encloses i, or -1; `level[i]` is how many enclose it."""
+    """`parent[i]`: index of the interval around i, or -1; `level[i]`: number of intervals around it."""
 
     parent: Integers
     level: Integers
 
 
 def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
-    """Find the tightest interval of the same group that contains each interval, borders included; of equal ones the
-    earlier row is the outer one. Intervals of a group may overlap (start/end ranges). The rule is that of nsys's
+    """Find the tightest interval of the same group around each interval, borders included; of equal ones, the earlier
+    row is the outer one. Intervals of a group may overlap (start/end ranges). Same rule as nsys's
     `nvtx_gpu_proj_trace`.
     """
     order = row_order(group, start, -end)
@@ -37,7 +37,7 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
     remaining = np.arange(count, dtype=np.int32)
     partition = group
     for depth in range(MAX_LEVELS):
-        # In order of start, an interval that reaches beyond all before it is in none of them.
+        # Ordered by start, an interval that ends after all before it lies in none of them.
         ends = end[remaining]
         before = running_maximum_before(ends, partition)
         is_outer = ends > before
@@ -62,7 +62,7 @@ def nest(start: Int64, end: Int64, group: Integers) -> Nesting:
 
 
 def running_maximum_before(values: Int64, partition: Integers) -> Int64:
-    """Largest value before each position within its run of equal `partition`; the smallest int64 at its start."""
+    """Largest value before each position within its run of equal `partition`; the smallest int64 at the run's start."""
     lowest = np.iinfo(np.int64).min
     if not len(values):
         return values
@@ -71,7 +71,7 @@ def running_maximum_before(values: Int64, partition: Integers) -> Int64:
     origin = int(values.min())
     span = int(values.max()) - origin + 1
     if span * (int(run[-1]) + 1) >= 1 << 62:
-        # Runs laid one behind the other would leave 64 bits: take ranks for times.
+        # Concatenated runs would exceed 64 bits, so use ranks instead of times.
         in_order, ranks = np.unique(values, return_inverse=True)
         before = running_maximum_before(ranks.ravel().astype(np.int64), partition)
         return np.where(before == lowest, lowest, in_order[np.maximum(before, 0)])
@@ -83,7 +83,7 @@ def running_maximum_before(values: Int64, partition: Integers) -> Int64:
 
 
 def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, Int64]:
-    """The same for one group in which intervals overlap, one by one; `members` are in order of start."""
+    """`nest` for one group with overlapping intervals, one by one; `members` are ordered by start."""
     parents, levels = np.full(len(members), NO_PARENT, dtype=np.int64), np.zeros(len(members), dtype=np.int64)
     s, e = start[members], end[members]
     open_ones: Int64 = np.empty(0, dtype=np.int64)
@@ -92,18 +92,18 @@ def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, 
         containing = open_ones[e[open_ones] >= e[i]]
         if len(containing):
             lengths = e[containing] - s[containing]
-            tightest = containing[len(lengths) - 1 - np.argmin(lengths[::-1])]  # of equal ones the last that began
+            tightest = containing[len(lengths) - 1 - np.argmin(lengths[::-1])]  # of equal ones the last to begin
             parents[i], levels[i] = members[tightest], min(levels[tightest] + 1, MAX_LEVELS)
         open_ones = np.append(open_ones, i)
     return parents, levels
 
 
 def innermost_at(start: Int64, end: Int64, parent: Integers, first: Int64, last: Int64) -> Int64:
-    """The innermost of nested intervals, in order of start, that contains each stretch from `first` to `last` (equal
-    for moments), or -1. `parent`: the position of the interval around each.
+    """Innermost of nested intervals (ordered by start) around each interval from `first` to `last` (may be equal), or
+    -1. `parent`: position of the interval around each.
     """
     at = np.asarray(np.searchsorted(start, first, side="right") - 1, dtype=np.int64)
-    end = np.append(end, np.iinfo(np.int64).max)  # stands for the place -1
+    end = np.append(end, np.iinfo(np.int64).max)  # for position -1
     while len(climbing := np.flatnonzero(end[at] < last)):
         at[climbing] = parent[at[climbing]]
     return at

@@ -1,7 +1,7 @@
-"""Ranges with their GPU work: projected from the API calls inside a range to the operations that they started.
+"""Project ranges onto the GPU: from the API calls inside a range to the operations that they started.
 
 An operation belongs to a range if the API call that started it (same correlation id, same process) lies inside the
-range on the same thread; the projected range runs from the first start to the last end. The rule is that of nsys's
+range on the same thread; the projected range is from the first start to the last end. Same rule as nsys's
 `nvtx_gpu_proj_trace`, except that a CUDA graph replayed as a whole counts as an operation.
 """
 
@@ -31,14 +31,14 @@ from perfharness.model.trace import (
 from perfharness.trace.columns import narrow
 
 BLOCK_MEMBERS = 1 << 20
-"""Operations of ranges that are worked on at a time, to bound memory."""
+"""Operations processed at a time, to limit memory."""
 
 
 @dataclass(frozen=True)
 class Launches:
     """Operations with the API call that started them, both as indices, ordered by thread and start of the call.
 
-    `is_first` marks the first operation of each call; `lines` finds those of a stretch of a thread.
+    `is_first`: first operation of each call. `lines`: finds the launches in an interval of a thread.
     """
 
     operation: Integers
@@ -49,7 +49,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Projection:
-    """GPU side of each range, aligned with the ranges; all 0 where `operation_count` is 0."""
+    """GPU work of each range, aligned with the ranges; all 0 where `operation_count` is 0."""
 
     start_ns: Int64
     end_ns: Int64
@@ -59,8 +59,8 @@ class Projection:
 
 @dataclass(frozen=True)
 class RangeTable:
-    """Ranges of a trace with their nesting and GPU side. `gpu_known` is False if GPU work was, or may have been,
-    started inside the range and is not in the trace.
+    """Ranges of a trace with their nesting and GPU work. `gpu_known` is False if GPU work started inside the range is,
+    or may be, missing in the trace.
     """
 
     ranges: NvtxRanges
@@ -71,7 +71,7 @@ class RangeTable:
 
     @cached_property
     def order(self) -> Int64:
-        """Rows by (pid, tid, start, -duration)."""
+        """Rows ordered by (pid, tid, start, -duration)."""
         ranges = self.ranges
         length = ranges.end_ns - ranges.start_ns
         order = row_order(pid_of(ranges.thread), ranges.thread, ranges.start_ns, -length, ranges.row)
@@ -79,7 +79,7 @@ class RangeTable:
 
 
 def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
-    """Nest and project all ranges of a trace. Ranges that end on another thread stand alone and have no GPU work."""
+    """Nest and project all ranges of a trace. Ranges that end on another thread stand alone, without GPU work."""
     ranges, alone = trace.ranges, trace.ranges.crosses_threads
     group = ranges.thread
     if alone.any():
@@ -96,13 +96,13 @@ def build_range_table(trace: Trace, launches: Launches) -> RangeTable:
 
 
 def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
-    """Join operations to calls on process and correlation id. If two calls share an id (a driver call inside the
-    runtime call), the inner, later one is taken.
+    """Join operations to calls by process and correlation id. If two calls share an id (a driver call inside the
+    runtime call), use the inner, later one.
     """
     call = _calls_of(api, operations)
     started = np.flatnonzero(call >= 0)
     call = call[started]
-    order = row_order(api.thread[call], api.start_ns[call], call)  # operations of one call stay together
+    order = row_order(api.thread[call], api.start_ns[call], call)  # keeps operations of one call together
     if order is not None:
         started, call = started[order], call[order]
     call = narrow(call)
@@ -123,7 +123,7 @@ def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
 
 
 def _last_of_id(ids: Integers, start_ns: Int64, wanted: Integers) -> Int64:
-    """Of the calls with each wanted id, the one that began last, or -1."""
+    """The last call to begin with each wanted id, or -1."""
     order = row_order(ids, start_ns)
     ids = ids if order is None else ids[order]
     at = np.searchsorted(ids, wanted, side="right") - 1
@@ -132,7 +132,7 @@ def _last_of_id(ids: Integers, start_ns: Int64, wanted: Integers) -> Int64:
 
 
 def project(trace: Trace, launches: Launches, wanted: Bool) -> Projection:
-    """Project the wanted ranges; others get nothing."""
+    """Project the wanted ranges; others get zeros."""
     api, operations, ranges = trace.api, trace.operations, trace.ranges
     found = Projection(*np.zeros((4, len(ranges)), dtype=np.int64))
     call_end = api.end_ns[launches.call]
@@ -148,7 +148,7 @@ def project(trace: Trace, launches: Launches, wanted: Bool) -> Projection:
         s, e = start[member], end[member]
         if not ((s[1:] >= s[:-1]) | (place[1:] != place[:-1])).all():
             order = np.lexsort((s, place))
-            member, s, e = member[order], s[order], e[order]  # `place` is sorted and stays
+            member, s, e = member[order], s[order], e[order]  # `place` is sorted already
         runs = np.flatnonzero(np.r_[True, place[1:] != place[:-1]][: len(place)])
         row = block[place[runs]]
         if not len(runs):

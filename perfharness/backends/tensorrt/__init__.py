@@ -1,1 +1,1 @@
-"""TensorRT 10, 11, its lean runtime and TensorRT-RTX behind one adapter; the differences are in `library`."""
+"""TensorRT 10 and 11, the lean runtime and TensorRT-RTX in one adapter; differences are in `library`."""

@@ -19,7 +19,7 @@ from perfharness.errors import BackendError
 
 
 class TensorRTBackend(Backend):
-    """TensorRT 10 and 11: ONNX files, engines, and functions that return a path, the bytes or an `onnx.ModelProto`."""
+    """TensorRT 10 and 11: ONNX files, engines, and functions that return a path, bytes or an `onnx.ModelProto`."""
 
     name = "tensorrt"
     modes = ("stream", "cudagraph")
@@ -36,42 +36,42 @@ class TensorRTBackend(Backend):
     builds: ClassVar[bool] = True
 
     def versions(self) -> dict[str, str]:
-        """TensorRT's; its ONNX parser is part of it."""
+        """Version of TensorRT, which includes its ONNX parser."""
         return {self.module: self.library().version}
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No GPU, or one that the library does not support."""
+        """Check for a GPU supported by the library."""
         profiles_of(options)
         library = self.library()
         if options.device != "cuda":
-            return f"{self.title} runs on a GPU only; choose the device cuda"
+            return f"{self.title} runs only on a GPU; use the device cuda"
         return gpu_problem() or library.gpu_problem(*_compute_capability())
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """A session; an engine that needs no shapes is built here, others in `allocate`."""
+        """Open a session; engines that do not depend on shapes are built here, others in `allocate`."""
         library = self.library()
         return TensorRTSession(library, self.source(library, model, options), options)
 
     def library(self) -> TensorRTLibrary:
-        """The imported library. Raises `BackendUnavailableError`."""
+        """Import the library. Raises `BackendUnavailableError`."""
         if self.builds:
-            imported("onnx", self.install)  # which precision a model has is read from the file
+            imported("onnx", self.install)  # needed to read a model's precision from the file
         return TensorRTLibrary(imported(self.module, self.install, self.title), self.title)
 
     def source(self, library: TensorRTLibrary, model: ModelSource, options: BackendOptions) -> Network | Engine:
-        """The network that engines are built from, or the engine of a file; RTX needs no GPU for it."""
+        """The network to build engines from, or the engine of a file; RTX needs no GPU for it."""
         takes = "the path of an .onnx or .engine file, an ONNX file's bytes, or an onnx.ModelProto"
         given = onnx_source(model, TensorRTBackend.name, options, takes)
         if isinstance(given, Path) and given.suffix.lower() in (".engine", ".plan"):
             return engine_of_file(given, model.name)
         if not self.builds:
-            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs .engine and .plan files only")
-        gpu = "any" if library.is_rtx or options.cache_dir is None else _gpu_name()  # engines of RTX are portable
+            raise BackendError(f"{model.factory} returned ONNX; {self.title} runs only .engine and .plan files")
+        gpu = "any" if library.is_rtx or options.cache_dir is None else _gpu_name()  # RTX engines are portable
         return Network(library, given, model.name, options, gpu)
 
 
 class TensorRTLeanBackend(TensorRTBackend):
-    """TensorRT's lean runtime: runs engines built elsewhere by `trtexec --versionCompatible --excludeLeanRuntime`."""
+    """TensorRT's lean runtime, for engines built by `trtexec --versionCompatible --excludeLeanRuntime`."""
 
     name = "tensorrt-lean"
     suffixes = (".engine", ".plan")
@@ -82,7 +82,7 @@ class TensorRTLeanBackend(TensorRTBackend):
 
 
 class TensorRTRTXBackend(TensorRTBackend):
-    """TensorRT-RTX: the same, engines built ahead of time for several kinds of GPU and compiled where they run."""
+    """TensorRT-RTX: engines are built ahead of time for several kinds of GPU and compiled where they run."""
 
     name = "tensorrt-rtx"
     install = install_command("tensorrt-rtx")
@@ -91,7 +91,7 @@ class TensorRTRTXBackend(TensorRTBackend):
 
 
 def _compute_capability() -> tuple[int, int]:
-    """Major and minor of the first GPU."""
+    """Compute capability of the first GPU."""
     cuda, kinds = runtime(), runtime().cudaDeviceAttr
     wanted = (kinds.cudaDevAttrComputeCapabilityMajor, kinds.cudaDevAttrComputeCapabilityMinor)
     major, minor = (int(checked(cuda.cudaDeviceGetAttribute(each, 0), "a GPU's attribute")) for each in wanted)
@@ -99,7 +99,7 @@ def _compute_capability() -> tuple[int, int]:
 
 
 def _gpu_name() -> str:
-    """Name and compute capability of the first GPU: what an engine depends on."""
+    """Name and compute capability of the first GPU, on which engines depend."""
     properties = checked(runtime().cudaGetDeviceProperties(0), "the properties of the GPU")
     name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
     major, minor = _compute_capability()

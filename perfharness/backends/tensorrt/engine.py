@@ -1,6 +1,6 @@
-"""Serialized engines: read from a file, or built from ONNX and kept in a folder from one process to the next.
+"""Serialized engines: read from a file, or built from ONNX and cached between processes.
 
-A kept engine is found again for the same model (the bytes of its files), library, GPU, options and profiles.
+The cache key is the model (bytes of its files), library, GPU, options and profiles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = {
     "BOOL": "bool",
     "UINT8": "uint8",
 }
-"""TensorRT's name of a type -> NumPy's, where NumPy has it."""
+"""TensorRT's type name -> NumPy's, for types known to NumPy."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ShapeRange:
         )
 
     def __str__(self) -> str:
-        """As in the options: `1x3,4x3,8x3`, or `4x3` where all three are the same."""
+        """Format for options: `1x3,4x3,8x3`, or `4x3` if all three are equal."""
         texts = ["x".join(map(str, shape)) for shape in (self.min, self.opt, self.max)]
         return texts[0] if len(set(texts)) == 1 else ",".join(texts)
 
@@ -59,20 +59,20 @@ Profile = Mapping[str, ShapeRange]
 
 
 def describe_profile(profile: Profile) -> str:
-    """As in the options: `image:1x3,4x3,8x3; scale:1`."""
+    """Format for options: `image:1x3,4x3,8x3; scale:1`."""
     return "; ".join(f"{name}:{shapes}" for name, shapes in profile.items())
 
 
 def profiles_of(options: BackendOptions) -> tuple[Profile, ...]:
-    """The optimization profiles that the options name; none: one with exactly the shapes that are allocated.
+    """Optimization profiles in the options; without any, one for exactly the allocated shapes is used.
 
-    Raises `BackendError` for text that is no profile.
+    Raises `BackendError` for invalid text.
     """
     return tuple(_profile(text) for text in options.extra.get("profile", "").split("|") if text.strip())
 
 
 def _profile(text: str) -> Profile:
-    """`x:1x3x8x8,4x3x8x8,8x3x8x8; y:...`: smallest, usual, largest shape; one shape stands for all three."""
+    """Parse `x:1x3x8x8,4x3x8x8,8x3x8x8; y:...`: smallest, usual, largest shape, or one shape for all three."""
     profile = {}
     for part in map(str.strip, text.split(";")):
         name, colon, shapes = part.rpartition(":")
@@ -84,7 +84,7 @@ def _profile(text: str) -> Profile:
             raise BackendError(f"the profile {part!r} is not NAME:MIN,OPT,MAX with shapes such as 1x3x224x224")
         profile[name] = ShapeRange(*(sizes if len(sizes) == 3 else sizes * 3))
         if not profile[name].holds(profile[name].opt):
-            raise BackendError(f"the profile {part!r} is not in order; give smallest, usual, largest shape")
+            raise BackendError(f"the profile {part!r} is out of order; give smallest, usual, largest shape")
     return profile
 
 
@@ -93,8 +93,8 @@ class Engine:
     """A serialized engine.
 
     Args:
-        settings: how it was built, by TensorRT's names.
-        build_ms: None: it was built earlier or elsewhere.
+        settings: of the build, with TensorRT's names.
+        build_ms: None if built earlier or elsewhere.
         name: for messages.
     """
 
@@ -105,13 +105,13 @@ class Engine:
 
 
 class Network:
-    """A parsed ONNX model, from which engines are built; no GPU is needed to parse.
+    """A parsed ONNX model to build engines from; parsing needs no GPU.
 
     Args:
-        source: path of a file, or the file's bytes.
-        gpu: on which engines run, for the cache.
-        inputs, outputs: as the model describes them.
-        builds_for_shapes: each set of shapes needs its own engine: open dimensions, and no profile given.
+        source: path or bytes of a file.
+        gpu: name for the cache.
+        inputs, outputs: as described by the model.
+        builds_for_shapes: whether each set of shapes needs its own engine (open dimensions without a profile).
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Network:
         self._library, self._options, self._source, self._gpu, self.name = library, options, source, gpu, name
         check_own_precision(name, str(library), model_precision(source), options.precision)
         self._builder = library.start("Builder")
-        # accepted but without effect since TensorRT 11
+        # accepted but without effect in TensorRT 11
         flag = library.module.NetworkDefinitionCreationFlag.STRONGLY_TYPED
         self.network = network = self._builder.create_network(1 << int(flag))
         parser = library.module.OnnxParser(network, library.logger)
@@ -133,7 +133,7 @@ class Network:
         self.builds_for_shapes = is_open and not self._profiles
 
     def engine(self, shapes: Mapping[str, Shape] | None = None) -> Engine:
-        """The engine, for these shapes where it depends on them; from the cache, or built, which may take minutes."""
+        """The engine (for these shapes, if it depends on them), from the cache or built, which may take minutes."""
         profiles = self._profiles
         if self.builds_for_shapes and shapes is not None:
             profiles = ({name: ShapeRange(shape, shape, shape) for name, shape in shapes.items()},)
@@ -146,14 +146,14 @@ class Network:
             self._add(config, profile)
         start_ns = time.perf_counter_ns()
         plan = self._library.call(
-            f"{self._library} built no engine of {self.name}",
+            f"{self._library} could not build an engine of {self.name}",
             "change the model or the options",
             self._builder.build_serialized_network,
             self.network,
             config,
         )
         build_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        settings["profiles"] = "; ".join(map(describe_profile, profiles)) or "none, all shapes are fixed"
+        settings["profiles"] = "; ".join(map(describe_profile, profiles)) or "none, because all shapes are fixed"
         built = Engine(bytes(plan), settings, build_ms, name)
         if path is not None:
             _keep(path, built.blob)
@@ -175,17 +175,17 @@ class Network:
 
     def _add(self, config: Any, profile: Profile) -> None:
         made = self._builder.create_optimization_profile()
-        what = f"{self.name} does not take the profile {describe_profile(profile)}"
+        what = f"{self.name} does not support the profile {describe_profile(profile)}"
         try:
             for name, shapes in profile.items():
                 made.set_shape(name, shapes.min, shapes.opt, shapes.max)
         except ValueError as error:
             raise BackendError(f"{what}: {error}") from error
-        advice = "give shapes that it takes"
+        advice = "give supported shapes"
         self._library.call(what, advice, lambda: config.add_optimization_profile(made) >= 0)
 
     def _cache_path(self, profiles: tuple[Profile, ...]) -> Path | None:
-        """File of an engine, which may not exist, named by all that the engine depends on; None: no cache."""
+        """File name of an engine, derived from all that it depends on; None without a cache."""
         if self._options.cache_dir is None:
             return None
         described = {
@@ -201,7 +201,7 @@ class Network:
 
 
 def _model_sha256(source: Path | bytes) -> str:
-    """Digest of a model, with the files of its weights."""
+    """Digest of a model including its weight files."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     return sha256_of(source, *onnx_weight_files(source))
@@ -217,17 +217,17 @@ def _keep(path: Path, blob: bytes) -> None:
 
 
 def engine_of_file(path: Path, name: str) -> Engine:
-    """An engine that was built elsewhere."""
-    settings = {"precision": "the engine file's own, whatever was asked for"}
+    """Load an engine built elsewhere."""
+    settings = {"precision": "that of the engine file, regardless of the request"}
     return Engine(path.read_bytes(), settings, None, f"the engine {name}")
 
 
 def tensor_spec(name: str, shape: Any, dtype: Any) -> TensorSpec:
-    """A tensor of a network or an engine. Raises `BackendError` where NumPy does not have its type."""
+    """Spec of a network's or engine's tensor. Raises `BackendError` for types unknown to NumPy."""
     if dtype.name not in DTYPES:
         raise BackendError(
-            f"{name!r} is of type {dtype.name}, which NumPy lacks; give the model inputs and outputs of another "
-            "(casts at its ends keep the inside as it is)"
+            f"{name!r} is of type {dtype.name}, which NumPy lacks; give the model inputs and outputs of another type "
+            "(casts at its ends leave the inside unchanged)"
         )
     sizes = tuple(None if size < 0 else int(size) for size in shape)
     return TensorSpec(name=name, shape=sizes, dtype=DTYPES[dtype.name])
@@ -239,7 +239,7 @@ def _described(tensor: Any) -> TensorSpec:
 
 def _parse_error(parser: Any) -> str:
     if parser.num_errors == 0:
-        return "it does not say why"
+        return "no reason given"
     error = parser.get_error(0)
     text = " ".join(str(error.desc()).split())[:300]
     return f"{text} (node {error.node_name()!r}, operator {error.node_operator()!r})" if error.node_name() else text

@@ -1,4 +1,4 @@
-"""An engine in use: context, profile, buffers, addresses, and rounds on one CUDA stream."""
+"""An engine in use: context, profile, buffers, and rounds on one CUDA stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfharness.errors import BackendError, OutOfMemoryError
 
 
 class LoadedEngine:
-    """A deserialized engine, its inputs, outputs and profiles.
+    """A deserialized engine with inputs, outputs and profiles.
 
     Args:
         serialized: its content and origin.
@@ -42,12 +42,12 @@ class LoadedEngine:
             if engine.get_tensor_location(spec.name) == locations.HOST:
                 raise BackendError(
                     f"input {spec.name!r} is a shape tensor, whose values decide the shapes of others; give a model "
-                    "where shapes follow from shapes"
+                    "whose shapes depend only on shapes"
                 )
         self.profiles = tuple(self._profile(index) for index in range(engine.num_optimization_profiles))
 
     def profile_for(self, shapes: Mapping[str, Shape]) -> int | None:
-        """The profile that takes the shapes, of several the one with the nearest usual shapes; None: none does."""
+        """The profile that supports the shapes, with the nearest usual shapes if several do; None if none does."""
         fitting = [
             (_distance(profile, shapes), index)
             for index, profile in enumerate(self.profiles)
@@ -73,10 +73,10 @@ class LoadedEngine:
 
 
 class CudaGraph:
-    """The work that `work` put into the stream, replayed by one call.
+    """Work captured from a stream, replayed by one call.
 
-    TensorRT must execute once after a change of shapes or profile before a capture (Best Practices, CUDA Graphs); the
-    caller does that.
+    After a change of shapes or profile, the caller must execute once before a capture (TensorRT's Best Practices, CUDA
+    Graphs).
     """
 
     def __init__(self, stream: CudaStream, work: Callable[[], None]) -> None:
@@ -87,7 +87,7 @@ class CudaGraph:
         try:
             work()
         except BaseException:
-            _, unfinished = cuda.cudaStreamEndCapture(stream.pointer)  # or the stream could not be used again
+            _, unfinished = cuda.cudaStreamEndCapture(stream.pointer)  # makes the stream usable again
             if unfinished is not None:
                 cuda.cudaGraphDestroy(unfinished)
             raise
@@ -102,7 +102,7 @@ class CudaGraph:
         checked(self._cuda.cudaGraphLaunch(self._instance, self._stream.pointer), "a CUDA graph")
 
     def close(self) -> None:
-        """Free it."""
+        """Free the graph."""
         if self._instance is not None:
             self._cuda.cudaGraphExecDestroy(self._instance)
             self._instance = None
@@ -111,8 +111,8 @@ class CudaGraph:
 class TensorRTSession(BufferSession):
     """One context of an engine.
 
-    Where the model is ONNX, its dimensions are open and no profile was given, `allocate` builds an engine for exactly
-    the given shapes (or takes it from the cache).
+    For an ONNX model with open dimensions and no profile, `allocate` builds an engine for exactly the given shapes (or
+    uses the cache).
     """
 
     _stream: CudaStream
@@ -138,12 +138,12 @@ class TensorRTSession(BufferSession):
             raise
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
-        """Build if necessary, choose the profile, set shapes, allocate buffers, set their addresses."""
+        """Build if necessary, choose the profile, set shapes, allocate buffers and set their addresses."""
         loaded = self._engine_for(shapes)
         index = loaded.profile_for(shapes)
         if index is None:
             ranges = " | ".join(map(describe_profile, loaded.profiles))
-            raise BackendError(f"no profile of {loaded.serialized.name} takes {shapes}; it has: {ranges}")
+            raise BackendError(f"no profile of {loaded.serialized.name} supports {shapes}; it has: {ranges}")
         self._profile_index = index
         if self._context is None:
             self._context = self._library.create_context(loaded.engine, self._has_graph)
@@ -152,7 +152,7 @@ class TensorRTSession(BufferSession):
             self._buffer(spec, shaped[spec.name])
         self._address(self._context)
         if self._has_graph and not self._library.is_rtx:
-            self._enqueue(self._context)  # shapes changed: execute once without a graph before the capture
+            self._enqueue(self._context)  # after a change of shapes, execute once before the capture
             self.synchronize()
             self._graph = CudaGraph(self._stream, lambda: self._enqueue(self._context))
         self._settings["profile"] = describe_profile(loaded.profiles[index]) if loaded.profiles else "none"
@@ -164,28 +164,28 @@ class TensorRTSession(BufferSession):
             self._enqueue(self._context)
 
     def settings(self) -> dict[str, str]:
-        """Library, how the engine was built, its size and profile."""
+        """Library, build settings, size and profile of the engine."""
         return {"library": str(self._library), **self._settings}
 
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
-        """By TensorRT's profiler, in a context of its own, so that the measured one never has a profiler."""
+        """Times from TensorRT's profiler in a separate context, so that the measured one never has a profiler."""
         assert self._loaded is not None
         profiler, times = layer_profiler(self._library.module)
         try:
             context = self._library.create_context(self._loaded.engine, cuda_graph=False)
         except OutOfMemoryError as error:
-            return f"there is no room for a second context with a profiler: {error}"
+            return f"not enough memory for a second context with a profiler: {error}"
         self._shaped(context, self._shapes)
         self._address(context)
         context.profiler = profiler
         self.copy_in()
         for index in range(rounds + 1):
             if index == 1:
-                times.clear()  # the first was a warm-up
+                times.clear()  # drop the warm-up
             self._enqueue(context)
             self.synchronize()
         if not times:
-            return f"{self._library.name} reported no layer to its profiler"
+            return f"{self._library.name} reported no layers to its profiler"
         return [LayerTime(name, total / rounds) for name, total in times.items()]
 
     def _free(self) -> None:
@@ -199,13 +199,13 @@ class TensorRTSession(BufferSession):
         super()._release()
 
     def _engine_for(self, shapes: Mapping[str, Shape]) -> LoadedEngine:
-        """The engine in use, or one built for these shapes where engines depend on them."""
+        """The current engine, or one built for these shapes if engines depend on them."""
         source, loaded = self._source, self._loaded
         is_fitting = loaded is not None and loaded.profile_for(shapes) is not None
         if isinstance(source, Network) and source.builds_for_shapes and not is_fitting:
             self._unload()
             loaded = self._load(source.engine(shapes))
-        assert loaded is not None  # others were loaded at once
+        assert loaded is not None  # others are loaded at once
         return loaded
 
     def _load(self, serialized: Engine) -> LoadedEngine:
@@ -234,30 +234,30 @@ class TensorRTSession(BufferSession):
         call(f"profile {index} could not be chosen", "build the engine again", choose, index, self._stream.pointer)
         self.synchronize()
         for name, shape in shapes.items():
-            advice = "give a shape that the engine takes"
+            advice = "give a supported shape"
             call(f"input {name!r} cannot be {shape}", advice, context.set_input_shape, name, shape)
         if missing := context.infer_shapes():
-            raise BackendError(f"the shapes do not tell those of {', '.join(missing)}; give a model where they do")
+            raise BackendError(f"the shapes of {', '.join(missing)} are undetermined; give a model without such inputs")
         out = {spec.name: tuple(int(size) for size in context.get_tensor_shape(spec.name)) for spec in self.outputs}
         if unknown := [name for name, shape in out.items() if any(size < 0 for size in shape)]:
             raise BackendError(
-                f"the shape of output {unknown[0]!r} depends on the values of the inputs, so that no buffer can be "
-                "made before; give a model whose outputs have shapes that follow from its inputs' shapes"
+                f"the shape of output {unknown[0]!r} depends on the values of the inputs, so its buffer cannot be "
+                "allocated before; give a model whose output shapes follow from its input shapes"
             )
         return out
 
     def _address(self, context: Any) -> None:
         for name, buffer in self._buffers.items():
-            what, advice = f"{name!r} did not take its buffer", "build the engine again"
+            what, advice = f"{name!r} did not accept its buffer", "build the engine again"
             self._library.call(what, advice, context.set_tensor_address, name, buffer.pointer)
 
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._stream.pointer):
-            raise self._library.failure("the model could not be run", "allocate again, or other shapes")
+            raise self._library.failure("the model could not be run", "allocate again, or use other shapes")
 
 
 def _distance(profile: Profile, shapes: Mapping[str, Shape]) -> float:
-    """How far shapes are from a profile's usual ones: sum over dimensions of |log of the ratio|."""
+    """Distance of shapes from a profile's usual ones: sum over dimensions of |log of the ratio|."""
     return sum(
         abs(float(np.log(max(size, 1) / max(usual, 1))))
         for name, ranges in profile.items()

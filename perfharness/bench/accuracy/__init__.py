@@ -1,4 +1,4 @@
-"""Outputs against a baseline or ground truth: accumulators that take one sample at a time, and the samples."""
+"""Compare outputs with a baseline or ground truth, one sample at a time; and find the samples."""
 
 from perfharness.bench.accuracy.data import (
     Preprocessor,

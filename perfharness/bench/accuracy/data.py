@@ -1,6 +1,6 @@
-"""The user's data: inputs with their labels or ground truth, matched by the names of files; from a file to an input.
+"""The user's data: inputs with labels or ground truth, matched by file name, and preprocessed to model inputs.
 
-A file that cannot be read raises `SampleError` when it is read, so only that sample is lost.
+An unreadable file raises `SampleError` when it is read, so only that sample is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 INSTALL_PILLOW = install_command("images")
 NAMED = 3
-"""Files named in a message, at most."""
+"""Most files named in a message."""
 
 CHANNELS = (1, 3)
 
@@ -33,23 +33,23 @@ Shape = tuple[int, ...]
 
 
 class SampleError(PerfHarnessError):
-    """One sample cannot be read or compared; the others can."""
+    """One sample cannot be read or compared; others can."""
 
 
 def user_function(text: str) -> Any:
-    """The function that `module:function` or `file.py:function` names. Raises `UsageError`."""
+    """Load the function named by `module:function` or `file.py:function`. Raises `UsageError`."""
     module, colon, name = text.rpartition(":")
     if not colon or not module or not name.isidentifier():
-        raise UsageError(f"{text!r} does not name a function; name it as module:function or file.py:function")
+        raise UsageError(f"{text!r} is not a function; name it as module:function or file.py:function")
     try:
         return named_function(ModelSource(name, factory=text))
     except BackendError as error:
-        raise UsageError(str(error).replace("; name one that makes the model", "")) from error
+        raise UsageError(str(error).replace("; name one that creates the model", "")) from error
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One input; `name` is the path below its folder without the suffix."""
+    """One input; `name` is the path below its folder, without suffix."""
 
     name: str
     path: Path
@@ -60,11 +60,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleSet:
-    """All inputs in order of their names, and remarks on the others.
+    """All inputs ordered by name, and remarks about unused files.
 
     Args:
         class_names: by label.
-        remarks: files that were not matched, one sentence per kind.
+        remarks: one sentence per kind of unmatched file.
     """
 
     samples: tuple[Sample, ...]
@@ -80,28 +80,28 @@ def find_samples(
     class_names: Path | None = None,
     values: Path | None = None,
 ) -> SampleSet:
-    """The samples in a folder, or one file.
+    """Find the samples in a folder, or one file.
 
     Args:
         truth: a folder of maps with the same names, or one file for one input.
-        labels: the input folder itself: the first folder below it is the class, classes in order of their names; else
-            a CSV of `name,label`, labels being numbers or names.
-        limit: at most so many, the first by name.
-        class_names: a text file with a name per line, in the order of the model's classes.
+        labels: the input folder itself, whose first-level subfolders are the classes, ordered by name; or a CSV of
+            `name,label`, with numbers or names as labels.
+        limit: most samples, the first by name.
+        class_names: a text file with one name per line, in the order of the model's classes.
         values: a CSV of `name,number`, the truth of a regression.
 
-    Raises `UsageError` where nothing can be compared at all.
+    Raises `UsageError` if nothing can be compared.
     """
     found, remarks = _by_name(inputs)
     samples = [Sample(name, path) for name, path in found.items()]
     names = () if class_names is None else _names_in(class_names)
 
     def join(field: str, partners: Mapping[str, Any], where: Path, what: str) -> None:
-        """Keep the samples that have a partner, in that field."""
+        """Keep samples with a partner, stored in that field."""
         without = [one.name for one in samples if one.name not in partners]
         kept = [replace(one, **{field: partners[one.name]}) for one in samples if one.name in partners]
         if not kept:
-            raise UsageError(f"no sample of {inputs} ({without[0]}, …) has a {what} of its name in {where}")
+            raise UsageError(f"no sample of {inputs} ({without[0]}, …) has a {what} with its name in {where}")
         remarks.extend(_remark(without, inputs, f"no {what} in {where}"))
         samples[:] = kept
 
@@ -109,7 +109,7 @@ def find_samples(
         if inputs.is_file() != truth.is_file():
             raise UsageError(f"{inputs} and its ground truth {truth} must both be files, or both folders")
         maps, more = ({samples[0].name: truth}, []) if inputs.is_file() else _by_name(truth)
-        remarks += [*more, *_remark(sorted(set(maps) - set(found)), truth, f"no input of that name in {inputs}")]
+        remarks += [*more, *_remark(sorted(set(maps) - set(found)), truth, f"no input with that name in {inputs}")]
         join("truth", maps, truth, "ground truth")
     if labels is not None:
         if labels == inputs:
@@ -128,12 +128,12 @@ def find_samples(
         except ValueError as error:
             raise UsageError(f"{values} has a value that is not a number: {error}") from error
     if limit is not None and limit < len(samples):
-        remarks.append(f"the first {limit} of {len(samples)} samples were taken, by name")
+        remarks.append(f"only the first {limit} of {len(samples)} samples are used, by name")
     return SampleSet(tuple(samples[:limit]), names, tuple(remarks))
 
 
 def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
-    """Readable files by name; files that share a name are not used."""
+    """Readable files by name; files with the same name are not used."""
     if location.is_file():
         return {location.stem: location}, []
     if not location.is_dir():
@@ -150,16 +150,16 @@ def _by_name(location: Path) -> tuple[dict[str, Path], list[str]]:
     one = {name: paths[0] for name, paths in files.items() if len(paths) == 1}
     if not one:
         kinds = ", ".join((*ARRAY_SUFFIXES, *IMAGE_SUFFIXES))
-        raise UsageError(f"{location} holds no samples; it must hold files of these kinds: {kinds}")
+        raise UsageError(f"{location} has no samples; samples are files of these kinds: {kinds}")
     several = [name for name in files if name not in one]
     return one, [
-        *_remark(several, location, "several files of one name, so none of them is used"),
+        *_remark(several, location, "several files with the same name, none of which is used"),
         *_remark(others, location, "neither array nor image"),
     ]
 
 
 def _remark(names: Sequence[str], location: Path, why: str) -> list[str]:
-    """One sentence on files that are not used, if there are any."""
+    """A sentence about unused files, if any."""
     if not names:
         return []
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -174,7 +174,7 @@ def _names_in(file: Path) -> tuple[str, ...]:
 
 
 def _from_csv(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
-    """Second cell by sample; a row names it with or without folder and suffix. A row that matches none is skipped."""
+    """Second cell by sample; rows name samples with or without folder and suffix. Other rows are skipped."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
@@ -194,41 +194,41 @@ def _from_csv(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Arrays of a `.npz` by name; of a `.npy` one, without a name. Raises `SampleError`."""
+    """Arrays of a `.npz` by name, or of a `.npy` with an empty name. Raises `SampleError`."""
     try:
-        with path.open("rb") as file:  # numpy.load leaves a damaged archive open
+        with path.open("rb") as file:  # numpy.load does not close damaged archives
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"": loaded}
             with loaded as archive:
                 return {name: archive[name] for name in archive.files}
-    except Exception as error:  # a damaged archive raises errors of zipfile and zlib
+    except Exception as error:  # damaged archives raise errors of zipfile and zlib
         problem = (
-            "it does not hold plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
+            "it is not a file of plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
         )
         raise SampleError(f"{path} cannot be read: {problem}") from error
 
 
 def open_image(path: Path) -> Any:
-    """Pillow's image, decoded. Raises `SampleError`, and `ToolNotFoundError` where Pillow is not installed."""
+    """Decode an image with Pillow. Raises `SampleError`, or `ToolNotFoundError` if Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError:
-        raise ToolNotFoundError(f"images are read by Pillow, which is not installed; {INSTALL_PILLOW}") from None
+        raise ToolNotFoundError(f"reading images needs Pillow, which is not installed; {INSTALL_PILLOW}") from None
     try:
         image = Image.open(path)
         image.load()
-    except Exception as error:  # Pillow passes on exceptions of its decoders
+    except Exception as error:  # Pillow passes on its decoders' exceptions
         raise SampleError(f"{path} cannot be read as an image: {error}") from error
     return image
 
 
 def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
-    """A map with one value per pixel, (height, width).
+    """Read a map (height, width) with one value per pixel.
 
     Args:
-        path: `.npy`, `.npz` with one array (or one called `depth`), or an image of one channel, 8 or 16 bit.
-        scale: what a pixel's value is divided by, for images: 256 for KITTI's, 1000 for millimetres.
+        path: `.npy`, `.npz` with one array (or one called `depth`), or an 8 or 16-bit image with one channel.
+        scale: divisor of pixel values in images: 256 for KITTI, 1000 for millimetres.
 
     Raises `SampleError`.
     """
@@ -236,31 +236,31 @@ def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
         arrays, scale = read_arrays(path), 1.0
         if len(arrays) != 1 and "depth" not in arrays:
             several = f"has several arrays ({', '.join(arrays)}), none of them called depth"
-            raise SampleError(f"{path} {several if arrays else 'has no array in it'}")
+            raise SampleError(f"{path} {several if arrays else 'has no array'}")
         values = arrays.get("depth", next(iter(arrays.values())))
     else:
         values = np.asarray(open_image(path))
         if values.ndim == 3:
-            raise SampleError(f"{path} is a colour image; ground truth has one channel, for depth 16-bit PNG")
+            raise SampleError(f"{path} is a colour image; ground truth has one channel (depth: 16-bit PNG)")
     if values.dtype.kind not in "fiub":
         raise SampleError(f"{path} has values of {values.dtype}, which are not real numbers")
     return as_map(values).astype(np.float64) / scale
 
 
 def as_map(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(height, width) of an array whose other dimensions are 1. Raises `SampleError`."""
+    """Reshape an array to (height, width); other dimensions must be 1. Raises `SampleError`."""
     shape = [size for size in values.shape if size != 1]
     if values.ndim >= 2 and values.size == np.prod(values.shape[-2:]) and len(shape) != 2:
         shape = list(values.shape[-2:])
     if len(shape) != 2:
         raise SampleError(
-            f"an array of {values.shape} is not a map: it needs a height, a width and one value per pixel"
+            f"an array of {values.shape} is not a map, which has a height, a width and one value per pixel"
         )
     return values.reshape(shape)
 
 
 def resized_map(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """A map (height, width) at another size, bilinear, pixel centres aligned."""
+    """Resize a map (height, width), bilinear with aligned pixel centres."""
     found = np.asarray(values, dtype=np.float64)
     if found.shape == shape:
         return found
@@ -270,32 +270,32 @@ def resized_map(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray
     return np.asarray(zoom(found, factors, order=1, mode="nearest", grid_mode=True), dtype=np.float64)
 
 
-# ---- from a file to an input ----
+# ---- preprocessing ----
 
 
 class PreprocessSettings(Settings):
-    """How a file becomes an input.
+    """Conversion of a file to an input.
 
     Args:
-        function: `module:function` or `file.py:function`, called with the file's path; it returns the array of one
-            item, without the batch dimension, or arrays by input name. None: images are resized to the input's height
-            and width (bilinear) and made (pixel / 255 - mean) / std; an input of integers gets the pixels. Arrays
-            (`.npy`, `.npz`) are taken as they are.
-        input_name: of the input that the array is for; None: the model's only one.
+        function: `module:function` or `file.py:function`, called with the file's path; returns the array of one item
+            without the batch dimension, or arrays by input name. None to resize images to the input's height and width
+            (bilinear) and compute (pixel / 255 - mean) / std; integer inputs get the pixels. Arrays (`.npy`, `.npz`)
+            are used unchanged.
+        input_name: input for the array; None if the model has only one.
     """
 
     function: str | None = None
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as is `std`
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet's, like `std`
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     input_name: str | None = None
 
 
 class Preprocessor:
-    """Made once; raises `UsageError` where the settings do not fit the model.
+    """Converts files to inputs; raises `UsageError` if the settings do not match the model.
 
     Args:
         specs: the model's inputs.
-        shapes: by name, as allocated, the batch dimension included.
+        shapes: allocated shapes by name, including the batch dimension.
     """
 
     def __init__(self, settings: PreprocessSettings, specs: Sequence[TensorSpec], shapes: dict[str, Shape]) -> None:
@@ -304,7 +304,7 @@ class Preprocessor:
         if settings.input_name is not None and settings.input_name not in self._specs:
             raise UsageError(f"the model has no input {settings.input_name!r}; it has: {', '.join(self._specs)}")
         if min(settings.std) <= 0:
-            raise UsageError("the standard deviations that pixels are divided by must be more than 0")
+            raise UsageError("standard deviations (std) must be more than 0")
 
     def __call__(self, path: Path) -> Arrays:
         """Inputs of one item, without the batch dimension. Raises `SampleError`."""
@@ -331,7 +331,7 @@ class Preprocessor:
         if self._settings.input_name is not None:
             return self._settings.input_name
         if len(self._specs) > 1:
-            raise SampleError(f"{path} is one array, and the model has the inputs {', '.join(self._specs)}: name one")
+            raise SampleError(f"{path} is one array, but the model has the inputs {', '.join(self._specs)}: name one")
         return next(iter(self._specs))
 
     def _fitted(self, path: Path, name: str, made: Arrays) -> npt.NDArray[Any]:
@@ -341,7 +341,7 @@ class Preprocessor:
         if array.shape == (1, *wanted):
             array = array[0]
         if array.shape != wanted:
-            raise SampleError(f"{path} is {array.shape} for the input {name!r}, and {wanted} is wanted")
+            raise SampleError(f"{path} is {array.shape}, but the input {name!r} needs {wanted}")
         return np.ascontiguousarray(array, dtype=np.dtype(self._specs[name].dtype))
 
     def _image(self, path: Path) -> npt.NDArray[Any]:

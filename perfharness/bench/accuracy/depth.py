@@ -1,9 +1,9 @@
-"""Depth maps against ground truth, and maps of two engines against each other.
+"""Compare depth maps with ground truth, and maps of two engines with each other.
 
 Errors and thresholds: Eigen, Puhrsch, Fergus, Depth map prediction from a single image using a multi-scale deep
 network, NIPS 2014, section 4. Median scaling, per image: Zhou, Brown, Snavely, Lowe, Unsupervised learning of depth and
-ego-motion from video, CVPR 2017, section 4.1. As in their evaluation: only pixels whose truth lies between the caps
-count, a scaled prediction is clipped to the caps, and the figures of a data set are the means of its images'.
+ego-motion from video, CVPR 2017, section 4.1. As in their evaluation, only pixels with a truth between the caps count,
+scaled predictions are clipped to the caps, and a data set's figures are means over its images.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SMALLEST_DISPARITY = 1e-6
 
 
 class DepthSettings(Settings):
-    """How a map is compared with the truth.
+    """How to compare a map with the truth.
 
     Args:
-        min_depth, max_depth: caps, in the truth's unit; `min_depth` is more than 0, for errors are divided by depth.
-        scaling: `median` where a model knows depth up to a factor only.
-        prediction: `disparity` where a larger value means nearer: its inverse is taken first.
+        min_depth, max_depth: caps in the truth's unit; `min_depth` is more than 0, because errors are divided by depth.
+        scaling: `median` for models that predict depth up to a factor.
+        prediction: `disparity` if larger values are nearer; they are inverted first.
     """
 
     min_depth: float = Field(default=1e-3, gt=0)
@@ -44,10 +44,10 @@ def depth_errors(
     truth: npt.NDArray[Any],
     settings: DepthSettings = DepthSettings(),  # noqa: B008 - frozen
 ) -> dict[str, float]:
-    """The errors of one image, maps of one shape: `DEPTH_METRICS`; `scale` is what the prediction was multiplied by.
+    """Errors of one image (`DEPTH_METRICS`), from maps of equal shape; `scale` is the factor on the prediction.
 
-    Raises `SampleError` where there is no valid pixel, `OutputError` where a valid one has no finite
-    prediction, or there is no scale.
+    Raises `SampleError` without valid pixels, `OutputError` if a valid one has no finite prediction or there is no
+    scale.
     """
     p, t = np.asarray(prediction, dtype=np.float64), np.asarray(truth, dtype=np.float64)
     if p.shape != t.shape:
@@ -64,7 +64,7 @@ def depth_errors(
     if settings.scaling == "median":
         middle = float(np.median(p))
         if middle <= 0:
-            raise OutputError(f"the median of the prediction is {middle:g}, and median scaling takes a positive one")
+            raise OutputError(f"the median of the prediction is {middle:g}, but median scaling needs a positive one")
         scale = float(np.median(t)) / middle
     p = np.clip(p * scale, settings.min_depth, settings.max_depth)
     error, ratio = p - t, np.maximum(p / t, t / p)
@@ -79,7 +79,7 @@ def depth_errors(
 
 
 def normalised(values: npt.NDArray[Any]) -> Float64:
-    """A map from 0 to 1. Raises `SampleError` where it is constant or not finite."""
+    """Normalise a map to 0 to 1. Raises `SampleError` if it is constant or not finite."""
     found = np.asarray(values, dtype=np.float64)
     if not found.size:
         raise SampleError("the map is empty")
@@ -87,16 +87,16 @@ def normalised(values: npt.NDArray[Any]) -> Float64:
         raise SampleError(f"{bad} of {found.size} values of the map are NaN or infinite")
     low, high = float(found.min()), float(found.max())
     if low == high:
-        raise SampleError(f"all values of the map are {low:g}, so it has no range to be normalised by")
+        raise SampleError(f"all values of the map are {low:g}, so it cannot be normalised")
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = (found - low) / (high - low)
     if not np.isfinite(scaled).all():
-        raise SampleError("the range of the map is beyond that of float64")
+        raise SampleError("the range of the map exceeds float64")
     return np.asarray(scaled, dtype=np.float64)
 
 
 def map_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> dict[str, float]:
-    """`mae`, `rmse` and `max` of two maps of one shape, each normalised separately. Raises `SampleError`."""
+    """`mae`, `rmse` and `max` of two maps of equal shape, each normalised separately. Raises `SampleError`."""
     error = np.abs(normalised(first) - normalised(second))
     return {"mae": float(error.mean()), "rmse": float(np.sqrt((error**2).mean())), "max": float(error.max())}
 

@@ -1,4 +1,4 @@
-"""Figures of accuracy: classes, and metrics of the user. A figure that cannot be computed is None with the reason."""
+"""Accuracy figures: classes, regression, and user metrics. Figures that cannot be computed are None with a reason."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
 class OutputError(SampleError):
-    """A model's output cannot be compared; another model's might be."""
+    """A model's output cannot be compared; another model's may be."""
 
 
 class Figure(NamedTuple):
-    """One metric: `value` is None where it cannot be computed, and `reason` then says why."""
+    """One metric: `value` is None if it cannot be computed, with the `reason`."""
 
     value: float | None
     reason: str | None = None
@@ -32,19 +32,19 @@ Figures = dict[str, Figure]
 
 
 def figure(value: float) -> Figure:
-    """A figure of a number; None with a reason where it is not finite."""
-    return Figure(value) if isfinite(value) else Figure(None, "the sums are beyond the range of float64")
+    """Figure for a number; None with a reason if it is not finite."""
+    return Figure(value) if isfinite(value) else Figure(None, "the sums exceed the range of float64")
 
 
 def nothing(names: Iterable[str], reason: str) -> Figures:
-    """Figures without a value, for one reason."""
+    """Figures without values, for a common reason."""
     return dict.fromkeys(names, Figure(None, reason))
 
 
 def withheld(figures: Mapping[str, Figure], why: str) -> Figures:
-    """The same without values, which cover only a part of the data; the reasons name them."""
+    """Remove values that cover only part of the data; they are moved to the reasons."""
     return {
-        name: Figure(None, why if one.value is None else f"{why}; of the others it is {one.value:.6g}")
+        name: Figure(None, why if one.value is None else f"{why}; {one.value:.6g} over the others")
         for name, one in figures.items()
     }
 
@@ -58,10 +58,10 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
 
 
 def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
-    """How many classes come before the label's, per row; of equal scores the lower class is first.
+    """Number of classes before the label's, per row; of equal scores, lower classes come first.
 
     Args:
-        scores: (samples, classes); a row with NaN has no order, and its rank is the number of classes.
+        scores: (samples, classes); rows with NaN have no order and get the number of classes.
         labels: (samples,).
     """
     own = np.take_along_axis(scores, labels[:, np.newaxis], axis=1)
@@ -72,10 +72,10 @@ def label_ranks(scores: npt.NDArray[Any], labels: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class: shares of 1, the interval of 95 %; None without samples, predictions or a baseline.
+    """One class: shares of 1 and a 95 % interval; None without samples, predictions or a baseline.
 
     Args:
-        difference: accuracy above the baseline's on the same samples.
+        difference: accuracy minus the baseline's on the same samples.
     """
 
     name: str
@@ -93,35 +93,35 @@ class ClassAccumulator:
     """Counts by class.
 
     Args:
-        top_k: the k of the second figure.
-        names: of the classes, by number; numbers where there are none.
+        top_k: k of the second figure.
+        names: of the classes by number; missing ones are shown as numbers.
     """
 
     def __init__(self, top_k: int = 5, names: Sequence[str] = ()) -> None:
         self.top_k, self.names = top_k, tuple(names)
         self.samples = self.paired = self.unordered = 0
         self.confusion: Counter[tuple[int, int]] = Counter()
-        """Samples by label and predicted class; a row with NaN predicts none."""
+        """Samples by label and predicted class; rows with NaN predict none."""
         self._counts: Ints | None = None  # rows: samples, top-1, top-k, baseline's top-1
 
     def update(self, scores: npt.NDArray[Any], labels: npt.ArrayLike, baseline: npt.NDArray[Any] | None = None) -> None:
-        """Take scores (samples, classes) and the labels.
+        """Add scores (samples, classes) with labels.
 
         Args:
-            baseline: the baseline's scores of the same samples, of the same shape.
+            baseline: the baseline's scores of the same samples, with equal shape.
 
-        Raises `SampleError` where shapes or labels do not fit.
+        Raises `SampleError` if shapes or labels do not match.
         """
         wanted = np.asarray(labels, dtype=np.int64)
         if scores.ndim != 2 or wanted.shape != scores.shape[:1]:
             raise SampleError(f"scores of {scores.shape} are not one row of classes for each of {wanted.size} labels")
         classes = scores.shape[1]
         if not (wanted.min() >= 0 and wanted.max() < classes):
-            raise SampleError(f"label {wanted.max()} is none of the {classes} classes of the output")
+            raise SampleError(f"label {wanted.max()} is not one of the {classes} classes of the output")
         if self._counts is None:
             self._counts = np.zeros((4, classes), np.int64)
         if self._counts.shape[1] != classes:
-            raise SampleError(f"the output has {classes} classes, and had {self._counts.shape[1]} before")
+            raise SampleError(f"the output has {classes} classes, but had {self._counts.shape[1]} before")
         ranks = label_ranks(scores, wanted)
         kinds = [np.ones(len(wanted), bool), ranks == 0, ranks < self.top_k]
         if baseline is not None:
@@ -135,10 +135,10 @@ class ClassAccumulator:
             row += np.bincount(wanted[kind], minlength=classes)
 
     def figures(self) -> Figures:
-        """Top-1, top-k, precision, recall and F1 over all classes; with a baseline also the difference of top-1.
+        """Top-1, top-k, precision, recall and F1 over all classes; with a baseline also the top-1 difference.
 
-        The macro figures are means over the classes that are a label or a prediction of any sample; a class that is
-        never predicted has a precision of 0.
+        Macro figures are means over classes that are a label or prediction of any sample; the precision of a class that
+        is never predicted is 0.
         """
         top = f"top{self.top_k}"
         if self._counts is None:
@@ -175,7 +175,7 @@ class ClassAccumulator:
         return found
 
     def classes(self) -> list[ClassScore]:
-        """Every class that is a label or a prediction, the largest loss against the baseline first."""
+        """Every class that is a label or a prediction, largest loss against the baseline first."""
         if self._counts is None:
             return []
         found = []
@@ -201,13 +201,13 @@ class ClassAccumulator:
         return sorted(found, key=lambda one: (one.difference or 0.0, one.name))
 
     def lost(self) -> dict[str, float]:
-        """Classes with fewer right samples than the baseline has: by how much, as a share; the largest first."""
+        """Loss of accuracy by class against the baseline, largest first, for classes with a loss."""
         return {
             one.name: -one.difference for one in self.classes() if one.difference is not None and one.difference < 0
         }
 
     def _predicted(self) -> Ints:
-        """How often each class was predicted."""
+        """Number of predictions per class."""
         assert self._counts is not None
         predicted = np.zeros(self._counts.shape[1], np.int64)
         for (_, number), count in self.confusion.items():
@@ -220,10 +220,10 @@ class RegressionAccumulator:
 
     def __init__(self) -> None:
         self.count, self._absolute, self._square = 0, 0.0, 0.0
-        self._mean, self._spread = 0.0, 0.0  # of the truth: mean, sum of squared deviations
+        self._mean, self._spread = 0.0, 0.0  # of the truth: mean and sum of squared deviations
 
     def update(self, values: npt.NDArray[Any], truth: npt.NDArray[Any]) -> None:
-        """Add a sample. Raises `OutputError` where the sizes differ or a value is not finite."""
+        """Add a sample. Raises `OutputError` if sizes differ or a value is not finite."""
         x, t = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (values, truth))
         if x.size != t.size:
             raise OutputError(f"the output is {np.shape(values)}, the truth {np.shape(truth)}")
@@ -239,7 +239,7 @@ class RegressionAccumulator:
         self.count = total
 
     def figures(self) -> Figures:
-        """By name; `r2` is None where the truth is constant."""
+        """Figures by name; `r2` is None if the truth is constant."""
         if not self.count:
             return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
         constant = Figure(None, "all values of the truth are equal")
@@ -251,12 +251,12 @@ class RegressionAccumulator:
 
 
 class OwnMetric:
-    """A metric of the user: the mean of what a function returns for each sample, a number or numbers by name.
+    """A user metric: the mean of a function's results per sample, which are numbers or numbers by name.
 
-    An exception becomes the reason for a missing value, and other metrics continue.
+    An exception becomes the reason for a missing value; other metrics continue.
 
     Args:
-        text: `module:function` or `file.py:function`. Raises `UsageError` where there is none.
+        text: `module:function` or `file.py:function`. Raises `UsageError` if it does not exist.
     """
 
     def __init__(self, text: str) -> None:
@@ -270,8 +270,8 @@ class OwnMetric:
         """Pass one sample to the metric.
 
         Args:
-            outputs: of the case, by name, without the batch dimension.
-            reference: of the baseline by name, `truth` where there is ground truth, `label` where there is a class.
+            outputs: of the case by name, without the batch dimension.
+            reference: of the baseline by name, with `truth` and `label` if known.
         """
         self._samples += 1
         if self._reason is not None:
@@ -287,14 +287,14 @@ class OwnMetric:
             self._values.setdefault(name, []).append(number)
 
     def figures(self) -> Figures:
-        """By name; None where a sample has no number."""
+        """Figures by name; None if a sample has no number."""
         if self._reason is not None or not self._values:
-            return {self.name: Figure(None, self._reason or "no sample was shown to it")}
+            return {self.name: Figure(None, self._reason or "it received no samples")}
         return {name: self._mean(values) for name, values in self._values.items()}
 
     def _mean(self, values: list[float]) -> Figure:
         known = [value for value in values if isfinite(value)]
         if len(known) == self._samples:
             return figure(sum(known) / len(known))
-        text = f"it gave no number for {self._samples - len(known)} of {self._samples} samples"
-        return Figure(None, f"{text}; of the others the mean is {sum(known) / len(known):.6g}" if known else text)
+        text = f"it returned no number for {self._samples - len(known)} of {self._samples} samples"
+        return Figure(None, f"{text}; the mean of the others is {sum(known) / len(known):.6g}" if known else text)

@@ -1,4 +1,4 @@
-"""Outputs against those of a baseline: value by value over any number of samples, and whether one round is equal."""
+"""Compare outputs with a baseline's: value by value over any number of samples, and equality in one round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfharness.model.bench import EqualityRecord, Precision
 Outputs = Mapping[str, npt.NDArray[Any]]
 
 BLOCK = 1 << 20
-"""Values per block of the computation, in float64."""
+"""Values per block of computation in float64."""
 
 COUNTS = ("nan", "inf", "baseline_nan", "baseline_inf", "zero_baseline")
 ON_VALUES = ("cosine", "cosine_min", "mse", "max_absolute", "max_relative")
@@ -25,7 +25,7 @@ ON_VALUES = ("cosine", "cosine_min", "mse", "max_absolute", "max_relative")
 
 @dataclass
 class _Sums:
-    """Over values: `unlike` are NaN or infinite on one side only, `compared` finite on both."""
+    """Sums over values: `unlike` are NaN or infinite on one side only, `compared` finite on both."""
 
     count: int = 0
     compared: int = 0
@@ -52,7 +52,7 @@ class _Sums:
         if not self.square or not self.baseline_square:
             whose = "the baseline" if self.square else "the output"
             zero = f"of {whose} are 0" if self.square or self.baseline_square else "are 0 on both sides"
-            return Figure(None, f"all values {zero}, and a vector of zeros has no direction")
+            return Figure(None, f"all values {zero}, so there is no direction")
         with np.errstate(over="ignore", invalid="ignore"):
             value = float(np.float64(self.dot) / (np.sqrt(self.square) * np.sqrt(self.baseline_square)))
         return figure(min(1.0, max(-1.0, value)) if np.isfinite(value) else value)
@@ -61,27 +61,26 @@ class _Sums:
 class DifferenceAccumulator(_Sums):
     """Cosine, mean squared error, largest differences, NaN and infinite values.
 
-    - `cosine` is that of all values of all samples as one vector; `cosine_min` that of the worst sample, None where a
-      sample has none.
-    - `max_relative` is |x - b| / |b| over values whose baseline b is not 0; `zero_baseline_count` counts those excluded
-      although x is not 0.
-    - Values that are NaN, or infinite with one sign, on both sides are equal and excluded. Where they are on one side
-      only, the figures are None, and the reason has those of the remaining values.
+    - `cosine`: over all values of all samples as one vector; `cosine_min`: of the worst sample, None if any has none.
+    - `max_relative`: |x - b| / |b| over values with a baseline b other than 0; `zero_baseline_count` counts excluded
+      values with x other than 0.
+    - Values that are NaN, or infinite with equal sign, on both sides are equal and excluded. If they are on one side
+      only, figures are None, with those of the remaining values in the reason.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.samples = 0
-        self.worst_sample: str | None = None  # of the largest absolute difference
+        self.worst_sample: str | None = None  # with the largest absolute difference
         self._worst = -1.0
         self._cosines: list[float] = []
         self._without_cosine: list[str] = []
 
     def update(self, values: npt.NDArray[Any], baseline: npt.NDArray[Any], sample: str = "") -> None:
-        """Add one sample's output. Raises `OutputError` where shapes differ or the values are not real numbers."""
+        """Add one sample's output. Raises `OutputError` if shapes differ or values are not real numbers."""
         values, baseline = np.asarray(values), np.asarray(baseline)
         if values.shape != baseline.shape:
-            raise OutputError(f"the output is {values.shape}, the baseline's {baseline.shape}")
+            raise OutputError(f"the output is {values.shape}, but the baseline's is {baseline.shape}")
         if values.dtype.kind not in "fiub" or baseline.dtype.kind not in "fiub":
             raise OutputError(f"values of {values.dtype} and {baseline.dtype} are not real numbers")
         own = _Sums()
@@ -129,7 +128,7 @@ class DifferenceAccumulator(_Sums):
 
 
 def figures_by_output(differences: Mapping[str, DifferenceAccumulator]) -> Figures:
-    """The metrics of all outputs: `output.metric` where there are several."""
+    """Metrics of all outputs, named `output.metric` if there are several."""
     found: Figures = {}
     for output, one in differences.items():
         prefix = f"{output}." if len(differences) > 1 else ""
@@ -163,7 +162,7 @@ def _block_sums(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> _Sums
 
 
 class Tolerance(Settings):
-    """An output is equal where |difference| <= absolute + relative * |baseline|, as `numpy.allclose` has it."""
+    """Outputs are equal if |difference| <= absolute + relative * |baseline|, as in `numpy.allclose`."""
 
     absolute: float = Field(default=1e-3, ge=0)
     relative: float = Field(default=1e-3, ge=0)
@@ -178,9 +177,9 @@ LOW_PRECISION: dict[Precision, Tolerance] = {
 
 
 def matched_outputs(outputs: Outputs, baseline: Outputs) -> dict[str, npt.NDArray[Any]]:
-    """The baseline's outputs under the names of the others; matched by order where the names differ.
+    """The baseline's outputs by the names of the others, matched by order if the names differ.
 
-    Raises `OutputError` where one is missing or has another shape.
+    Raises `OutputError` if one is missing or has another shape.
     """
     if set(baseline) != set(outputs) and len(baseline) == len(outputs):
         baseline = dict(zip(outputs, baseline.values(), strict=True))
@@ -188,15 +187,15 @@ def matched_outputs(outputs: Outputs, baseline: Outputs) -> dict[str, npt.NDArra
         raise OutputError(f"the baseline has no output {missing[0]!r}; it has: {', '.join(baseline)}")
     for key, values in outputs.items():
         if values.shape != baseline[key].shape:
-            raise OutputError(f"output {key!r} is {values.shape}, the baseline's {baseline[key].shape}")
+            raise OutputError(f"output {key!r} is {values.shape}, but the baseline's is {baseline[key].shape}")
     return {key: baseline[key] for key in outputs}
 
 
 def compare_outputs(reference: str, baseline: Outputs, outputs: Outputs, tolerance: Tolerance) -> EqualityRecord:
-    """Compare the outputs of one round with those of the baseline.
+    """Compare the outputs of one round with the baseline's.
 
-    NaN equals NaN, and an infinity one of the same sign. `max_absolute`, `max_relative` and `cosine` are the worst of
-    all outputs (`DifferenceAccumulator`); None where an output has none.
+    NaN equals NaN, and infinities of equal sign are equal. `max_absolute`, `max_relative` and `cosine` are the worst of
+    all outputs (`DifferenceAccumulator`); None if an output has none.
     """
     record = EqualityRecord(
         reference=reference,
@@ -207,7 +206,7 @@ def compare_outputs(reference: str, baseline: Outputs, outputs: Outputs, toleran
     excess, found = {"": 0.0}, dict[str, Figures]()
     try:
         if len(outputs) != len(baseline):
-            raise OutputError(f"it has {len(outputs)} outputs, the baseline {len(baseline)}")
+            raise OutputError(f"it has {len(outputs)} outputs, but the baseline has {len(baseline)}")
         for name, wanted in matched_outputs(outputs, baseline).items():
             one = DifferenceAccumulator()
             one.update(outputs[name], wanted)
@@ -218,7 +217,7 @@ def compare_outputs(reference: str, baseline: Outputs, outputs: Outputs, toleran
         return record.model_copy(update={"reason": str(error)})
 
     def all_of(figure_name: str, names: Iterable[str]) -> list[float]:
-        """A figure of these outputs; empty where one of them has none."""
+        """Values of a figure for these outputs; empty if one has none."""
         values = [found[name][figure_name].value for name in names]
         return [value for value in values if value is not None] if None not in values else []
 
@@ -237,7 +236,7 @@ def compare_outputs(reference: str, baseline: Outputs, outputs: Outputs, toleran
 
 
 def _excess(x: npt.NDArray[np.float64], b: npt.NDArray[np.float64], tolerance: Tolerance) -> float:
-    """The largest difference as a multiple of the tolerance."""
+    """Largest difference as a multiple of the tolerance."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         same = (x == b) | (np.isnan(x) & np.isnan(b))
         allowed = tolerance.absolute + tolerance.relative * np.where(np.isfinite(b), np.abs(b), 0.0)

@@ -1,11 +1,11 @@
-"""Accuracy of one case: run the user's samples through its session and compare each output as it arrives.
+"""Measure the accuracy of one case: run the user's samples through its session and compare each output.
 
 In the process of the case, after `session.allocate`:
 
     record = measure_accuracy(session, shapes, settings, against="onnxruntime/cpu/fp32", baseline=folder)
 
-The baseline's case gets `store=folder` and no `baseline`: its outputs are written there, one file per sample, and it is
-compared with ground truth only. Other cases read these files. Only sums and one batch are held in memory.
+The baseline's case gets `store=folder` and no `baseline`: its outputs are written there, one file per sample, and
+compared only with ground truth. Other cases read these files. Only sums and one batch are kept in memory.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ Outputs = dict[str, npt.NDArray[Any]]
 GROUND_TRUTH = "ground truth"
 DETAILS_NAME = "accuracy.json"
 OUTPUT = "output."
-"""Prefix of the names in files: an output may have the name of an argument of `numpy.savez`."""
+"""Prefix of names in files, because an output may be named like an argument of `numpy.savez`."""
 
 DIFFERENCES, CLASSES, VALUES, DEPTH, OWN = "differences", "classes", "values", "depth", "own"
 """Kinds of figures."""
 
 MAX_LISTED = 20
-"""Failed samples that are listed one by one."""
+"""Most failed samples to list."""
 
 
 class Comparison:
     """Sums over the samples of a case.
 
     Attributes:
-        failed: a line for each sample that failed, the first `MAX_LISTED`.
-        samples: with something to compare, of those `seen`.
-        not_computed: kind of figure -> samples whose outputs prevented its computation.
+        failed: a line per failed sample, the first `MAX_LISTED`.
+        samples: number with something to compare, out of `seen`.
+        not_computed: kind of figure -> number of samples whose outputs prevented it.
     """
 
     def __init__(self, settings: AccuracySettings, class_names: Sequence[str] = ()) -> None:
@@ -79,10 +79,10 @@ class Comparison:
         self.own = [OwnMetric(text) for text in settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
-        """Add one sample to each kind of figure that it allows; what it does not allow is recorded in `failed`.
+        """Add one sample to all applicable figures; failures are recorded in `failed`.
 
         Args:
-            baseline: the folder of the baseline's outputs.
+            baseline: folder of the baseline's outputs.
         """
         try:
             self._update(sample, outputs, None if baseline is None else read_outputs(baseline, sample.name))
@@ -118,7 +118,7 @@ class Comparison:
             raise SampleError("; ".join(errors))
 
     def _try(self, kind: str, part: Callable[[], bool]) -> bool | str:
-        """Whether there was something to compare, or why the comparison failed."""
+        """Whether there was something to compare, or the reason of a failure."""
         try:
             return part()
         except SampleError as error:
@@ -131,15 +131,15 @@ class Comparison:
         return bool(before)
 
     def _classes(self, sample: Sample, scores: npt.NDArray[Any], other: npt.NDArray[Any] | None) -> bool:
-        """Compare classes; top classes need no labels where the suite names classes, which declares scores."""
+        """Compare classes; without labels, top classes are compared if the suite names classes."""
         row, base = scores.reshape(1, -1), None if other is None else other.reshape(1, -1)
         if sample.label is not None:
             self.classes.update(row, [sample.label], base)
         elif base is not None and self.class_names:
             if scores.size != len(self.class_names):
-                raise OutputError(f"the output has {scores.size} values, and {len(self.class_names)} classes are named")
+                raise OutputError(f"the output has {scores.size} values, but {len(self.class_names)} classes are named")
             if np.isnan(base).any():
-                raise SampleError("the baseline's scores have NaN, and so no first class")
+                raise SampleError("the baseline's scores have NaN, so there is no first class")
             self.agreement.update(row, [int(np.argmax(base))])
         return sample.label is not None
 
@@ -167,7 +167,7 @@ class Comparison:
         return bool(self.own)
 
     def figures(self) -> Figures:
-        """Figures by metric; `output.metric` where there are several outputs."""
+        """Figures by metric, named `output.metric` if there are several outputs."""
         found = self._of_all(DIFFERENCES, figures_by_output(self.differences))
         if self.settings.labels is not None:
             found |= self._of_all(CLASSES, self.classes.figures())
@@ -183,13 +183,13 @@ class Comparison:
         return found
 
     def _of_all(self, kind: str, figures: Figures) -> Figures:
-        """None where an output could not be compared: the other outputs alone would overstate the accuracy."""
+        """Withhold figures if an output could not be compared, because the others alone would overstate accuracy."""
         if not (count := self.not_computed[kind]):
             return figures
         return withheld(figures, f"the outputs of {count} of {self.seen} samples could not be compared")
 
     def record(self, against: str, remarks: Sequence[str] = ()) -> AccuracyRecord:
-        """The record for `bench.json`."""
+        """Record for `bench.json`."""
         reasons: dict[str, str] = {}
         if self.failures:
             more = "" if self.failures <= 3 else f"; and {self.failures - 3} more"
@@ -205,7 +205,7 @@ class Comparison:
 def record_of(
     against: str, samples: int, figures: Figures, lost: dict[str, float], reasons: Mapping[str, str] | None = None
 ) -> AccuracyRecord:
-    """The record of figures; `reasons` are added to those of figures without a value."""
+    """Record of figures; `reasons` are added to those of figures without values."""
     own = {name: one.reason for name, one in figures.items() if one.value is None and one.reason}
     return AccuracyRecord(
         against=against,
@@ -226,17 +226,17 @@ def measure_accuracy(
     store: Path | None = None,
     details: Path | None = None,
 ) -> AccuracyRecord:
-    """Run all samples and compare.
+    """Run and compare all samples.
 
     Args:
-        session: allocated for `shapes`, in which the first dimension of each input is the batch size.
+        session: allocated for `shapes`, whose first dimensions are the batch size.
         against: name of the baseline, for the record.
-        baseline: folder that another case wrote with `store`; None: ground truth only.
-        store: folder to write the outputs to.
-        details: a folder for `accuracy.json`: every class with its interval, and the samples that failed.
+        baseline: folder written by another case with `store`; None for ground truth only.
+        store: folder for the outputs.
+        details: folder for `accuracy.json` with every class and its interval, and failed samples.
 
-    Raises `UsageError` where settings do not fit the model or there are no samples, `BackendError` from the session. A
-    file that cannot be read, or has no baseline, is reported in `reasons`; the others are compared.
+    Raises `UsageError` if settings do not match the model or there are no samples, `BackendError` from the session.
+    Files that are unreadable or have no baseline are reported in `reasons`; the others are compared.
     """
     found = settings.samples()
     comparison = Comparison(settings, found.class_names)
@@ -269,7 +269,7 @@ def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
 
 
 def read_outputs(folder: Path, sample: str) -> Outputs:
-    """Outputs that `write_outputs` wrote. Raises `SampleError`."""
+    """Read the files of `write_outputs`. Raises `SampleError`."""
     arrays = read_arrays(folder / f"{sample}.npz")
     return {name.removeprefix(OUTPUT): values for name, values in arrays.items()}
 
@@ -281,15 +281,15 @@ def run_samples(
     samples: Sequence[Sample],
     fail: Callable[[Sample, SampleError], None],
 ) -> Iterator[tuple[Sample, Outputs]]:
-    """Outputs of each sample, without the batch dimension; a partial batch is padded with its last item.
+    """Yield the outputs of each sample, without the batch dimension; partial batches are padded with their last item.
 
     Args:
-        fail: called with a sample that could not be read, and the error.
+        fail: called with an unreadable sample and the error.
     """
     prepare = Preprocessor(settings.preprocess, session.inputs, shapes)
     sizes = {shape[0] for shape in shapes.values() if shape}
     if len(sizes) != 1:
-        raise UsageError(f"the inputs have the first dimensions {sorted(sizes)}, so it is not known which is the batch")
+        raise UsageError(f"the inputs have different first dimensions {sorted(sizes)}, so the batch size is unknown")
     batch = sizes.pop()
     waiting: list[tuple[Sample, Outputs]] = []
     for place, sample in enumerate(samples):
@@ -312,7 +312,7 @@ def _run_batch(
     for name, values in outputs.items():
         if batch > 1 and values.shape[:1] != (batch,):
             raise UsageError(
-                f"output {name!r} is {values.shape} for a batch of {batch}, so it is not known which part is whose; "
+                f"output {name!r} is {values.shape} for a batch of {batch}, so it cannot be divided by item; "
                 "compare with a batch of 1"
             )
     for place, (sample, _) in enumerate(items):

@@ -12,19 +12,19 @@ from perfharness.model.base import Settings
 
 
 class AccuracySettings(Settings):
-    """What a case is compared on.
+    """Data and metrics for comparing a case.
 
     Args:
         inputs: a folder of arrays or images, or one file.
-        labels: a CSV of name,label, or the same folder as `inputs`, whose subfolders are the classes.
-        class_names: by the number of the model's output; a text file with one name per line. None: by number, or
-            in order of the names in `labels`.
-        truth: a folder of maps of the same names (depth).
-        values: a CSV of name,number: the one number that the output should be (regression).
-        truth_scale: what the values of 16-bit images are divided by.
-        output_name: the output that labels, values or maps are for; None: the model's first.
+        labels: a CSV of name,label, or the same folder as `inputs`, with a subfolder per class.
+        class_names: a text file with one name per line, by the model's output index. None for numbers, or the names in
+            `labels` in order.
+        truth: a folder of maps with the same names (depth).
+        values: a CSV of name,number with the expected number of the output (regression).
+        truth_scale: divisor of the values in 16-bit images.
+        output_name: the output to compare with labels, values or maps; None for the model's first.
         metrics: user metrics, `module:function`.
-        limit: at most so many samples.
+        limit: most samples to use.
     """
 
     inputs: Path
@@ -41,7 +41,7 @@ class AccuracySettings(Settings):
     limit: int | None = Field(default=None, ge=1)
 
     def samples(self) -> SampleSet:
-        """The samples. Raises `UsageError` where there are none."""
+        """Find the samples. Raises `UsageError` if there are none."""
         return find_samples(self.inputs, self.truth, self.labels, self.limit, self.class_names, self.values)
 
 
@@ -50,8 +50,8 @@ class AccuracyPass(Settings):
 
     Args:
         against: name of the baseline, for the record.
-        baseline: the folder of the baseline's outputs; None: ground truth only.
-        store: this case is the baseline; its outputs are kept in its folder.
+        baseline: folder of the baseline's outputs; None for ground truth only.
+        store: whether this case is the baseline, whose outputs are stored in its folder.
     """
 
     settings: AccuracySettings

@@ -1,1 +1,1 @@
-"""Compare engines that make a map of an image (depth, say): maps, speed, and GPU telemetry."""
+"""Compare engines that compute a map (such as depth) from an image: maps, speed, and GPU telemetry."""

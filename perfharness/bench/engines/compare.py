@@ -1,4 +1,4 @@
-"""`compare_engines`: all engines, one after another, each as a case in its own process; the first is the reference."""
+"""`compare_engines`: run engines one after another, each as a case in its own process; the first is the reference."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
 from perfharness_launcher.interrupts import Interrupts
 
 RUNNING, FAILED = ".running", "failed"
-"""Subfolders of the results: of a running comparison, and of one without any result."""
+"""Subfolders of the results: for a running comparison, and for one without results."""
 
 
 def choose_gpu(facts: GpuFacts, gpu_id: int | None, device: str) -> GpuRecord | None:
-    """The GPU of NVML's index, of index 0 where it is None; None: the engines run on the CPU. Raises `UsageError`."""
+    """The GPU with this NVML index (default 0); None to run on the CPU. Raises `UsageError`."""
     if device == "cpu" or (device == "auto" and not facts.gpus):
         return None
     if not facts.gpus:
@@ -58,15 +58,15 @@ def engine_specs(
     backends: Sequence[str] = (),
     precision: Precision | None = None,
 ) -> list[EngineSpec]:
-    """Each engine as a case: one image, timed rounds, then the telemetry pass where there is a GPU.
+    """Specify each engine as a case: one image, timed rounds, then the telemetry pass on a GPU.
 
     Args:
-        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file type.
+        backends: one for all, or one each, as `NAME` or `NAME/MODE`; empty to choose by file type.
 
     Raises `UsageError`.
     """
     if len(backends) not in (0, 1, len(engines)):
-        raise UsageError(f"--backends names {len(backends)}, --engines {len(engines)}: name one, or one for each")
+        raise UsageError(f"--backends has {len(backends)} names, --engines {len(engines)}: give one, or one per engine")
     latency = LatencySettings(warmup=settings.warmup, iterations=settings.iterations, max_seconds=settings.max_seconds)
     telemetry = TelemetrySettings(
         interval_ms=settings.sample_interval_s * 1000, gpu_uuids=() if gpu is None else (gpu.uuid,)
@@ -90,7 +90,7 @@ def engine_specs(
 def _backend_of(suffix: str, text: str) -> str:
     name = next((name for name in BACKENDS if suffix in backend(name).suffixes), None)
     if name is None:
-        raise UsageError(f"no backend follows from {text}, so its backend must be named: --backends NAME")
+        raise UsageError(f"the backend of {text} is unknown; name it with --backends NAME")
     return name
 
 
@@ -107,23 +107,23 @@ def compare_engines(
     say: Callable[[str], None] = lambda _: None,
     command: Sequence[str] = (),
 ) -> tuple[EngineComparison, Path]:
-    """Run all engines on the image and the data, each in a process of its own, and compare their maps and speeds.
+    """Run all engines on the image and the data, each in its own process, and compare maps and speeds.
 
-    After an interrupt the remaining engines are not run.
+    After an interrupt, remaining engines are not run.
 
     Args:
         engines: files, or `module:function`.
-        backends: one for all, or one for each, as `NAME` or `NAME/MODE`; empty: by file type.
-        precision: None: that of an ONNX file, else fp32.
+        backends: one for all, or one each, as `NAME` or `NAME/MODE`; empty to choose by file type.
+        precision: None for that of the ONNX file, else fp32.
         device: `auto`, `cpu` or `cuda`.
-        gpu_id: NVML's index; None: the first GPU, where there is one.
-        timeout_s: of each engine's process.
+        gpu_id: NVML index; None for the first GPU, if any.
+        timeout_s: per engine process.
         say: called with a progress line.
         command: the command line, for the results.
 
-    Returns the comparison, and the folder with `compare_engines.json`: one without any number does not
-    replace one that has numbers, and is in `output_dir/failed`. Raises `UsageError` where it cannot be run, and
-    `SampleError` where the image's ground truth cannot be read.
+    Returns the comparison and the folder with `compare_engines.json`: a comparison without numbers does not replace one
+    with numbers, but goes to `output_dir/failed`. Raises `UsageError` for settings that cannot be run, and
+    `SampleError` for unreadable ground truth of the image.
     """
     check_settings(settings)
     paths = ("image", "truth", "metric_images", "metric_truth")
@@ -159,12 +159,12 @@ def compare_engines(
 
 
 def check_settings(settings: CompareSettings) -> None:
-    """Check everything that needs no engine. Raises `UsageError`, `SampleError`."""
+    """Check everything that does not need an engine. Raises `UsageError`, `SampleError`."""
     for name, path in (("--image", settings.image), ("--gt", settings.truth)):
         if path is not None and not path.is_file():
             raise UsageError(f"{name}: there is no file {path}")
     if settings.metric_truth is not None and settings.metric_images is None:
-        raise UsageError("--metric-gt-dir needs --metric-images-dir, the images that the ground truth is of")
+        raise UsageError("--metric-gt-dir needs --metric-images-dir, the images of the ground truth")
     if settings.metric_images is not None:
         find_samples(settings.metric_images, settings.metric_truth)
     if settings.truth is not None:
@@ -190,7 +190,7 @@ def _run(spec: EngineSpec, folder: Path, timeout_s: float | None, interrupts: In
 
 
 def _against_first(one: EngineResult, first: EngineResult, folder: Path) -> EngineResult:
-    """With its speed-up over the first engine, and the difference of its map of the image."""
+    """Add the speed-up over the first engine and the difference of its map."""
     speedup = difference = None
     if one.latency is not None and first.latency is not None:
         speedup = first.latency.mean.value / one.latency.mean.value
@@ -205,7 +205,7 @@ def _against_first(one: EngineResult, first: EngineResult, folder: Path) -> Engi
 
 
 def engine_map(folder: Path, result: EngineResult) -> Float64:
-    """The map that an engine made of the image. Raises `SampleError`."""
+    """Map of the image by an engine. Raises `SampleError`."""
     assert result.output is not None
     (file,) = (folder / result.name / IMAGE_FOLDER).glob("*.npz")
     return np.asarray(as_map(read_outputs(file.parent, file.stem)[result.output.name]), dtype=np.float64)
@@ -214,7 +214,7 @@ def engine_map(folder: Path, result: EngineResult) -> Float64:
 def _put_in_place(running: Path, output_dir: Path, comparison: EngineComparison) -> Path:
     """Move a finished comparison to its final folder, `compare_engines.json` last; returns the folder.
 
-    One without any number does not replace one that has numbers: it goes to a subfolder.
+    A comparison without numbers does not replace one with numbers, but goes to a subfolder.
     """
     if all(one.latency is None for one in comparison.engines) and _has_numbers(output_dir / COMPARISON_NAME):
         failed = output_dir / FAILED
@@ -240,7 +240,7 @@ def _has_numbers(file: Path) -> bool:
 
 
 def remarks_of(results: Sequence[EngineResult]) -> list[str]:
-    """What may make the comparison unfair."""
+    """Reasons why the comparison may be unfair."""
     found = []
     for one in results:
         drop = one.clock_drop_percent
@@ -255,5 +255,5 @@ def remarks_of(results: Sequence[EngineResult]) -> list[str]:
             found.append(f"{one.name}: not significantly faster or slower than {results[0].name}")
     sizes = {one.input.shape for one in results if one.input is not None}
     if len(sizes) > 1:
-        found.append(f"engines were given images of different sizes: {', '.join(map(str, sorted(sizes)))}")
+        found.append(f"engines got images of different sizes: {', '.join(map(str, sorted(sizes)))}")
     return found

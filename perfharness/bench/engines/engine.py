@@ -1,6 +1,6 @@
 """The process of one engine, `python -m perfharness.bench.engines.engine FOLDER/spec.json`.
 
-A case of one image: loaded like any case, run on the image and the data set, timed, then run in the telemetry pass.
+A case with one image: loaded like any case, run on the image and the data set, timed, then sampled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Shape = tuple[int, ...]
 
 
 def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> None:
-    """Run all passes in this process; each result is written to the folder as soon as it is known."""
+    """Run all passes in this process; each result is written immediately."""
     settings, made = spec.settings, backend(spec.case.backend)
     record.start_phase("import")
     record.keep(versions=made.versions(), engine=spec.model)
@@ -64,7 +64,7 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     inputs = Preprocessor(settings.preprocess, session.inputs, shapes)(settings.image)
     session.write_inputs({key: array[np.newaxis] for key, array in inputs.items()})
     timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
-    if spec.telemetry.gpu_uuids:  # without a GPU there is nothing to sample
+    if spec.telemetry.gpu_uuids:  # only GPUs are sampled
         record.start_phase("telemetry")
         _telemetry(session, spec, record, len(timed.wall_ns))
     remarks += filter(None, (timed.ended, drift_line(record.result.latency), unsteady_speed(record.result)))
@@ -79,16 +79,16 @@ def _precision(spec: EngineSpec) -> Precision:
 
 
 def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> tuple[dict[str, Shape], list[str]]:
-    """Shapes for one image, and a remark where it has another size. Raises `BackendError` where it takes no image."""
+    """Shapes for one image, and a remark if it has another size. Raises `BackendError` if the input is not an image."""
     name = settings.preprocess.input_name or specs[0].name
     if len(specs) != 1 or specs[0].name != name:
         names = ", ".join(one.name for one in specs)
-        raise BackendError(f"the model takes the inputs {names}; only models that take one image can be compared")
+        raise BackendError(f"the model has the inputs {names}; only models with one image input can be compared")
     given = specs[0].shape
     if len(given) != 4:
         raise BackendError(f"input {name!r} is {given}, not a batch of images")
     if given[0] not in (None, 1):
-        raise BackendError(f"the model is made for batches of {given[0]}, and one image at a time is compared")
+        raise BackendError(f"the model needs batches of {given[0]}, but images are compared one at a time")
     is_last = given[3] in CHANNELS and given[1] not in CHANNELS
     wanted = (1, *settings.input_size, 3) if is_last else (1, 3, *settings.input_size)
     shape = tuple(want if size is None else size for size, want in zip(given, wanted, strict=True))
@@ -96,7 +96,7 @@ def engine_shapes(specs: tuple[TensorSpec, ...], settings: CompareSettings) -> t
     if (height, width) == settings.input_size:
         return {name: shape}, []
     asked = f"{settings.input_size[0]} x {settings.input_size[1]}"
-    return {name: shape}, [f"it takes images of {height} x {width} only, not of {asked}"]
+    return {name: shape}, [f"it supports only images of {height} x {width}, not {asked}"]
 
 
 def _accuracy_settings(settings: CompareSettings, inputs: Path, truth: Path | None) -> AccuracySettings:
@@ -113,9 +113,9 @@ def _accuracy_settings(settings: CompareSettings, inputs: Path, truth: Path | No
 
 
 def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings, record: CaseRecord) -> list[str]:
-    """Keep the map of the one image, and its errors; returns remarks.
+    """Keep the map of the image and its errors; returns remarks.
 
-    Raises `BackendError` where the output is not a map.
+    Raises `BackendError` if the output is not a map.
     """
     given = _accuracy_settings(settings, settings.image, settings.truth)
     store = record.folder / IMAGE_FOLDER
@@ -137,7 +137,7 @@ def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings
 
 
 def _telemetry(session: Session, spec: EngineSpec, record: CaseRecord, rounds: int) -> None:
-    """The telemetry pass: the same rounds with the sampler."""
+    """Repeat the rounds with the sampler."""
     ends_ns: list[int] = []
 
     def work() -> list[int]:

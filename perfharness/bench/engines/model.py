@@ -1,4 +1,4 @@
-"""The specification and the result of one engine's process, and the comparison of all."""
+"""Specification and result of one engine's process, and the comparison of all engines."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ COMPARISON_NAME = "compare_engines.json"
 COMPARISON_VERSION = 2
 ENGINE_ENTRY = "perfharness.bench.engines.engine"
 IMAGE_FOLDER, MAPS_FOLDER = "image", "maps"
-"""Outputs of the one image, and of the data set, as written by `bench.accuracy.run`."""
+"""Outputs of the image and of the data set, as written by `bench.accuracy.run`."""
 
 PICTURES = ("depth_comparison.png", "speed_benchmark.png", "gpu_utilization.png", "compare_engines.html")
-"""Drawn of a comparison, in its folder."""
+"""Pictures of a comparison, in its folder."""
 
 
 class CompareSettings(Settings):
-    """Settings that apply to every engine.
+    """Settings for all engines.
 
     Args:
-        image: shown in the picture, and the input of the timed rounds.
+        image: for the picture and the timed rounds.
         truth: of the image.
-        metric_images, metric_truth: folders whose files are matched by name.
-        input_size: height and width, where they are open in the model.
-        max_seconds: of the timed rounds, at most; likewise of the warm-up.
-        sample_interval_s: of the telemetry pass, which has as many rounds as were timed.
+        metric_images, metric_truth: folders with files matched by name.
+        input_size: height and width, if open in the model.
+        max_seconds: limit for the timed rounds, and for the warm-up.
+        sample_interval_s: of the telemetry pass, which repeats the timed rounds.
         keep_maps: of the data set.
     """
 
@@ -56,13 +56,13 @@ class CompareSettings(Settings):
 
 
 class EngineSpec(CaseSpec):
-    """One engine: `spec.json` of a case with a batch of one image; no precision: that of the file."""
+    """One engine: `spec.json` of a case with a batch of one image; without a precision, that of the file."""
 
     settings: CompareSettings
 
 
 class MapDifference(Settings):
-    """An engine's map of the image against the first engine's, each normalised by itself; None with the reason."""
+    """Difference of an engine's map from the first engine's, each normalised separately; None with a reason."""
 
     mae: float | None = None
     rmse: float | None = None
@@ -74,12 +74,12 @@ class EngineResult(CaseResult):
     """One engine: a case's result, and that of its maps.
 
     Args:
-        engine: the model as it was named.
+        engine: the model as named by the user.
         input, output: the image and its map.
-        image_accuracy: of the one image; `accuracy` is that of the data set.
-        speedup: over the first engine, of mean latencies.
+        image_accuracy: for the image; `accuracy` is for the data set.
+        speedup: over the first engine, from mean latencies.
         telemetry_unix_ns: begin and end of the telemetry pass.
-        remarks: caveats on its numbers.
+        remarks: caveats.
     """
 
     engine: str = ""
@@ -93,15 +93,15 @@ class EngineResult(CaseResult):
 
     @property
     def name(self) -> str:
-        """The engine's name in tables, and of its folder."""
+        """Name of the engine in tables, and of its folder."""
         return self.case.case_id
 
 
 class EngineComparison(Settings):
-    """`compare_engines.json`. The first engine is the reference of speed-ups and differences.
+    """`compare_engines.json`. The first engine is the reference for speed-ups and differences.
 
     Args:
-        gpu_reason: why there are no figures of a GPU.
+        gpu_reason: why there are no GPU figures.
     """
 
     schema_version: int = COMPARISON_VERSION

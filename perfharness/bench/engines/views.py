@@ -1,4 +1,4 @@
-"""Data of the pictures of a comparison, computed from its files: maps and errors, latencies, readings."""
+"""Data for the pictures of a comparison, from its files: maps and errors, latencies, readings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from perfharness.telemetry.store import read_sample_log
 PERCENTILES = {"p5": 5, "q1": 25, "median": 50, "q3": 75, "p95": 95}
 
 MapOrReason = Float64 | str
-"""A map (height, width), or why there is none."""
+"""A map (height, width), or the reason for none."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One bitmap: (height, width) of values, NaN where there is none, or (height, width, 3) of an image.
+    """One bitmap: values (height, width) with NaN for none, or an image (height, width, 3).
 
-    `values` a text: why there is no bitmap. `top`: the value of the last colour; larger values have the same colour.
+    A text in `values` is the reason for a missing bitmap. `top`: value of the last colour, shared by larger values.
     """
 
     title: str
@@ -44,9 +44,9 @@ class Tile:
 
 
 def map_tiles(comparison: EngineComparison, folder: Path) -> list[list[Tile]]:
-    """Columns of tiles: the image and its ground truth; for each engine its map, error and difference to the first.
+    """Rows of tiles: the image and each engine's map; ground truth and errors; differences from the first engine.
 
-    Without ground truth there is no row of errors. All errors have one `top`, the 99th percentile of the worst.
+    Without ground truth there is no row of errors. All errors share one `top`, the 99th percentile of the worst.
     """
     engines, settings = comparison.engines, comparison.settings
     maps = [_engine_map(one, folder) for one in engines]
@@ -96,7 +96,7 @@ def _truth(comparison: EngineComparison) -> MapOrReason:
 
 
 def _error(engine: EngineResult, found: MapOrReason, truth: MapOrReason, comparison: EngineComparison) -> MapOrReason:
-    """|prediction - truth| / truth where the truth is valid, scaled as for the figures."""
+    """|prediction - truth| / truth for valid truth, scaled as for the figures."""
     record = engine.image_accuracy
     scale = record.metrics.get("scale") if record else None
     if isinstance(found, str) or isinstance(truth, str) or scale is None:
@@ -131,7 +131,7 @@ def _difference_tile(found: MapOrReason, first: MapOrReason) -> Tile:
 
 
 def latency_boxes(comparison: EngineComparison, folder: Path) -> dict[str, dict[str, float]]:
-    """Latencies of all timed iterations, ms, by the names of `PERCENTILES`, of each engine that was timed."""
+    """Percentiles of timed latencies, ms, by the names of `PERCENTILES`, for each timed engine."""
     found = {}
     for one in comparison.engines:
         path = folder / one.name / ITERATIONS_TABLE
@@ -149,10 +149,10 @@ def latency_boxes(comparison: EngineComparison, folder: Path) -> dict[str, dict[
 def gpu_line(
     comparison: EngineComparison, engine: EngineResult, folder: Path, metric: str, scale: float
 ) -> tuple[Float64, Float64] | str:
-    """Readings of an engine's telemetry pass, s since its first round, and values; or why there are none.
+    """Readings of an engine's telemetry pass, with s since its first round, or the reason for none.
 
     Args:
-        scale: to the unit of the axis.
+        scale: factor to the unit of the axis.
     """
     window, uuid = engine.telemetry_unix_ns, comparison.gpu_uuid
     if uuid is None:

@@ -242,7 +242,7 @@ def test_the_limit_by_counters(
     found, (group,) = stage.limits, stage.kernels
     assert found is not None
     assert (found.limit, found.basis) == (limit, basis)
-    assert any("tensor cores and no other" in reason for reason in found.missing) == (basis != "counters")
+    assert any("tensor cores, but no other" in reason for reason in found.missing) == (basis != "counters")
     assert group.counters is not None
     assert group.counters.tensor == pytest.approx(values[1] / 100, abs=0.02)
     assert [group.roofline] == found.roofline

@@ -75,7 +75,7 @@ def test_time_is_limited_and_the_shortfall_told() -> None:
     session, clock = ready(FakeScript(execute_ms=100))
     timed = time_rounds(session, 1000, 1.0, clock)
     assert len(timed.wall_ns) == 10
-    assert timed.ended == "10 of 1000 iterations were done when 1 s were over"
+    assert timed.ended == "only 10 of 1000 iterations were done in 1 s"
     assert len(time_rounds(session, 5, 0.001, clock).wall_ns) == 1, "one at least"
 
 
@@ -85,7 +85,7 @@ def test_time_is_limited_and_the_shortfall_told() -> None:
         ({}, 20, None),
         ({"max_iterations": 8}, 8, None),
         ({"iterations": 50}, 50, None),
-        ({"max_seconds": 0.03}, 3, "3 of 5 iterations were done when 0.03 s were over"),
+        ({"max_seconds": 0.03}, 3, "only 3 of 5 iterations were done in 0.03 s"),
     ],
 )
 def test_rounds_go_on_until_the_least_time_is_over(more: dict[str, float], count: int, ended: str | None) -> None:
@@ -110,14 +110,14 @@ def test_until_stable_ends_when_the_median_has_settled() -> None:
 
 @pytest.mark.parametrize(
     ("more", "ended"),
-    [({}, "2000 iterations were done"), ({"max_seconds": 0.5}, "0.5 s were over")],
+    [({}, "after 2000 iterations"), ({"max_seconds": 0.5}, "after 0.5 s")],
 )
 def test_until_stable_has_an_end_where_latency_drifts(more: dict[str, float], ended: str) -> None:
     session, clock = ready(FakeScript(execute_ms=1, series_ms=tuple(np.linspace(0, 5, 5000).tolist())))
     settings = LatencySettings(iterations=100, until_stable=True, stable_percent=1.0, max_iterations=2000)
     timed = measure_latency(session, settings.model_copy(update=more), clock)
     assert (timed.stable, len(timed.wall_ns) == 2000) == (False, not more)
-    assert timed.ended == f"the median had not settled within 1 % when {ended}"
+    assert timed.ended == f"the median was not stable within 1 % {ended}"
 
 
 def test_the_collector_is_off_inside_and_as_before_outside() -> None:

@@ -15,7 +15,7 @@ from perfharness.bench.memory import GpuView, MemoryLimitError, MemoryWatchdog, 
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 UUID = "GPU-1"
-WHOLE = "NVML, of the whole GPU, less what was in use before"
+WHOLE = "NVML, of the whole GPU, minus the earlier use"
 
 
 class FakeNvml:

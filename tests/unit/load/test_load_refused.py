@@ -76,7 +76,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("app.py:Model --device cpu", "device"),
         ("app.py:Model --start true", "URL"),
         ("app.py:Model --expect-status 200", "URL"),
-        ("http://127.0.0.1:9/", "nothing listens"),
+        ("http://127.0.0.1:9/", "no server listens"),
         ("http://no-such-host.invalid/", "no-such-host.invalid"),
         ("http://127.0.0.1:9/ --backend torch", "--backend"),
         ("http://127.0.0.1:9/ --start true -np 2", "-np"),

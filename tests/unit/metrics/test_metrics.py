@@ -82,7 +82,7 @@ def window(start_s: float, end_s: float) -> tuple[int, int]:
         ("1980*50", "x", (2, 4), {"mean": 1980, "new_readings": 0, "reason": None}),
         # failed readings are not zero
         ("100 -*2 300*2", "", (0, 0.5), {"mean": 700 / 3}),
-        ("100 -*4", "", (0, 0.5), {"mean": None, "reason": "it was read in 20 % of the measured window only"}),
+        ("100 -*4", "", (0, 0.5), {"mean": None, "reason": "it was read in only 20 % of the measured window"}),
         ("-*2", "", (0, 1), {"mean": None, "reason": "it was not sampled"}),
         ("1 2", "", None, {"mean": None, "reason": "there is no measured window"}),
         # percentiles by time

@@ -1,1 +1,1 @@
-"""The GPU's side of a diagnosis: kernels, counters, what limits the GPU's own work."""
+"""GPU part of a diagnosis: kernels, counters, and the limit of the GPU's own work."""

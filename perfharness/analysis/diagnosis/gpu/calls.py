@@ -1,9 +1,8 @@
-"""CUDA calls by what they are for: launches, copies, reading back, waiting, allocating; and what leads to them.
+"""CUDA calls by purpose: launches, copies, reads, waits, allocations; and the host time that leads to them.
 
-A call inside a call is counted once. The time of a call is that in it and that of what the host does to get there: what
-lies between it and the call before. Such a gap counts where it is at most `STEP_CALLS` times (before a wait,
-`TURN_CALLS` times) as long as a launching call usually takes in this trace; what is longer is something else that the
-host does. So the host itself is the measure, and this holds on slow and fast ones, and under any tracer.
+The time of an outermost call includes the gap since the previous call on its thread, if that gap is at most
+`STEP_CALLS` (before a wait, `TURN_CALLS`) times the usual launching call of this trace; longer gaps are other host
+work. Being relative, this limit holds on slow and fast hosts, and under any tracer.
 """
 
 from __future__ import annotations
@@ -36,29 +35,28 @@ _Value = TypeVar("_Value", bound=np.generic)
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 INSIDE_GPU = (CopyKind.DEVICE_TO_DEVICE, CopyKind.ARRAY_TO_ARRAY, CopyKind.ARRAY_TO_DEVICE, CopyKind.DEVICE_TO_ARRAY)
-"""Work of the GPU's own memory, no transfers."""
+"""Copies inside the GPU's memory, which are not transfers."""
 STEP_CALLS = 30
-"""PyTorch needs 3 to 10 times as long for an operation as for its launch, JAX's and Hugging Face's layers up to 25."""
+"""PyTorch takes 3 to 10 launches' time per operation, layers of JAX and Hugging Face up to 25."""
 TURN_CALLS = 5
-"""`torch.cuda.synchronize()` needs 3 launches' time around its wait, `.item()` 1."""
+"""`torch.cuda.synchronize()` takes 3 launches' time around its wait, `.item()` 1."""
 SCALAR_BYTES = 64
-"""A copy to the host of so little is a value that the program reads next (`.item()`, the count of a `nonzero`)."""
+"""Largest copy to the host that counts as a value read by the program (`.item()`, the count of a `nonzero`)."""
 
 ROLES = 6
 NONE, LAUNCH, COPY, READ_BACK, WAIT, ALLOCATE = range(ROLES)
 _MOST_CALLS = np.array([0, STEP_CALLS, STEP_CALLS, TURN_CALLS, TURN_CALLS, 0])
-"""By role, the longest gap that is a step to it, in launching calls."""
+"""Longest gap before a call of each role that counts as its preparation, in launching calls."""
 
 
 @dataclass(frozen=True)
 class CallTable:
-    """Calls ordered by thread and start, an outer call before the inner ones; columns aligned, but `of_launch`.
+    """Calls ordered by thread and start, outer before inner; columns aligned, except `of_launch`.
 
-    `own_ns`: without the calls inside it. `is_blocking`: it returned only when GPU work had ended. `role`: what it is
-    for. `spent_ns`: in the call, or until the value that it copies is there; 0 inside other calls. `step_ns`: of the
-    host on the way to it since the call before on its thread; `leads_to`: the role that this time belongs to. `starts`:
-    it started an operation. `of_launch`: the role of each launch. `launch_ns`: median of the calls that launched a
-    kernel or a memset; 0 without any.
+    `own_ns`: without inner calls. `is_blocking`: returned only after GPU work ended. `role`: its purpose. `spent_ns`:
+    time in the call, or until the value it copies has arrived; 0 inside other calls. `step_ns`: host time since the
+    previous call on its thread; `leads_to`: the role this time counts for. `starts`: started an operation. `of_launch`:
+    role of each launch. `launch_ns`: median of the calls that launched a kernel or memset; 0 without any.
     """
 
     lines: ThreadOrder
@@ -78,16 +76,16 @@ class CallTable:
     parent: Integers
 
     def own_idle_ns(self, busy: BusyLine) -> Integers:
-        """How long a GPU with this work was idle in each call, without the calls inside it."""
+        """GPU idle time in each call, without its inner calls, given the GPU's busy time."""
         return _less_inner(self.end_ns - self.start_ns - busy.within(self.start_ns, self.end_ns), self.parent)
 
     def steps(self, call: Int64 | slice, gap: Int64) -> Int64:
-        """Of gaps before calls, those that are steps to a launch, copy or wait; the others are 0."""
+        """Keep gaps before calls that are steps to a launch, copy or wait; set the others to 0."""
         return _steps(gap, self.leads_to[call], self.launch_ns)
 
 
 def call_table(trace: Trace, launches: Launches, *, api_is_complete: bool) -> CallTable:
-    """All calls of a trace."""
+    """Build the table of all calls of a trace."""
     api, operations = trace.api, trace.operations
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
 
@@ -116,7 +114,7 @@ def call_table(trace: Trace, launches: Launches, *, api_is_complete: bool) -> Ca
     spent, step = outer_end - outer_start, narrow(_steps(gap, leads_to, launch_ns))
 
     def of_all(values: Integers) -> Integers:
-        """Values of outermost calls as a column of all calls; 0 for those inside others."""
+        """Expand values of outermost calls to all calls; 0 for inner ones."""
         if not has_inner:
             return values
         column = np.zeros(count, dtype=values.dtype)
@@ -155,11 +153,11 @@ def _usual_launch(trace: Trace, launches: Launches) -> float:
 
 
 def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
-    """The call that encloses each call, -1 for most: few calls lie inside others, so only those are nested."""
+    """The enclosing call of each call, -1 for most. Few calls are nested, so only those are searched."""
     parent = np.full(len(start), -1, dtype=np.int32)
     if not len(start):
         return parent
-    # Threads one behind the other on one line, so that one running maximum serves them all.
+    # Put threads one after the other on one line, so that one running maximum serves all.
     e = end
     if thread[0] != thread[-1]:  # calls are ordered by thread
         e = end + np.r_[0, np.cumsum(thread[1:] != thread[:-1])] * (int(end.max()) - int(start.min()) + 1)
@@ -173,7 +171,7 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
 
 
 def _less_inner(values: Int64, parent: Integers) -> Integers:
-    """Of values, none of them below 0, those of each call without those of the calls inside it."""
+    """Subtract the values of inner calls from each call's value; never below 0."""
     inside = np.flatnonzero(parent >= 0)
     if not len(inside):
         return narrow(values)
@@ -183,7 +181,7 @@ def _less_inner(values: Int64, parent: Integers) -> Integers:
 
 
 def _outermost(lines: ThreadOrder, parent: Integers, launches: Launches) -> Int64:
-    """Of each launch, the place of its call in the table; where that lies inside another, of the outermost."""
+    """Table position of each launch's outermost call."""
     at = np.asarray(launches.call, dtype=np.int64)
     if not lines.is_in_order:
         place = np.empty(len(parent), dtype=np.int64)
@@ -197,11 +195,11 @@ def _outermost(lines: ThreadOrder, parent: Integers, launches: Launches) -> Int6
 def _roles(
     trace: Trace, launches: Launches, kind: Integers, thread: Int64, outer: Int64, starts: Bool, started_by: Int64
 ) -> Integers:
-    """Of outermost calls. A wait right after a copy belongs to it."""
+    """Roles of the outermost calls. A wait right after a copy gets the copy's role."""
     count, kind = len(kind), kind[outer]
     role = np.zeros(len(outer), dtype=np.int8)
     is_copy = kind == CODES[Activity.COPY]
-    role[starts[outer] & ((kind == CODES[Activity.LAUNCH]) | is_copy)] = LAUNCH  # a copy inside of the GPU is one, too
+    role[starts[outer] & ((kind == CODES[Activity.LAUNCH]) | is_copy)] = LAUNCH  # includes copies inside the GPU
     copies = np.flatnonzero(trace.operations.kind[launches.operation] == GpuOperationKind.MEMCPY)
     direction = trace.details.copy_kind[launches.operation[copies]]
     for copied, kinds in ((COPY, FROM_HOST), (READ_BACK, TO_HOST)) if len(copies) else ():
@@ -220,12 +218,12 @@ def _roles(
 
 
 def _next_work(role: Integers, thread: Int64) -> Integers:
-    """The role of each call, or, where it has none or allocates, that of the next on its thread that has one."""
+    """The role of each call; for calls that have none or allocate, that of the next call on the thread with one."""
     works = np.flatnonzero((role != NONE) & (role != ALLOCATE))
     found = np.full(len(role), NONE, dtype=np.int8)
     if not len(works):
         return found
-    since = np.diff(works, prepend=-1)  # each call that has one, and those before it that have none
+    since = np.diff(works, prepend=-1)  # each call with a role, and the calls without one before it
     stop = works[-1] + 1
     found[:stop] = np.repeat(role[works], since)
     if thread[0] != thread[-1]:  # calls are ordered by thread
@@ -238,7 +236,7 @@ def _steps(gap: Int64, leads_to: Integers, launch_ns: float) -> Int64:
 
 
 def _there(trace: Trace, launches: Launches, role: Integers, started_by: Int64) -> Int64:
-    """When the scalar that each call copies is there: for it the host waits, where waits were not recorded."""
+    """Arrival of the scalar that each call copies; the host waits for it if waits were not recorded."""
     size = trace.details.bytes[launches.operation]
     scalar = np.flatnonzero((role[started_by] == READ_BACK) & (size >= 0) & (size <= SCALAR_BYTES))
     there = np.zeros(len(role), dtype=np.int64)
@@ -247,14 +245,14 @@ def _there(trace: Trace, launches: Launches, role: Integers, started_by: Int64) 
 
 
 def stays_inside(details: OperationDetails, copies: Int64) -> Bool:
-    """Which copies only move what is in one GPU's memory."""
+    """Mask of copies that stay inside one GPU's memory."""
     source, target = details.source_device[copies], details.target_device[copies]
     between = (source >= 0) & (target >= 0) & (source != target)
     return np.asarray(np.isin(details.copy_kind[copies], INSIDE_GPU) & ~between, dtype=np.bool_)
 
 
 def host_memory(details: OperationDetails, copies: Int64) -> Int64:
-    """Kind of the host's side of each copy, -1 where no side is the host's, or it is not known."""
+    """Memory kind of the host's side of each copy, -1 if there is none or it is unknown."""
     kind, to_host = details.copy_kind[copies], details.target[copies]
     side = np.where(np.isin(kind, FROM_HOST), details.source[copies], np.where(np.isin(kind, TO_HOST), to_host, -1))
     return np.where(side == MemoryKind.UNKNOWN, -1, side)

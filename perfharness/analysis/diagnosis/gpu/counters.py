@@ -1,10 +1,9 @@
-"""GPU counters in nsys's trace, over exactly the moments in which some operations ran; and the roofline.
+"""GPU counters from nsys's trace, attributed to operations; and the roofline.
 
-A reading is a mean over its period (0.1 ms at 10 kHz), of the whole GPU. While nothing runs a GPU counts nothing, so a
-reading times the length of its period is what was done in the part of it in which operations ran. Where only the wanted
-ones ran, all of that is theirs; where others did too, it is shared by time, and the range of what it can have been is
-computed with it: at least what is left if the others ran at the peak, at most all of it. nsys writes whole per cent,
-which widens that range where a GPU is seldom at work. A share whose range is too wide is left out.
+A reading is a mean over its period (0.1 ms at 10 kHz) of the whole GPU. An idle GPU counts nothing, so a reading times
+its period is the work of the operations in it. Work shared with other operations is split by time, and bounded: at
+least the rest if the others ran at the peak, at most all of it. nsys writes whole per cent, which widens these bounds
+on a mostly idle GPU. A share with too wide bounds is left out.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from perfharness.model.result import Float64
 from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind, Int64
 
 MAX_UNCERTAINTY = 0.10
-"""Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""
+"""Largest half-width of a share's bounds: beyond it, 40 and 60 % cannot be told apart."""
 
 BELOW, ABOVE = 0.5, 1.0
-"""What a whole per cent can stand for: rounded, it is at most half too large; cut off, up to one too small."""
+"""Error of a whole per cent: rounding adds up to a half, truncation removes up to one."""
 
 SHARED = 0.05
-"""Of the operations' time: as much of it with other work at the same time is worth a sentence."""
+"""Least share of the operations' time with other work on the GPU that is reported."""
 
 METRICS = {
     "sm_active": (GpuMetric.SM_ACTIVE,),
@@ -33,14 +32,14 @@ METRICS = {
     "tensor": (GpuMetric.TENSOR,),
     "dram": (GpuMetric.DRAM_READ, GpuMetric.DRAM_WRITE),
 }
-"""Field of `GpuCounters` -> the metrics that it is the sum of."""
+"""Field of `GpuCounters` -> the metrics to add up."""
 
-NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: nsys's general set of metrics lacks them"
+NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: not in nsys's general set of metrics"
 
 
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
-    """Counters of each GPU that the stage's kernels, graphs and memsets ran on; where it has none of these, its copies
-    inside a GPU. Empty without readings.
+    """Counters per GPU of the stage's kernels, graphs and memsets, or of its copies inside a GPU if it has none of
+    these. Empty without readings.
     """
     workload = events.workload
     if workload.trace.gpu_metrics is None:
@@ -52,7 +51,7 @@ def trace_counters(events: StageEvents) -> list[GpuCounters]:
 
 
 def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters]:
-    """Counters of each GPU that these operations ran on; empty where the trace has no readings."""
+    """Counters per GPU of these operations; empty if the trace has no readings."""
     metrics = workload.trace.gpu_metrics
     if metrics is None:
         return []
@@ -67,10 +66,10 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
     uuid = workload.gpus.facts[gpu].uuid
     if uuid is not None and any(device.uuid is not None for device in metrics.gpus):
         sampled = [position for position, device in enumerate(metrics.gpus) if device.uuid == uuid]
-    else:  # without UUIDs, one GPU can only be that one
+    else:  # without UUIDs, a single GPU is unambiguous
         sampled = [0] if len(metrics.gpus) == 1 and len(workload.gpus) == 1 else []
     if not sampled:
-        return GpuCounters(gpu, ["counters of this GPU: only others were sampled"])
+        return GpuCounters(gpu, ["counters of this GPU: only other GPUs were sampled"])
     line = busy_line(workload.trace.operations, operation)
     rows = np.flatnonzero(metrics.gpu == sampled[0])
     first = np.searchsorted(metrics.end_ns[rows], line.start[0], side="right")
@@ -81,26 +80,26 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
     busy = np.maximum(workload.on((gpu,)).busy.within(start, end), own)
     covered = int(own.sum())
     if not covered:
-        return GpuCounters(gpu, ["counters: no reading lies in the time in which its work ran on the GPU"])
+        return GpuCounters(gpu, ["counters: no reading lies in the time of its GPU work"])
     missing, shares, errors = [NOT_SAMPLED], dict[str, float](), dict[str, float]()
     for name, parts in METRICS.items():
         percent = [metrics.percent[part][rows].astype(np.float64) for part in parts if part in metrics.percent]
         share = _share(np.stack(percent), end - start, own, busy) if len(percent) == len(parts) else None
         if share is None:
-            missing.append(f"{name}: the GPU or this nsys has no such counter")
+            missing.append(f"{name}: not a counter of this GPU or of this nsys")
             continue
         mean, low, high = share
         if (high - low) / 2 > MAX_UNCERTAINTY:
             missing.append(
-                f"{name}: between {100 * low:.0f} and {100 * high:.0f} %, for its work fills too little of the "
-                "readings' periods"
+                f"{name}: between {100 * low:.0f} and {100 * high:.0f} %; its work fills too little of the readings' "
+                "periods"
             )
             continue
         shares[name], errors[name] = mean, (high - low) / 2
     clock_mhz = None
     if metrics.clock_mhz is not None:
         read = metrics.clock_mhz[rows]
-        weight = np.where(read > 0, own, 0)  # a clock of zero is none
+        weight = np.where(read > 0, own, 0)  # a clock of 0 is missing
         clock_mhz = float((weight * read).sum()) / float(weight.sum()) if weight.any() else None
     return GpuCounters(
         gpu=gpu,
@@ -114,11 +113,11 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
 
 
 def _share(read: Float64, length: Int64, own: Int64, busy: Int64) -> tuple[float, float, float] | None:
-    """Mean of a counter over the operations' time, 0 to 1, and the range that it lies in.
+    """Mean of a counter over the operations' time (0 to 1), and its lower and upper bound.
 
     Args:
-        read: by part of the counter and period, per cent.
-        length: of the periods, as how long the operations ran in each (`own`) and how long anything did (`busy`).
+        read: per cent by part of the counter and period.
+        length: of the periods; `own` is the time the operations ran in each, `busy` the time anything ran.
     """
     known = (read >= 0).all(axis=0)
     own, busy, length = own[known], busy[known], length[known]
@@ -134,7 +133,7 @@ def _share(read: Float64, length: Int64, own: Int64, busy: Int64) -> tuple[float
 
 
 def _sharing(workload: Workload, gpu: int, operation: Int64, line: BusyLine) -> list[str]:
-    """Other work on the GPU during the operations: its counts are in the readings too."""
+    """Note about other work on the GPU during the operations, which the readings include."""
     is_other = workload.gpus.of == gpu
     is_other[operation] = False
     if not is_other.any():
@@ -142,7 +141,7 @@ def _sharing(workload: Workload, gpu: int, operation: Int64, line: BusyLine) -> 
     together = int(busy_line(workload.trace.operations, is_other).within(line.start, line.end).sum())
     if together < SHARED * line.length:
         return []
-    return [f"its work alone: during {100 * together / line.length:.0f} % of it other work ran on the GPU as well"]
+    return [f"its work alone: other work ran on the GPU during {100 * together / line.length:.0f} % of it"]
 
 
 FLOPS_PER_CLOCK = {
@@ -154,13 +153,14 @@ FLOPS_PER_CLOCK = {
     (9, 0): 4096,
     (10, 0): 8192,
 }
-"""Of the tensor cores of one multiprocessor, by compute capability, on 16-bit types without sparsity, a multiply-add
-counted as two (NVIDIA's white papers: 989.4 TFLOP/s of an H100 SXM are 132 multiprocessors at 1.83 GHz times 4096)."""
+"""Operations per clock of a multiprocessor's tensor cores, by compute capability: 16-bit types, no sparsity, a
+multiply-add counts as two. NVIDIA's white papers: 132 multiprocessors at 1.83 GHz times 4096 give an H100 SXM's 989.4
+TFLOP/s."""
 
 
 def roofline_point(counters: GpuCounters, device: GpuDevice) -> RooflinePoint | None:
-    """Achieved operations and bytes per second against the GPU's ceilings; None where a peak or a counter is missing.
-    Tensor operations count as multiply-adds of 16-bit types, so a rate is at most that.
+    """Achieved operations and bytes per second against the GPU's ceilings; None if a peak or a counter is missing.
+    Tensor operations count as 16-bit multiply-adds, so the rate is an upper bound.
     """
     clock_hz = device.clock_hz if counters.sm_clock_mhz is None else counters.sm_clock_mhz * 1e6
     rate = FLOPS_PER_CLOCK.get(device.compute_capability or (0, 0))

@@ -1,4 +1,4 @@
-"""Groups of equal kernels, and how much of their GPU each can use: from grid, block, registers and shared memory."""
+"""Groups of equal kernels and their occupancy limits, from grid, block, registers and shared memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from perfharness.trace.names import by_name
 
 WARP = 32
 REGISTER_UNIT = 256
-"""Registers are given to a warp in pieces of this (cuda_occupancy.h of the CUDA toolkit, compute capability 3 on)."""
+"""Registers are allocated per warp in units of this (cuda_occupancy.h of the CUDA toolkit, compute capability 3+)."""
 SUB_PARTITIONS = 4
-"""A multiprocessor's registers and warps are split over so many schedulers (the same file, 5.0 on; 6.0 has two)."""
+"""Schedulers that share a multiprocessor's registers and warps (same file, 5.0+; 6.0 has two)."""
 SHARED_UNIT_BYTES = 128
-"""Shared memory is given to a block in pieces of this (the same file, compute capability 8 on; 256 before)."""
+"""Shared memory is allocated per block in units of this (same file, compute capability 8+; 256 before)."""
 SHARED_RESERVED_BYTES = 1024
-"""The system takes this much of each block's shared memory (CUDA C++ Programming Guide, compute capability 8 on)."""
+"""Shared memory per block reserved by the system (CUDA C++ Programming Guide, compute capability 8+)."""
 
 
 @dataclass(frozen=True)
 class KernelGroups:
-    """Kernels of one name, device, grid, block, registers and shared memory, a row each.
+    """Kernels of equal name, device, grid, block, registers and shared memory, one row per group.
 
-    `of` is the group of each operation (-1: no kernel), `example` an operation of each group, `kind` an index in
-    `KINDS_OF_KERNELS`. How much of its GPU each can use at most, NaN (and -1) where the trace lacks it: `limiter` (in
-    `LIMITERS`) keeps more blocks away from a multiprocessor; `waves` is how often the grid fills the GPU, `fill` the
-    share of multiprocessors that get a block, `occupancy` that of the GPU's warps that can be resident while it runs.
+    `of`: group of each operation (-1 if not a kernel). `example`: an operation of each group. `kind`: index in
+    `KINDS_OF_KERNELS`. `limiter`: index in `LIMITERS` of the limit on blocks per multiprocessor, -1 if unknown. NaN if
+    the trace lacks the data: `waves`, how often the grid fills the GPU; `fill`, share of multiprocessors with a block;
+    `occupancy`, share of the GPU's warps that can be resident.
     """
 
     of: Integers
@@ -57,10 +57,10 @@ LIMITERS = (
 
 KIND_PATTERNS = (
     (KernelKind.COMMUNICATION, r"nccl|nvshmem"),
-    # Next to or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
+    # Kernels around matrix products, and products of a matrix and a vector, which read each weight once.
     (KernelKind.MEMORY, r"gemv|split_?k_?reduce|im2col|col2im|nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFoldedNhwc"),
     (KernelKind.FP32, r"ffma|sgemm"),
-    # nvjet: cuBLAS 12.8 and newer; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
+    # nvjet: cuBLAS 12.8+; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
     (KernelKind.TENSOR_CORE, r"nvjet|xmma|wgmma|[hi]mma|tensor_?op|[shi](8816|1688|16816|16832|884)(?!\d)|tcgen05"),
     (KernelKind.TENSOR_CORE, r"(bf16bf16|f16f16|f8f8|e4m3|e5m2|tf32).*(gemm|fprop)|flash_(fwd|bwd)|flash_attn|fmha"),
     (KernelKind.MATRIX, r"gemm|cutlass|winograd|fprop|dgrad|wgrad|implicit_conv|conv(olve|olution)?[1-3_]?d|convolve"),
@@ -70,22 +70,21 @@ KIND_PATTERNS = (
     (KernelKind.MEMORY, r"copy|memcpy|memset|fill|CatArray|transpose|permute|index|gather|scatter|embedding|dropout"),
     (KernelKind.MEMORY, r"pool|upsample|interpolate|resize|roll|flip|cumsum|scan_|DeviceScan|arange|bias|activation"),
 )
-"""Kind and what its names contain, the first that matches.
+"""Kind and pattern of its kernel names; the first match counts.
 
-Memory: a few operations for each value read and written, far below what a GPU of today needs to be kept from waiting
-for its memory (the roofline model: Williams, Waterman, Patterson, CACM 52(4), 2009; an H200 does 14 FP32 operations in
-the time of one byte). Matrix products reuse what they read, so that large ones are limited by arithmetic and small or
-narrow ones are not.
+Memory: few operations per value read and written, far below the ratio at which a GPU is limited by arithmetic (roofline
+model: Williams, Waterman, Patterson, CACM 52(4), 2009; an H200 does 14 FP32 operations in the time of one byte). Matrix
+products reuse what they read: large ones are limited by arithmetic, small or narrow ones are not.
 """
 
 
 def kind_of_name(name: str) -> KernelKind:
-    """What kind of work the kernel of this name (short or demangled) suggests: evidence, not measurement."""
+    """Guess the kind of work from a kernel's name, short or demangled."""
     return next((kind for kind, part in KIND_PATTERNS if re.search(part, name, re.IGNORECASE)), KernelKind.UNKNOWN)
 
 
 def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
-    """Group the kernels of a trace, and work out once for each group what follows from its name and shape."""
+    """Group the kernels of a trace and compute what follows from name and shape once per group."""
     details = trace.details
     at = np.flatnonzero(trace.operations.kind == GpuOperationKind.KERNEL)
     shapes = [shape[at, axis] for shape in (details.grid, details.block) for axis in range(3)]
@@ -102,10 +101,10 @@ def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
 def _residency(details: OperationDetails, gpus: Gpus, at: Int64) -> tuple[Int64, Float64, Float64, Float64]:
     """Limiter, waves, fill and occupancy of kernels.
 
-    The reckoning of NVIDIA's occupancy calculator (cuda_occupancy.h) for compute capability 5 and newer, with the
-    largest share of the L1 cache as shared memory; the driver may choose less.
+    Computed like NVIDIA's occupancy calculator (cuda_occupancy.h) for compute capability 5+, with the largest share of
+    the L1 cache as shared memory; the driver may choose less.
     """
-    # Blocks of a grid, threads of a block; NaN where one of three numbers is not known.
+    # Blocks per grid, threads per block; NaN if any of the three numbers is unknown.
     blocks, threads = (
         np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
         for shape in (details.grid[at], details.block[at])

@@ -1,7 +1,7 @@
-"""Is the GPU's own work limited by arithmetic or by memory, does it wait, or does it not fill the GPU.
+"""Find what limits the GPU's own work: arithmetic, memory, latency, or too little work to fill the GPU.
 
-Counters answer it where there are any. Without them a trace holds shapes (grids against multiprocessors), bytes and
-times of copies inside the GPU and memsets, and names of kernels; each answer names its evidence.
+Counters decide if there are any. Without them the evidence is shapes (grids against multiprocessors), bytes and times
+of memsets and copies inside the GPU, and names of kernels. Each answer names its evidence.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from perfharness.model.units import NS_PER_MS
 Basis = Literal["counters", "shape", "bandwidth", "names"]
 
 LIMIT_SHARE = 0.60
-"""Of the work's time. Above it, everything else together could not make the work 1.7 times faster."""
+"""Share of the work's time above which all other work together cannot speed it up by more than 1.7."""
 FILL_SHARE = 0.50
-"""Of the multiprocessors. A grid with fewer blocks leaves at least half of the GPU without anything to do."""
+"""Share of multiprocessors: a grid with fewer blocks leaves at least half of the GPU idle."""
 PEAK_SHARE = 0.60
-"""Of the memory's bandwidth. Nsight Compute takes less than 60 % of every peak for a sign of waiting (latency)."""
+"""Share of the memory's bandwidth. Nsight Compute takes less than 60 % of every peak as a sign of latency."""
 SHORT_NS = 5_000
-"""The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces): in less than this, starting and ending is a
-fifth of the time or more, whatever the kernel does."""
+"""The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces), so in a shorter kernel than this, start and
+end take a fifth of the time or more."""
 REPORTED_SHARE = 0.25
-"""Of the work's time: less than that is not worth a sentence."""
+"""Least share of the work's time that is reported."""
 
 MISSING_COUNTERS = (
-    "whether its kernels are bound by arithmetic or by memory: there are no counters of them (nsys with "
-    "--gpu-metrics-devices and Nsight Compute have them)"
+    "whether its kernels are bound by arithmetic or by memory: no counters (use nsys with --gpu-metrics-devices, or "
+    "Nsight Compute)"
 )
-MISSING_PIPES = "whether its kernels are bound by arithmetic: nsys counts tensor cores and no other pipe"
-MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node splits them)"
-MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids, or what the GPU holds"
+MISSING_PIPES = "whether its kernels are bound by arithmetic: nsys counts tensor cores, but no other pipe"
+MISSING_GRAPHS = "the kernels inside CUDA graphs: traced as a whole (nsys --cuda-graph-trace=node splits them)"
+MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids or GPU properties"
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What the work's time (ns) is made of; `near_peak` of copies and memsets, `tail` of any kernels."""
+    """Parts of the work's time, ns; `near_peak` covers copies and memsets, `tail` kernels."""
 
     work: float
     underfilled: float
@@ -62,19 +62,19 @@ class _Parts:
 
 
 def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
-    """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by GPU."""
+    """Find what limits the stage's own GPU work; times per batch. `counters`: of its kernels, per GPU."""
     workload, ms = events.workload, events.per_batch / NS_PER_MS
     operations, groups, kernels = workload.trace.operations, workload.kernels, events.kernels
     others = np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation)
     others = others[(operations.kind[others] != GpuOperationKind.MEMCPY) | stays_inside(workload.trace.details, others)]
     other_kind, other_ns = operations.kind[others], operations.end_ns[others] - operations.start_ns[others]
-    # Shapes and names are those of groups, so that most of this is a matter of few numbers.
+    # Shapes and names belong to groups, so most arrays below have one value per group.
     time, group, whole = kernels.length_ns, kernels.group, kernels.time_by_group
     overlapped = workload.overlapped_ns[kernels.operation]
     overlapped_by_group, is_short = sum_by_code(group, overlapped, len(groups)), time < SHORT_NS
     shorts = sum_by_code(group[is_short], time[is_short], len(groups))
     there, is_exchange = whole > 0, groups.kind == KINDS_OF_KERNELS.index(KernelKind.COMMUNICATION)
-    is_small = (groups.fill <= FILL_SHARE) & ~is_exchange  # an exchange takes few blocks, on purpose
+    is_small = (groups.fill <= FILL_SHARE) & ~is_exchange  # exchanges use few blocks on purpose
     alone = np.where(is_small, whole - overlapped_by_group, 0.0)
     short = np.where(is_small, sum_by_code(group[is_short], overlapped[is_short], len(groups)), shorts)
     named = sum_by_code(groups.kind, whole - alone - short, len(KINDS_OF_KERNELS))
@@ -89,7 +89,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = [each for each in counters if each.seconds]
     shares: dict[str, float] = {}
-    for name in COUNTED if counted else ():  # of all GPUs that it uses, each by the time of its kernels there
+    for name in COUNTED if counted else ():  # mean over its GPUs, weighted by kernel time
         values = [getattr(each, name) for each in counted]
         if None not in values:
             shares[name] = float(np.average(values, weights=[each.seconds for each in counted]))
@@ -117,7 +117,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
 
 
 def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
-    """Bytes that copies inside the GPU and memsets read and wrote, their time, and how much of it was near the peak."""
+    """Bytes read and written by memsets and copies inside the GPU, their time, and the part of it near the peak."""
     operations, details = workload.trace.operations, workload.trace.details
     at = at[(operations.kind[at] != GpuOperationKind.GRAPH) & (details.bytes[at] >= 0)]
     duration = np.maximum(operations.end_ns[at] - operations.start_ns[at], 1).astype(np.float64)
@@ -139,13 +139,13 @@ COUNTED = {
     "sm_active": "multiprocessors with work",
     "occupancy": "warps",
 }
-"""Field of `GpuCounters` -> its name in a sentence."""
+"""Field of `GpuCounters` -> name in messages."""
 
 
 def _judge(parts: _Parts, shares: Mapping[str, float]) -> tuple[GpuLimit, Basis | None]:
-    """The first rule that holds, the surest evidence first.
+    """Apply the first rule that holds, strongest evidence first.
 
-    Where most of the work is the exchange with other GPUs, what pipes, memory and multiprocessors do says nothing.
+    Communication comes first because pipes, memory and multiprocessors show nothing about an exchange.
     """
     enough = LIMIT_SHARE * parts.work or inf
     tensor, dram, sm_active = (shares.get(name) for name in ("tensor", "dram", "sm_active"))
@@ -169,23 +169,23 @@ def _evidence(parts: _Parts, shares: Mapping[str, float], moved_gb_per_s: float,
     sentences = (
         (
             parts.underfilled,
-            "are kernels with blocks for at most half of the multiprocessors, and no other kernel concurrent with them",
+            "are kernels with blocks for at most half of the multiprocessors, while no other kernel runs",
         ),
-        (parts.short, f"are kernels of less than {SHORT_NS / 1e3:.0f} us, in which starting and ending counts"),
+        (parts.short, f"are kernels shorter than {SHORT_NS / 1e3:.0f} us, mostly start and end"),
         (parts.near_peak, f"are copies inside the GPU and memsets near its memory's speed ({moved_gb_per_s:.0f} GB/s)"),
         (by_name[KernelKind.MEMORY], "are kernels that, by their names, move data more than they compute"),
         (products, "are kernels that, by their names, multiply matrices or convolve"),
         (by_name[KernelKind.TENSOR_CORE], "are kernels that, by their names, use tensor cores"),
         (by_name[KernelKind.FP32], "are FP32 products that, by their names, do not use tensor cores"),
         (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
-        (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
+        (parts.tail, "(about) is last waves, which fill only part of the GPU"),
     )
     shown = [
         f"{100 * part / parts.work:.0f} % of its GPU time {what}."
         for part, what in sentences
         if part and part >= REPORTED_SHARE * parts.work
     ]
-    return [f"Counted by nsys while its kernels ran, of the peak: {', '.join(counted)}.", *shown] if counted else shown
+    return [f"Counters while its kernels ran, of the peak: {', '.join(counted)}.", *shown] if counted else shown
 
 
 def _missing(limit: GpuLimit, basis: Basis | None, *, is_counted: bool, shapes_known: bool, graphs: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The GPU's side of a stage: its work, and what the host spends on issuing it, as shares of the stage's time."""
+"""GPU work of a stage, and the host time to issue it, as shares of the stage's time."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuLimits, Kerne
 from perfharness.model.trace import Bool, CopyKind, Int64, MemoryKind
 
 MIN_BATCHES = 6
-"""With fewer, a second half says nothing about the steady state."""
+"""Fewest batches for a statement about the steady state (the second half)."""
 RECURS, RECURS_LATE = 3, 2
-"""Batches, and batches of the second half, in which it occurs: one late load may be a rare branch of the program."""
+"""Fewest batches, and batches of the second half; a single late load may be a rare branch of the program."""
 LOADING_SHARE = 0.02
-"""Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
+"""Least share of a batch's time in the stage; less may be queries of kernel attributes."""
 INSTANTIATES = r"cu(da)?GraphInstantiate"
 
 
 @dataclass(frozen=True)
 class GpuTime:
-    """Of a stage in one pass; shares of its time, but counts per batch of what has one: `launches`, `copies`,
-    `read_backs`, `waits`, `allocations`, and `helpers_reads` (values that threads without a stage read from the GPU).
+    """GPU time of a stage in one pass, as shares of its time. Counts per batch: `launches`, `copies`, `read_backs`,
+    `waits`, `allocations`, and `helpers_reads` (values that threads without a stage read from the GPU).
     """
 
     limits: GpuLimits
     counters: list[GpuCounters] = field(default_factory=list)
-    has_all_calls: bool = False  # calls that start no GPU work were recorded, too
-    busy: float = 0.0  # may exceed 1: the GPU works longer than the host
+    has_all_calls: bool = False  # includes calls that start no GPU work
+    busy: float = 0.0  # above 1 if the GPU works longer than the host
     copy_only: float = 0.0
     idle: float = 1.0
     blocking_idle: float = 0.0
@@ -57,26 +57,26 @@ class GpuTime:
     recompiling: float = 0.0
     capturing: float = 0.0  # CUDA graphs
     helpers_reads: float = 0.0
-    headroom: float | None = None  # of `busy`, what its bytes and operations do not need at the GPU's peak
+    headroom: float | None = None  # share of `busy` that its bytes and operations would not need at the GPU's peak
     launches: float = 0.0
-    launching: float = 0.0  # with what leads to the calls
-    launch_calls: float = 0.0  # only the calls
-    issued_gpu: float = 0.0  # time on the GPU of what was launched
+    launching: float = 0.0  # calls and their preparation
+    launch_calls: float = 0.0  # calls only
+    issued_gpu: float = 0.0  # GPU time of the launched operations
     copies: float = 0.0
     copying: float = 0.0
     copies_gpu: float = 0.0
-    pageable: float = 0.0  # time on the GPU of copies from or to pageable memory
+    pageable: float = 0.0  # GPU time of copies from or to pageable memory
     read_backs: float = 0.0
     reading: float = 0.0
     waits: float = 0.0
     synchronizing: float = 0.0
-    turning: float = 0.0  # what leads to read-backs and waits
+    turning: float = 0.0  # preparation of read-backs and waits
     allocations: float = 0.0
     allocating: float = 0.0
 
 
 def gpu_time(events: StageEvents) -> GpuTime:
-    """What the GPU and the CUDA calls did."""
+    """Sum up the activity of the GPU and the CUDA calls."""
     workload, gpus, wall = events.workload, events.gpus, max(events.wall, 1.0)
     operations = workload.trace.operations
     copies = events.copies[~stays_inside(workload.trace.details, events.copies)]
@@ -106,12 +106,12 @@ def gpu_time(events: StageEvents) -> GpuTime:
 
 
 def _issuing(events: StageEvents) -> dict[str, float]:
-    """What the host does to give the GPU work: the stage's calls by what they are for, each moment under one."""
+    """Host time and counts of the stage's calls by role, each moment counted once."""
     calls, call = events.workload.calls, events.call
     if not len(call):
         return {}
     role, step, leads_to = calls.role[call], calls.step_ns[call], calls.leads_to[call]
-    first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
+    first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # in each range: since its start
     step[first] = calls.steps(call[first], calls.start_ns[call[first]] - events.start_ns[events.call_of[first]])
     spent_ns = sum_by_code(role, calls.spent_ns[call], ROLES)
     to_it_ns = sum_by_code(leads_to, step, ROLES)
@@ -120,7 +120,7 @@ def _issuing(events: StageEvents) -> dict[str, float]:
     of_operation = calls.of_launch[events.launch]
     gpu_ns = sum_by_code(of_operation, events.operation_ns, ROLES)
     copied = events.operation[of_operation == COPY]
-    # Waits for copies that other stages started are waits of this one.
+    # Waits for copies of other stages count as waits of this one.
     waits = [WAIT] if started[READ_BACK] else [WAIT, READ_BACK]
     counts = {
         "launches": count[LAUNCH],
@@ -153,7 +153,7 @@ def _pageable_ns(events: StageEvents, copies: Int64) -> float:
 
 
 def _shared(events: StageEvents) -> float:
-    """Own GPU work beside that of other processes, and waits while only theirs was at work, ns; 0: not known."""
+    """Own GPU work next to that of other processes, plus waits while only they used the GPU, ns; 0 if unknown."""
     workload, others, busy = events.workload, events.workload.others, events.gpus.busy
     if others.busy is None or not others.busy.length:
         return 0.0
@@ -171,7 +171,7 @@ def _shared(events: StageEvents) -> float:
 
 
 def _capturing(events: StageEvents) -> float:
-    """Time from each beginning of a capture to its end, and in the calls that make graphs of them, ns."""
+    """Time from the start to the end of each graph capture, and in calls that instantiate graphs, ns."""
     calls, trace = events.workload.calls, events.workload.trace
     if not any(re.match(BEGINS_CAPTURE, name) for name in trace.names):
         return 0.0
@@ -184,7 +184,7 @@ def _capturing(events: StageEvents) -> float:
 
 
 def _helpers_reads(events: StageEvents) -> int:
-    """Copies to the host by threads without a stage; 0 where it is not known which stage's thread they are for."""
+    """Copies to the host by threads without a stage; 0 if stages run on several threads, as it is unclear for which."""
     stages, began = events.workload.stages, events.workload.helpers_reads_ns
     if (stages.thread != stages.thread[0]).any():
         return 0
@@ -192,7 +192,7 @@ def _helpers_reads(events: StageEvents) -> int:
 
 
 def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
-    """Time of waits and readings while the GPU did what other stages started, ns, and one of these stages."""
+    """Time of waits and reads while the GPU did work of other stages, ns, and one of these stages."""
     workload, calls, own = events.workload, events.workload.calls, events.own
     waits = events.call[calls.is_blocking[events.call] | (calls.role[events.call] == READ_BACK)]
     start = calls.start_ns[waits]
@@ -206,7 +206,7 @@ def _for_other_stages(events: StageEvents) -> tuple[float, str | None]:
 
 
 def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:
-    """The stage that started most of what the GPUs do in that time, without some operations; None: it was in none."""
+    """The stage that started most of the GPU work in this time, except operations `but`; None for work of no stage."""
     operations, launches, stages = workload.trace.operations, workload.analysis.launches, workload.stages
     works = (operations.start_ns < end_ns) & (operations.end_ns > start_ns)
     works[but] = False
@@ -219,7 +219,7 @@ def _working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -
 
 
 def _recompiling(events: StageEvents) -> float:
-    """What loading modules costs, or what batches with kernels that never ran before take more than the others do."""
+    """Cost of loading modules, compiling, or running kernels for the first time compared to other batches, ns."""
     workload, rows = events.workload, events.stage.rows
     outer = workload.analysis.stage_times.outer_batch[rows]
     batches, of_row = np.unique(outer, return_inverse=True)
@@ -242,7 +242,7 @@ def _recompiling(events: StageEvents) -> float:
 
 
 def _compiling(events: StageEvents, batches: Int64) -> float:
-    """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
+    """Compile time of torch.compile or JAX, from the recorder's readings in the batches (rows of stages)."""
     stages = events.workload.stages
     readings = events.workload.compiling
     shares = readings.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
@@ -263,7 +263,7 @@ TOP_KERNELS = 5
 
 
 def top_kernels(events: StageEvents) -> list[KernelGroup]:
-    """Groups of the stage's kernels, those that take longest first."""
+    """Groups of the stage's kernels, longest first."""
     workload, kernels = events.workload, events.kernels
     details, groups, times = workload.trace.details, workload.kernels, kernels.time_by_group
     counts = np.bincount(kernels.group, minlength=len(groups))
@@ -315,7 +315,7 @@ def _shape(values: Int64) -> tuple[int, int, int] | None:
 
 
 def copies(events: StageEvents) -> list[CopyGroup]:
-    """The stage's copies, those that take longest first."""
+    """Groups of the stage's copies, longest first."""
     workload, per_batch, at = events.workload, events.per_batch, events.copies
     operations, details = workload.trace.operations, workload.trace.details
     duration = operations.end_ns[at] - operations.start_ns[at]
@@ -344,7 +344,7 @@ def copies(events: StageEvents) -> list[CopyGroup]:
 
 
 def _ends(workload: Workload, at: Int64) -> tuple[Int64, Int64]:
-    """Indices of the GPUs that copies between GPUs go from and to, -1 for all others, and where it is not known."""
+    """Source and target GPU index of copies between GPUs, -1 for other copies and if unknown."""
     details, process = workload.trace.details, workload.trace.operations.process[at]
     between = details.copy_kind[at] == CopyKind.PEER_TO_PEER
     between |= (details.source_device[at] >= 0) & (details.source_device[at] != details.target_device[at])

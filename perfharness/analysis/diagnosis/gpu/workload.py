@@ -1,4 +1,4 @@
-"""The GPU work of a trace and its CUDA calls, joined and ordered once for all stages; and what of it is a stage's."""
+"""GPU work and CUDA calls of a trace, joined and ordered once for all stages, and the part of each stage."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from perfharness.trace.columns import narrow
 
 @dataclass(frozen=True)
 class OtherProcesses:
-    """When other processes of the run were at work on one GPU, on this trace's clock; None: not known.
+    """Busy time of the run's other processes on one GPU, on this trace's clock; None if unknown.
 
-    `gpu_uuid` (without `GPU-`): of which GPU, where this process uses several.
+    `gpu_uuid` (without `GPU-`): that GPU, if this process uses several.
     """
 
     busy: BusyLine | None
@@ -37,7 +37,7 @@ class OtherProcesses:
 
 @dataclass(frozen=True)
 class SomeGpus:
-    """When some GPUs of a trace were at work, on something else than copies, and how long each call found them idle."""
+    """Busy time of some GPUs of a trace, with and without copies, and their idle time in each call."""
 
     busy: BusyLine
     compute: BusyLine
@@ -46,7 +46,7 @@ class SomeGpus:
 
 @dataclass(frozen=True)
 class Workload:
-    """A trace, and what all stages share. Operations that other processes started are not in it."""
+    """A trace and the data that all stages share. Operations of other processes are not included."""
 
     analysis: Analysis
     others: OtherProcesses
@@ -64,7 +64,7 @@ class Workload:
 
     @property
     def has_all_calls(self) -> bool:
-        """Whether calls that start no GPU work are in the trace: of the embedded tracer, in the profiling pass."""
+        """Whether the trace has calls that start no GPU work (embedded tracer, profiling pass)."""
         return self.trace.meta.has_all_calls or self.trace.meta.gpu_coverage == "no_gpu_work"
 
     @cached_property
@@ -74,16 +74,16 @@ class Workload:
 
     @cached_property
     def gpus(self) -> Gpus:
-        """The GPUs that anything ran on."""
+        """The GPUs with operations."""
         return find_gpus(self.trace.operations, self.trace.meta)
 
     @cached_property
     def kernels(self) -> KernelGroups:
-        """Equal kernels."""
+        """Groups of equal kernels."""
         return group_kernels(self.trace, self.gpus)
 
     def on(self, gpus: tuple[int, ...]) -> SomeGpus:
-        """Only these GPUs, by index: what others do is not a stage's that does not use them."""
+        """Data of these GPUs (by index) only, because a stage is not affected by GPUs that it does not use."""
         if gpus not in self._on:
             of, operations = self.gpus.of, self.trace.operations
             is_mine = np.isin(of, gpus) if len(gpus) < len(self.gpus) else np.ones(len(of), dtype=np.bool_)
@@ -95,12 +95,12 @@ class Workload:
 
     @cached_property
     def compiling(self) -> ThreadReadings:
-        """How long threads compiled, as recorders read it."""
+        """Compile times of threads, from the recorders."""
         return thread_times(self.trace)[-1]
 
     @cached_property
     def is_new_kernel(self) -> Bool:
-        """Of each operation, whether it is the first launch of a kernel of its name in this process."""
+        """Mask of operations that are the first launch of their kernel name in this process."""
         names, start = self.trace.details.full_name, self.trace.operations.start_ns
         mine = np.flatnonzero((self.trace.operations.kind == GpuOperationKind.KERNEL) & (names >= 0))
         first = np.full(len(self.trace.names), np.iinfo(np.int64).max)
@@ -111,7 +111,7 @@ class Workload:
 
     @cached_property
     def overlapped_ns(self) -> Integers:
-        """How long each kernel, memset or graph ran while another one was on its GPU."""
+        """Time that each kernel, memset or graph ran next to another one on its GPU."""
         operations = self.trace.operations
         overlapped = np.zeros(len(operations), dtype=np.int64)
         for gpu in range(len(self.gpus)):
@@ -123,7 +123,7 @@ class Workload:
 
     @cached_property
     def helpers_reads_ns(self) -> Int64:
-        """When threads without any stage began copies to the host, in order."""
+        """Start of each copy to the host by a thread without stages, in order."""
         launches, api = self.analysis.launches, self.trace.api
         call = launches.call[np.isin(self.trace.details.copy_kind[launches.operation], TO_HOST)]
         own = np.isin(api.thread[call], unique(self.stages.thread))
@@ -131,7 +131,7 @@ class Workload:
 
 
 def busy_line(operations: GpuOperations, rows: Bool | Int64) -> BusyLine:
-    """When GPUs were at work on some of the operations."""
+    """Busy time of the GPUs with some of the operations."""
     if rows.dtype == np.bool_ and rows.all():
         return BusyLine(operations.start_ns, operations.end_ns)
     return BusyLine(operations.start_ns[rows], operations.end_ns[rows])
@@ -139,7 +139,7 @@ def busy_line(operations: GpuOperations, rows: Bool | Int64) -> BusyLine:
 
 @dataclass(frozen=True)
 class StageKernels:
-    """The kernels that a stage started, their lengths and groups (`KernelGroups`); and the time of each group, ns."""
+    """The kernels that a stage started, their lengths and groups (`KernelGroups`), and the time per group, ns."""
 
     operation: Int64
     length_ns: Integers
@@ -149,8 +149,8 @@ class StageKernels:
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders), each
-    with its range (`…_of`).
+    """Ranges of a stage, and the launches and calls in them (indices in the workload's orders), each with its range
+    (`…_of`).
     """
 
     workload: Workload
@@ -165,38 +165,38 @@ class StageEvents:
 
     @cached_property
     def wall(self) -> float:
-        """Host time, ns."""
+        """Total time of the ranges, ns."""
         return float((self.end_ns - self.start_ns).sum())
 
     def ms(self, nanoseconds: float) -> float:
-        """As milliseconds a batch."""
+        """Convert a sum in nanoseconds to milliseconds per batch."""
         return float(nanoseconds) / NS_PER_MS * self.per_batch
 
     @property
     def per_batch(self) -> float:
-        """Sums times this are means over the batches."""
+        """Factor from a sum to the mean over batches."""
         return 1.0 / self.stage.batches
 
     @cached_property
     def operation_kind(self) -> Integers:
-        """A `GpuOperationKind` for each operation."""
+        """`GpuOperationKind` of each operation."""
         kinds: Integers = self.workload.trace.operations.kind[self.operation]
         return kinds
 
     @cached_property
     def operation_ns(self) -> Integers:
-        """How long each operation took."""
+        """Duration of each operation."""
         operations = self.workload.trace.operations
         return narrow(operations.end_ns[self.operation] - operations.start_ns[self.operation])
 
     @cached_property
     def copies(self) -> Int64:
-        """Those of the stage's operations."""
+        """Copies among the stage's operations."""
         return np.compress(self.operation_kind == GpuOperationKind.MEMCPY, self.operation)
 
     @cached_property
     def kernels(self) -> StageKernels:
-        """The stage's kernels."""
+        """Kernels among the stage's operations."""
         groups, kernel, length = self.workload.kernels, self.operation, self.operation_ns
         is_kernel = self.operation_kind == GpuOperationKind.KERNEL
         if not is_kernel.all():
@@ -206,26 +206,26 @@ class StageEvents:
 
     @cached_property
     def blocking(self) -> Int64:
-        """The calls that blocked."""
+        """Blocking calls."""
         return self.call[self.workload.calls.is_blocking[self.call]]
 
     @cached_property
     def gpus(self) -> SomeGpus:
-        """The GPUs that the stage's operations ran on; all of the trace's where it started none."""
+        """The GPUs of the stage's operations; all GPUs of the trace if it started none."""
         gpus = self.workload.gpus
         used = np.flatnonzero(np.bincount(gpus.of[self.operation], minlength=len(gpus)))
         return self.workload.on(tuple(used.tolist()) or tuple(range(len(gpus))))
 
     @cached_property
     def own(self) -> BusyLine:
-        """When GPUs were at work on what the stage started."""
+        """GPU busy time of the stage's operations."""
         return busy_line(self.workload.trace.operations, self.operation)
 
 
 def stage_events(workload: Workload, stage: StageRows) -> StageEvents:
-    """What lies in a stage's ranges. Ranges that ended on another thread have no calls.
+    """Collect the launches and calls in a stage's ranges. Ranges that ended on another thread have no calls.
 
-    A call that begins when a range ends is after it, or calls between two ranges that touch would count twice.
+    A call that starts when a range ends counts as after it; otherwise adjacent ranges would count it twice.
     """
     stages, rows = workload.stages, stage.rows
     start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
