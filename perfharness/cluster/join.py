@@ -112,6 +112,7 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
     ranks = {one.rank for process in processes for one in process.measured if one.rank is not None}
     manifest = joined[0].model_copy(
         update={
+            "complete": True,  # of a part whose launcher was killed, a finding tells it
             "processes": processes,
             "findings": [
                 finding

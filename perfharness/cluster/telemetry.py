@@ -83,7 +83,7 @@ def _joined(logs: Sequence[SampleLog]) -> SampleLog:
     idle_start_ns, idle_end_ns = _idle_time(metas)
     meta = metas[0].model_copy(
         update={
-            "subjects": list(subjects.values()),
+            "subjects": sorted(subjects.values(), key=lambda one: one.node),
             "update_periods": [one for meta in metas for one in meta.update_periods],
             "failures": [one for meta in metas for one in meta.failures],
             "ended": "stopped" if all(meta.ended == "stopped" for meta in metas) else "cut_off",

@@ -16,6 +16,7 @@ from perfharness.model.base import Record
 from perfharness.model.checks import FiniteJson, Int64, MaskedArguments, MeasuredFolder, Seconds, TraceName, UnixNs
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding
+from perfharness.model.machines import gpu_name, node_name
 
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
@@ -56,6 +57,11 @@ class GpuRecord(_Model):
     name: str | None = None
     memory_total_bytes: Int64 | None = None
     mig: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in messages of its own machine."""
+        return gpu_name(self.index, self.uuid)
 
 
 class TracerRecord(_Model):
@@ -260,8 +266,7 @@ class NodeRecord(_Model):
     @property
     def name(self) -> str:
         """Its number and host, in messages."""
-        host = self.environment.hostname
-        return f"node {self.rank}" if host is None else f"node {self.rank} ({host})"
+        return node_name(self.rank, self.environment.hostname)
 
 
 class SettingsRecord(_Model):
