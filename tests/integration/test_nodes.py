@@ -309,7 +309,7 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, Path(__file__).with_name("ahead_clock.c")], check=True)
     script.write_text(RANKS)
     meeting.mkdir()
-    options = options_of(out, "--telemetry", script, meeting, 0.1)
+    options = options_of(out, "--telemetry", script, meeting, 0.3)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(run_to_the_end, options, node(0))
         other = subprocess.run([*monotonic, *command(*options)], env=node(1, LD_PRELOAD=str(shim)), check=False)

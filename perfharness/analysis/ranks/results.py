@@ -47,6 +47,15 @@ class StageWaiting:
 
 
 @dataclass(frozen=True)
+class CallWait:
+    """How long a process waits for a late rank in collectives; `path`: of the innermost range around their calls."""
+
+    process: str
+    path: Path
+    waiting_ms: float
+
+
+@dataclass(frozen=True)
 class RankDelay:
     """A rank for which the others wait, batch after batch, at collectives of one stage."""
 
@@ -54,12 +63,12 @@ class RankDelay:
     process: str
     at_stage: Path  # of the collectives
     operation: str
-    call: Path | None  # range of a call; None: a kernel
     batches: int
     lag_ms: float  # how much later than the mean of the others it came, in the mean over batches
     late_share: float  # of the batches
     waiting_ms: float  # of the others, their mean
     waiting_by_process: dict[str, float]
+    calls: list[CallWait]  # where they wait
     saves_ms: float  # how much earlier the collectives had begun if it had come as the second last did
     batch_share: float  # `waiting_ms` by the time from batch to batch
     stage: Path | None  # where it spent the time that the others did not; None with the reason

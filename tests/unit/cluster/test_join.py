@@ -60,7 +60,7 @@ def test_gpus_of_several_nodes_name_their_node(tmp_path: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert all(f"{name}: " in printed for name in names)
     for options, is_shown in (((), True), (("--anonymous",), False)):
-        report = tmp_path / "report.html"
+        report = tmp_path / "report.md"
         assert run(["report", str(tmp_path / "joined"), *options, "-o", str(report)]) == 0
         assert (HOSTS[1] in report.read_text()) is is_shown
     assert {"telemetry_gpu_0_0", "telemetry_gpu_0_node_1_0"} <= set(report_charts(tmp_path / "joined"))
