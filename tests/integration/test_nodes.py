@@ -215,6 +215,20 @@ def test_a_node_that_never_comes_is_named(script: Path, tmp_path: Path) -> None:
     assert mean_of(tmp_path)["throughput"]["processes"]["proc_0_gpu_0"]["items_per_second"] > 0
 
 
+def joined_by_hand(out: Path, *runs: Path) -> dict[str, Any]:
+    """The result of runs of which one launcher was killed."""
+    assert perfharness("analyze", *runs, "-o", out).returncode == 3
+    assert "run-cut-off" in codes_of(out)
+    assert not codes_of(out) & {"node-missing", "ranks-missing"}
+    assert [one["node"] for one in manifest(out)["processes"]] == [0, 1]
+    return mean_of(out)
+
+
+def left_by_a_killed_launcher(out: Path) -> Path:
+    (folder,) = out.glob(".perfharness-run-*")
+    return folder
+
+
 def test_a_node_that_dies_is_not_waited_for(script: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_to_the_end, options_of(tmp_path, script, 600), node(0))
@@ -224,6 +238,7 @@ def test_a_node_that_dies_is_not_waited_for(script: Path, tmp_path: Path) -> Non
         done = waiting.result()
     assert done.returncode == 3, done.stderr
     assert "node-missing" in codes_of(tmp_path)
+    joined_by_hand(tmp_path / "joined", tmp_path, left_by_a_killed_launcher(tmp_path / "node_1"))
 
 
 def test_a_node_keeps_its_results_when_node_0_dies(script: Path, tmp_path: Path) -> None:
@@ -234,7 +249,9 @@ def test_a_node_keeps_its_results_when_node_0_dies(script: Path, tmp_path: Path)
         done = other.result()
     assert done.returncode == 3, done.stderr
     assert "node-0-lost" in done.stderr + str(codes_of(tmp_path / "node_1"))
-    assert mean_of(tmp_path / "node_1")["throughput"]["items_per_second"] > 0
+    alone = mean_of(tmp_path / "node_1")["throughput"]["items_per_second"]
+    mean = joined_by_hand(tmp_path / "joined", left_by_a_killed_launcher(tmp_path), tmp_path / "node_1")
+    assert mean["throughput"]["processes"]["proc_1_gpu_0"]["items_per_second"] == alone > 0
 
 
 def test_a_node_without_node_0_ends(script: Path, tmp_path: Path) -> None:
