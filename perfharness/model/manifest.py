@@ -109,12 +109,12 @@ class PlacementRecord(_Model):
 
 
 class RankRecord(Record):
-    """The rank of a process in a program of several, as its environment tells it."""
+    """The rank of a process in a program of several, as its environment tells it, or its library."""
 
     rank: Int64
     local_rank: Int64 | None = None
     world_size: Int64 | None = None
-    source: str  # name of the variable
+    source: str  # name of the variable, or of the library
 
 
 class ProcessFacts(Record):
@@ -144,7 +144,7 @@ class MeasuredProcess(Record):
     rank: Int64 | None = None  # None too for what a rank starts, such as workers of a data loader
     local_rank: Int64 | None = None
     world_size: Int64 | None = None
-    rank_source: str | None = None  # name of the environment variable
+    rank_source: str | None = None  # name of the environment variable, or of the library
     started_ns: UnixNs | None = None  # when its recorder or log was made, or its first event; UTC
     gpus: list[str] = Field(default_factory=list)  # UUIDs of the GPUs that its trace has work on
     trace: TraceName | None = None

@@ -342,6 +342,49 @@ def test_nodes_with_other_clocks_are_put_on_one(tmp_path: Path) -> None:
         assert metrics["figures"]["resident_memory_bytes"]["mean"] > 0
 
 
+RANK_OF_ENGINE = """
+import os, sys, time
+import torch, torch.distributed as dist
+from perfharness import PerfRecorder
+rank, port = int(os.environ["SLURM_PROCID"]), int(sys.argv[1])
+if port:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+perf = PerfRecorder("model")
+for index in range(24):
+    with perf.batch(index, total_items=2):
+        with perf.range("prepare"):
+            time.sleep(0.004 + 0.1 * rank)
+        with perf.range("reduce"):
+            if port:
+                dist.all_reduce(torch.ones(4))
+perf.finalize()
+if port:
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("is_one_program", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_rank_that_only_the_library_has(tmp_path: Path, is_one_program: bool) -> None:
+    """The rank is that of the Slurm step, which independent programs have, too."""
+    pytest.importorskip("torch")
+    script, out = tmp_path / "app.py", tmp_path / "out"
+    script.write_text(RANK_OF_ENGINE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1] if is_one_program else 0
+    options = options_of(out, "--annotate-collectives", script, port)
+    step = {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    step |= {"SLURM_LOCALID": "0", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    nodes = [environment(**step, SLURM_PROCID=rank, SLURM_NODEID=rank) for rank in ("0", "1")]
+    for done in launch_all(*((options, node) for node in nodes)):
+        assert done.returncode in (0, 3), done.stderr
+    ranks = [one["rank"] for process in manifest(out)["processes"] for one in process["measured"]]
+    assert ranks == ([0, 1] if is_one_program else [None, None])
+    if is_one_program:
+        (group,) = mean_of(out)["ranks"]["groups"]
+        assert [(one["rank"], one["stage"][-1]) for one in group["delays"]] == [(1, "prepare")]
+    assert ("ranks" in mean_of(out)) is is_one_program
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slow_rank", ["1", "-1"])
 def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
