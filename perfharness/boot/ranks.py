@@ -54,11 +54,18 @@ def _rank_of_library() -> dict[str, Any] | None:
     return None
 
 
-LIBRARIES: dict[str, Callable[[Any], tuple[int, int]]] = {
-    "torch.distributed": lambda module: (module.get_rank(), module.get_world_size()),
-    "mpi4py.MPI": lambda module: (module.COMM_WORLD.Get_rank(), module.COMM_WORLD.Get_size()),
-}
-"""How each tells the rank and the number of ranks; they raise an error outside of a group."""
+def _torch_rank(distributed: Any) -> tuple[int, int]:
+    return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+
+
+def _mpi_rank(mpi: Any) -> tuple[int, int]:
+    if mpi.Is_finalized() or not mpi.Is_initialized():  # then any other question ends the process
+        return 0, 1
+    return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+
+
+LIBRARIES: dict[str, Callable[[Any], tuple[int, int]]] = {"torch.distributed": _torch_rank, "mpi4py.MPI": _mpi_rank}
+"""How to read the rank and the number of ranks from the module of a library."""
 
 
 LOCAL_SIZES = {

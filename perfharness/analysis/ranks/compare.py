@@ -226,7 +226,6 @@ class _Site:
     rows: Int64
     stage: int
     operation: int
-    own: int
 
 
 def _delays(sides: list[_Side], matched: list[Matched], count: int) -> tuple[list[RankDelay], str | None]:
@@ -247,9 +246,9 @@ def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
     calls = work.collectives
     awaited = np.flatnonzero(each.waited)
     rows = each.row[awaited, column]
-    sites = group_rows(calls.stage[rows], calls.operation[rows], calls.own[rows])
+    sites = group_rows(calls.stage[rows], calls.operation[rows])
     for number, first in enumerate(rows[sites.first].tolist()):
-        place = int(calls.stage[first]), int(calls.operation[first]), int(calls.own[first])
+        place = int(calls.stage[first]), int(calls.operation[first])
         yield _Site(each, column, awaited[sites.code == number], *place)
 
 

@@ -212,16 +212,26 @@ def test_the_rank_of_a_process(environment: dict[str, str], facts: tuple[Any, ..
 
 def in_group(rank: int, world_size: int) -> SimpleNamespace:
     """A library whose functions answer as in a group of so many."""
-    answers = {"get_rank": lambda: rank, "get_world_size": lambda: world_size}
     world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: world_size)
-    return SimpleNamespace(**answers, COMM_WORLD=world)
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        get_rank=lambda: rank,
+        get_world_size=lambda: world_size,
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: False,
+        COMM_WORLD=world,
+    )
+
+
+OUTSIDE = SimpleNamespace(is_initialized=lambda: False, Is_initialized=lambda: True, Is_finalized=lambda: True)
+"""The same, outside of a group."""
 
 
 @pytest.mark.parametrize("library", ["torch.distributed", "mpi4py.MPI"])
 @pytest.mark.parametrize(
     ("module", "facts"),
-    [(in_group(1, 2), (1, None, 2)), (in_group(0, 1), None), (SimpleNamespace(), None)],
-    ids=["of two", "alone", "outside of a group"],
+    [(in_group(1, 2), (1, None, 2)), (in_group(0, 1), None), (OUTSIDE, None), (SimpleNamespace(), None)],
+    ids=["of two", "alone", "outside of a group", "being imported"],
 )
 def test_the_rank_that_a_library_has(
     monkeypatch: pytest.MonkeyPatch, library: str, module: Any, facts: tuple[Any, ...] | None
