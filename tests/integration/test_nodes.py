@@ -394,7 +394,7 @@ def test_torchrun_over_nodes(tmp_path: Path, slow_rank: str) -> None:
     words = [Path(sys.executable).with_name("torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
     words += ["--master-addr", "127.0.0.1", "--master-port", port]
     sample = [CHECKOUT / "samples" / "tensor_parallel.py", "--batches", "16", "--slow-rank", slow_rank]
-    sample += ["--slow-host-ms", "30"]
+    sample += ["--slow-host-ms", "200"]
     options = options_of(tmp_path, "--annotate-collectives", *words)
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     launches = [((*options, "--node-rank", rank, *sample), node(rank, **own)) for rank in range(2)]
