@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,7 @@ from perfharness.errors import ClockError
 from perfharness.files import locked
 from perfharness.model.conditions import CLOCKS, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.machines import gpu_name
 from perfharness.telemetry.clocks import RESTORE_COMMAND, maximum_clocks, settings_left, step_lines
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.conditions import Run
@@ -37,7 +38,7 @@ def maximized_clocks(run: Run) -> Iterator[None]:
     uuids = [gpu.uuid for gpu in run.gpus]
     with _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
         yield
-    run.findings += _findings(steps)
+    run.findings += _findings(steps, {gpu.uuid: gpu.title for gpu in run.gpus})
     run.records[CLOCKS] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
@@ -57,11 +58,11 @@ def _alone_with(uuids: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def _findings(steps: Sequence[ClockStep]) -> Iterator[Finding]:
+def _findings(steps: Sequence[ClockStep], titles: Mapping[str, str]) -> Iterator[Finding]:
     """What was refused, and what was not restored."""
-    for line in step_lines([step for step in steps if step.answer == "refused"]):
+    for line in step_lines([step for step in steps if step.answer == "refused"], titles):
         yield Finding("clocks-refused", Severity.WARNING, line, PERMISSION_HINT)
-    for line in step_lines([step for step in steps if step.restored == "failed"]):
+    for line in step_lines([step for step in steps if step.restored == "failed"], titles):
         yield Finding("clocks-not-restored", Severity.ERROR, line, RESTORE_COMMAND)
 
 
@@ -73,13 +74,14 @@ def noted_clocks(run: Run) -> Iterator[None]:
             for device in filter(None, (nvml.device(gpu.uuid) for gpu in run.gpus)):
                 if left := settings_left(device):
                     hint = f"`{RESTORE_COMMAND}` sets the driver's defaults"
-                    run.findings.append(Finding("clocks-locked", Severity.WARNING, left_text(device.uuid, left), hint))
+                    message = left_text(gpu_name(device.index, device.uuid), left)
+                    run.findings.append(Finding("clocks-locked", Severity.WARNING, message, hint))
     yield
 
 
-def left_text(gpu_uuid: str, left: Sequence[str]) -> str:
-    """A line about settings that are not of this launch."""
-    return f"GPU {gpu_uuid} has settings of a killed launch or of another program: {', '.join(left)}"
+def left_text(gpu: str, left: Sequence[str]) -> str:
+    """A line about settings of a GPU that are not of this launch."""
+    return f"{gpu} has settings of a killed launch or of another program: {', '.join(left)}"
 
 
 @contextmanager

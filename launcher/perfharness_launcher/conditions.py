@@ -142,7 +142,7 @@ def other_users(*, required: bool = False) -> Condition:
         for gpu, (users, reason) in zip(run.gpus, before, strict=True):
             found += _shared(gpu, "before the run", users, severity)
             if reason is not None:
-                message = f"{_label(gpu)}: other users are not known ({reason})."
+                message = f"{gpu.title}: other users are not known ({reason})."
                 found.append(Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host."))
         if required and found:
             reasons = " ".join(finding.message for finding in found)
@@ -188,7 +188,7 @@ def _users(nvml: Nvml, gpu: GpuRecord) -> tuple[Users, str | None]:
 
 def _shared(gpu: GpuRecord, when: str, users: Users, severity: Severity) -> Iterator[Finding]:
     if users:
-        message = f"{_label(gpu)} had other users {when}: {', '.join(map(_text, users.values()))}."
+        message = f"{gpu.title} had other users {when}: {', '.join(map(_text, users.values()))}."
         yield Finding("gpu-shared", severity, message, FREE_GPU)
 
 
@@ -207,10 +207,6 @@ def _is_other(pid: int, run: Run) -> bool:
         return not carries(psutil.Process(pid), run.run_id)
     except psutil.Error:
         return False
-
-
-def _label(gpu: GpuRecord) -> str:
-    return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
 
 
 # ---- cool GPUs: a warm card clocks lower, so repeats that begin warm are not repeats ----
@@ -280,7 +276,9 @@ def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
     def condition(run: Run) -> Iterator[None]:
         targets_c = dict.fromkeys((gpu.uuid for gpu in run.gpus), target_c)
         found = cool_down(targets_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
-        problems = [_problem(one) for one in found if not one.reached] if found else ["the run uses no GPU"]
+        titles = {gpu.uuid: gpu.title for gpu in run.gpus}
+        warm = [_problem(one, titles[one.gpu_uuid]) for one in found if not one.reached]
+        problems = warm if found else ["the run uses no GPU"]
         hint = "Use a higher --cool-down, or a longer cool-down-limit in perfharness.toml."
         run.findings += [
             Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint) for problem in problems
@@ -292,11 +290,11 @@ def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
     return condition
 
 
-def _problem(result: GpuWait) -> str:
+def _problem(result: GpuWait, gpu: str) -> str:
     if result.reason is not None:
-        return f"the temperature of GPU {result.gpu_uuid} cannot be read ({result.reason})"
+        return f"the temperature of {gpu} cannot be read ({result.reason})"
     after = f"after {result.waited_s:.0f} s (target {result.target_c:g} °C, at first {result.begin_c} °C)"
-    return f"GPU {result.gpu_uuid} was still at {result.end_c} °C {after}"
+    return f"{gpu} was still at {result.end_c} °C {after}"
 
 
 def as_cool_as_first(

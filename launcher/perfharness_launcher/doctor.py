@@ -13,6 +13,7 @@ from pathlib import Path
 
 from perfharness.distribution import VERSION
 from perfharness.errors import PerfHarnessError
+from perfharness.model.machines import gpu_name
 from perfharness.telemetry.clocks import RESTORE_COMMAND, settings_left
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
@@ -176,7 +177,8 @@ def check_clocks(gpus: GpuFacts, root: Path) -> Iterator[Check]:
     with open_nvml() as nvml:
         for device in nvml.gpus:
             if left := settings_left(device):
-                yield Check("clocks", Health.WARNING, left_text(device.uuid, left), RESTORE_COMMAND)
+                text = left_text(gpu_name(device.index, device.uuid), left)
+                yield Check("clocks", Health.WARNING, text, RESTORE_COMMAND)
 
 
 CAP_SYS_ADMIN = 21

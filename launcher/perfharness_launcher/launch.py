@@ -287,6 +287,7 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManif
         environment=plan.facts.environment,
         source=plan.facts.source,
         processes=processes,
+        node=plan.node,
     )
 
 

@@ -12,7 +12,7 @@ from perfharness.distribution import VERSION, recorder_install_command
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, TracerKind, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, GpuRecord, NodeRecord, TracerKind, TracerRecord
 from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import (
@@ -44,6 +44,7 @@ class LaunchPlan:
         facts: what it was made from.
         explaining: whether this is the profiling pass of `--explain`.
         measured_s: how long the measured pass before it took.
+        node: this machine, of a launch on several.
     """
 
     options: LaunchOptions
@@ -56,6 +57,7 @@ class LaunchPlan:
     findings: tuple[Finding, ...] = ()
     explaining: bool = False
     measured_s: float | None = None
+    node: NodeRecord | None = None
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:

@@ -1,5 +1,5 @@
-"""Which rank of a program of several processes this process is, as its launcher tells it by the environment; and what
-the kernel knows of its start.
+"""Which rank of a program of several processes this process is, as its launcher tells it by the environment, or its
+library knows it; and what the kernel knows of its start.
 
 Standard library only: it runs in the measured process.
 """
@@ -7,7 +7,9 @@ Standard library only: it runs in the measured process.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from perfharness.model import environment
@@ -27,7 +29,11 @@ first source that has a rank. A torchrun inside of a Slurm step sets its own."""
 def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     """`rank`, `local_rank`, `world_size`, and the `source`, the name of the variable of the rank; None: there is none.
 
-    A rank that the launch itself was given, such as that of the Slurm step it runs in, is no rank of what it started.
+    A rank that the launch itself was given, such as that of the Slurm step it runs in, is no rank of what it started,
+    unless PyTorch or mpi4py has it: independent programs in one step have such variables, too.
+
+    Args:
+        environ: only this environment; None: that of this process, then its libraries.
     """
     given = os.environ if environ is None else environ
     outer = dict(part.partition("=")[::2] for part in given.get(environment.OUTER_RANK, "").split(";"))
@@ -35,7 +41,31 @@ def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | Non
         rank, local_rank, world_size = (_number(given.get(name)) for name in names[:3])
         if rank is not None and any(given.get(name) != outer.get(name) for name in names):
             return {"rank": rank, "local_rank": local_rank, "world_size": world_size, "source": names[0]}
+    return _rank_of_library() if environ is None else None
+
+
+def _rank_of_library() -> dict[str, Any] | None:
+    """The rank in a group of several processes that PyTorch or mpi4py is in now; neither is imported for it."""
+    for module, read in LIBRARIES.items():
+        with suppress(Exception):  # not imported, or not yet as a whole
+            rank, world_size = read(sys.modules[module])
+            if world_size > 1:
+                return {"rank": rank, "local_rank": None, "world_size": world_size, "source": module}
     return None
+
+
+def _torch_rank(distributed: Any) -> tuple[int, int]:
+    return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+
+
+def _mpi_rank(mpi: Any) -> tuple[int, int]:
+    if mpi.Is_finalized() or not mpi.Is_initialized():  # then any other question ends the process
+        return 0, 1
+    return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+
+
+LIBRARIES: dict[str, Callable[[Any], tuple[int, int]]] = {"torch.distributed": _torch_rank, "mpi4py.MPI": _mpi_rank}
+"""How to read the rank and the number of ranks from the module of a library."""
 
 
 LOCAL_SIZES = {

@@ -21,6 +21,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
 from perfharness.model.conditions import ClockStep
+from perfharness.model.machines import gpu_name
 from perfharness.model.settings import Option
 from perfharness.telemetry.clocks import (
     CLOCK_SETTINGS,
@@ -168,4 +169,5 @@ def _print_gpu(gpu: dict[str, Any], output: Output) -> None:
         value = value_text(setting.name, found["now"]) + ("" if found["now"] else f" ({found['reason']})")
         output.line(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
     if gpu["left"]:
-        output.line(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")
+        text = left_text(gpu_name(gpu["index"], gpu["uuid"]), gpu["left"])
+        output.line(f"{text}; `{RESTORE_COMMAND}` sets the driver's defaults")

@@ -36,6 +36,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def receive_files(wire: Wire, folder: Path) -> None:
     """Write what `send_files` sends into a new folder. Raises `ValueError` if a name leads out of it."""
+    folder.mkdir(parents=True)
     while (header := wire.receive())["file"] is not None:
         name = PurePosixPath(header["file"])
         if name.is_absolute() or ".." in name.parts:

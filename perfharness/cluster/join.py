@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.telemetry import join_telemetry
+from perfharness.cluster.telemetry import PartLog, join_telemetry
 from perfharness.errors import ResultError
 from perfharness.files import read_model, write_model
 from perfharness.model.findings import Finding, Severity
@@ -94,33 +94,25 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
     Raises `OSError`.
     """
     into.mkdir(parents=True, exist_ok=True)
-    joined: list[RunManifest] = []
-    renamed: list[Mapping[str, str]] = []
+    numbered, logs = list[RunManifest](), list[PartLog]()
     for part in parts:
-        folders = [one.folder for manifest in joined for one in manifest.processes]
-        names = _new_names(part.manifest, 1 + max(map(_place, folders), default=-1))
-        for old, new in names.items():
-            if part.folder / old != into / new and (part.folder / old).is_dir():
-                take(part.folder / old, into / new)
-                _move_journals(into / new, part.offset_ns)
-        joined.append(_numbered(part, len(folders), names))
-        renamed.append(names)
+        before = [process for one in numbered for process in one.processes]
+        names = _new_names(part.manifest, 1 + max((_place(one.folder) for one in before), default=-1))
+        _take_processes(part, names, into, take)
+        numbered.append(_numbered(part, len(before), names))
+        logs.append(PartLog(part.folder, part.rank, part.offset_ns, names))
+    processes = [process for one in numbered for process in one.processes]
+    findings = [finding for one in numbered for finding in one.findings] + join_telemetry(logs, into)
+    if len({one.rank for process in processes for one in process.measured} - {None}) > 1:
+        findings = [one for one in findings if one.code != ALONE]  # the comparison of the ranks reports it
     nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
-    logs = [(one.folder, one.rank, one.offset_ns, names) for one, names in zip(parts, renamed, strict=True)]
-    unread = join_telemetry(logs, into)
-    processes = [process for one in joined for process in one.processes]
-    ranks = {one.rank for process in processes for one in process.measured if one.rank is not None}
-    manifest = joined[0].model_copy(
+    manifest = numbered[0].model_copy(
         update={
+            "complete": True,  # of a part whose launcher was killed, a finding tells it
             "processes": processes,
-            "findings": [
-                finding
-                for found in (*(one.findings for one in joined), unread)
-                for finding in found
-                if finding.code != ALONE or len(ranks) < 2  # the comparison of the ranks reports it
-            ],
-            "start_barrier": _barrier(joined),
-            "explained": any(one.explained for one in joined),
+            "findings": findings,
+            "start_barrier": _barrier(numbered),
+            "explained": any(one.explained for one in numbered),
             "node": None,
             "nodes": nodes,
         }
@@ -166,11 +158,15 @@ def moved(tree: Any, offset_ns: int, *, is_time: bool = False) -> Any:
     return tree + offset_ns if is_time and isinstance(tree, int) else tree
 
 
-def _move_journals(process: Path, offset_ns: int) -> None:
-    """Put what the recorders of a process noted on node 0's clock."""
-    for pattern in (JOURNAL_NAME, JOURNALS_OF_CHILDREN, f"*/{JOURNAL_NAME}"):
-        for path in process.glob(pattern) if offset_ns else ():
-            path.write_text(json.dumps(moved(json.loads(path.read_bytes()), offset_ns)), encoding="utf-8")
+def _take_processes(part: Part, names: Mapping[str, str], into: Path, take: Take) -> None:
+    """Bring the folders of the processes, and put what their recorders noted on node 0's clock."""
+    for old, new in names.items():
+        if part.folder / old == into / new or not (part.folder / old).is_dir():
+            continue
+        take(part.folder / old, into / new)
+        for pattern in (JOURNAL_NAME, JOURNALS_OF_CHILDREN, f"*/{JOURNAL_NAME}"):
+            for path in (into / new).glob(pattern) if part.offset_ns else ():
+                path.write_text(json.dumps(moved(json.loads(path.read_bytes()), part.offset_ns)), encoding="utf-8")
 
 
 def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
@@ -178,30 +174,31 @@ def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
     manifest = part.manifest
     if part.offset_ns:
         manifest = RunManifest.model_validate(moved(manifest.model_dump(), part.offset_ns))
-    node = "" if manifest.node is None else part.nodes[0].name
-
-    def number(process: ProcessRecord) -> ProcessRecord:
-        folder, index = names[process.folder], process.index + first
-        measured = [
-            one.model_copy(update={"folder": folder + one.folder[len(process.folder) :], "launched_index": index})
-            for one in process.measured
-        ]
-        new = {"folder": folder, "index": index, "node": part.rank if node else process.node, "measured": measured}
-        return process.model_copy(update=new)
-
-    def name(finding: Finding) -> Finding:
-        if finding.process is None:
-            return replace(finding, message=f"On {node}: {finding.message}") if node else finding
-        launched, *below = finding.process.split("/")
-        return replace(finding, process="/".join([names.get(launched, launched), *below]))
-
+    node = None if manifest.node is None else part.nodes[0]
     barrier = manifest.start_barrier
     if barrier is not None:
         arrived = {names.get(folder, folder): time for folder, time in barrier.arrived_unix_ns.items()}
         barrier = barrier.model_copy(update={"arrived_unix_ns": arrived})
-    findings = [name(one) for one in manifest.findings if one.code not in OF_THE_JOIN]
-    processes = [number(process) for process in manifest.processes]
+    processes = [_numbered_process(one, names[one.folder], one.index + first, node) for one in manifest.processes]
+    findings = [_named_finding(one, names, node) for one in manifest.findings if one.code not in OF_THE_JOIN]
     return manifest.model_copy(update={"processes": processes, "findings": findings, "start_barrier": barrier})
+
+
+def _numbered_process(process: ProcessRecord, folder: str, index: int, node: NodeRecord | None) -> ProcessRecord:
+    measured = [
+        one.model_copy(update={"folder": folder + one.folder[len(process.folder) :], "launched_index": index})
+        for one in process.measured
+    ]
+    rank = process.node if node is None else node.rank
+    return process.model_copy(update={"folder": folder, "index": index, "node": rank, "measured": measured})
+
+
+def _named_finding(finding: Finding, names: Mapping[str, str], node: NodeRecord | None) -> Finding:
+    """With the new folder of its process; where it is about no process, with its node."""
+    if finding.process is not None:
+        launched, *below = finding.process.split("/")
+        return replace(finding, process="/".join([names.get(launched, launched), *below]))
+    return finding if node is None else replace(finding, message=f"On {node.name}: {finding.message}")
 
 
 def _barrier(manifests: Sequence[RunManifest]) -> StartBarrierRecord | None:

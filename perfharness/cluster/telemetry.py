@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness.errors import ResultError
@@ -19,41 +19,50 @@ from perfharness.model.telemetry import (
 from perfharness.telemetry.store import read_sample_log, write_sample_log
 
 
-def join_telemetry(parts: Sequence[tuple[Path, int, int, Mapping[str, str]]], into: Path) -> list[Finding]:
-    """Write the readings of all parts; nothing if no part has any. Return which could not be read.
+@dataclass(frozen=True)
+class PartLog:
+    """Where the telemetry of a part is.
 
     Args:
-        parts: the folder, the node, what its clock lacks to node 0's, and the new folders of its processes by the old.
-
-    Raises `OSError`.
+        offset_ns: what its clock lacks to node 0's.
+        folders: the new folder of each launched process, by the old one.
     """
+
+    folder: Path
+    node: int
+    offset_ns: int
+    folders: Mapping[str, str]
+
+
+def join_telemetry(parts: Sequence[PartLog], into: Path) -> list[Finding]:
+    """Write the readings of all parts; nothing if no part has any. Return which could not be read. Raises `OSError`."""
     logs, findings = list[SampleLog](), list[Finding]()
-    for folder, node, offset_ns, names in parts:
-        if (folder / TELEMETRY_NAME).is_file():
+    for part in parts:
+        if (part.folder / TELEMETRY_NAME).is_file():
             try:
-                logs.append(_moved(read_sample_log(folder / TELEMETRY_NAME), node, offset_ns, names))
+                logs.append(_moved(read_sample_log(part.folder / TELEMETRY_NAME), part))
             except ResultError as error:
-                message = f"There is no telemetry of node {node}: {error}."
+                message = f"There is no telemetry of node {part.node}: {error}."
                 findings.append(Finding("telemetry-incomplete", Severity.WARNING, message))
     if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
         write_sample_log(into / TELEMETRY_NAME, _joined(logs))
     return findings
 
 
-def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]) -> SampleLog:
+def _moved(log: SampleLog, part: PartLog) -> SampleLog:
     """The readings of a part under the names that its processes have in the joined run."""
-    by_process = {process_subject(old): process_subject(new) for old, new in folders.items()}
+    by_process = {process_subject(old): process_subject(new) for old, new in part.folders.items()}
     gpus = {one.subject for one in log.meta.subjects if one.kind in ("gpu", "mig")}
 
     def name(subject: str) -> str:
         launched, mark, pid = subject.partition("#")
         if launched in by_process:
             return by_process[launched] + mark + pid
-        return subject if subject in gpus else of_node(node, subject)
+        return subject if subject in gpus else of_node(part.node, subject)
 
     def rename(record: SubjectRecord) -> SubjectRecord:
-        shown = folders.get(record.name or "", record.name)
-        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": node})
+        shown = part.folders.get(record.name or "", record.name)
+        return record.model_copy(update={"subject": name(record.subject), "name": shown, "node": part.node})
 
     known = {subject for subject, _ in log.series} | {one.subject for one in log.meta.failures}
     log = log.with_names({subject: name(subject) for subject in known})
@@ -64,13 +73,13 @@ def _moved(log: SampleLog, node: int, offset_ns: int, folders: Mapping[str, str]
                 one.model_copy(update={"subject": name(one.subject)}) for one in log.meta.update_periods
             ],
             **{
-                field: None if time_ns is None else time_ns + offset_ns
+                field: None if time_ns is None else time_ns + part.offset_ns
                 for field in ("idle_start_unix_ns", "idle_end_unix_ns")
                 for time_ns in [getattr(log.meta, field)]
             },
         }
     )
-    series = {key: replace(one, time_unix_ns=one.time_unix_ns + offset_ns) for key, one in log.series.items()}
+    series = {key: replace(one, time_unix_ns=one.time_unix_ns + part.offset_ns) for key, one in log.series.items()}
     return SampleLog(series, meta)
 
 
@@ -83,7 +92,7 @@ def _joined(logs: Sequence[SampleLog]) -> SampleLog:
     idle_start_ns, idle_end_ns = _idle_time(metas)
     meta = metas[0].model_copy(
         update={
-            "subjects": list(subjects.values()),
+            "subjects": sorted(subjects.values(), key=lambda one: one.node),
             "update_periods": [one for meta in metas for one in meta.update_periods],
             "failures": [one for meta in metas for one in meta.failures],
             "ended": "stopped" if all(meta.ended == "stopped" for meta in metas) else "cut_off",

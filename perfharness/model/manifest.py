@@ -16,6 +16,7 @@ from perfharness.model.base import Record
 from perfharness.model.checks import FiniteJson, Int64, MaskedArguments, MeasuredFolder, Seconds, TraceName, UnixNs
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding
+from perfharness.model.machines import gpu_name, node_name
 
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
@@ -56,6 +57,11 @@ class GpuRecord(_Model):
     name: str | None = None
     memory_total_bytes: Int64 | None = None
     mig: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in messages of its own machine."""
+        return gpu_name(self.index, self.uuid)
 
 
 class TracerRecord(_Model):
@@ -103,12 +109,12 @@ class PlacementRecord(_Model):
 
 
 class RankRecord(Record):
-    """Rank of a process in a distributed program, from its environment."""
+    """The rank of a process in a program of several, as its environment tells it, or its library."""
 
     rank: Int64
     local_rank: Int64 | None = None
     world_size: Int64 | None = None
-    source: str  # name of the environment variable
+    source: str  # name of the variable, or of the library
 
 
 class ProcessFacts(Record):
@@ -138,9 +144,9 @@ class MeasuredProcess(Record):
     rank: Int64 | None = None  # None also for children of a rank, such as workers of a data loader
     local_rank: Int64 | None = None
     world_size: Int64 | None = None
-    rank_source: str | None = None  # name of the environment variable
-    started_ns: UnixNs | None = None  # creation of its recorder or log, or its first event; UTC
-    gpus: list[str] = Field(default_factory=list)  # UUIDs of the GPUs with work in its trace
+    rank_source: str | None = None  # name of the environment variable, or of the library
+    started_ns: UnixNs | None = None  # when its recorder or log was made, or its first event; UTC
+    gpus: list[str] = Field(default_factory=list)  # UUIDs of the GPUs that its trace has work on
     trace: TraceName | None = None
     """In the folder of the launched process; several processes may share one (nsys)."""
 
@@ -258,9 +264,8 @@ class NodeRecord(_Model):
 
     @property
     def name(self) -> str:
-        """Its number and host, for messages."""
-        host = self.environment.hostname
-        return f"node {self.rank}" if host is None else f"node {self.rank} ({host})"
+        """Its number and host, in messages."""
+        return node_name(self.rank, self.environment.hostname)
 
 
 class SettingsRecord(_Model):

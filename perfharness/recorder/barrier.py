@@ -55,7 +55,7 @@ class StartBarrier:
     def wait(self, loop: str) -> int:
         """Report the arrival and sleep until the barrier opens; return the nanoseconds waited, 0 without a barrier."""
         begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
-        facts = ranks.rank_facts()
+        facts = ranks.rank_facts(os.environ)  # a library does not know how many there are on this host
         rank, size = (-1, -1) if facts is None else (facts["rank"], ranks.ranks_here(facts))
         try:
             with ExitStack() as opened:

@@ -25,6 +25,7 @@ from perfharness.runs.files.run_folder import (
     analyze_run,
     analyze_trace,
     benchmark_tree,
+    load_manifest,
     read_manifest,
 )
 from perfharness.runs.stage_lines import names_findings
@@ -146,6 +147,8 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
 def join_parts(located: Sequence[Located], output_dir: Path, read_as: ReadAs = AS_LAUNCHED) -> AnalyzedRuns:
     """Join the runs of nodes of one launch into another folder; those named stay as they are.
 
+    Of a node whose launcher was killed, traces are made in its folder, as by `analyze_runs`.
+
     Raises:
         UsageError: one is not the run of a node, or they do not belong together.
         ResultError: one cannot be read.
@@ -168,7 +171,12 @@ def join_parts(located: Sequence[Located], output_dir: Path, read_as: ReadAs = A
 
 
 def _part_manifest(located: Located) -> RunManifest:
-    manifest = read_manifest(located.path) if located.runs == (located.path,) else None
+    manifest = None
+    if located.runs == (located.path,):
+        if not load_manifest(located.path).complete:
+            with alone_in(located.path):
+                complete_run(located.path)
+        manifest = read_manifest(located.path)
     if manifest is None or (manifest.node is None and not manifest.missing_nodes):
         raise UsageError(
             f"-o: {located.path} is not the run of one node of `perfharness launch --nodes`, nor one that lacks nodes; "

@@ -149,7 +149,8 @@ def run_plan(
     with _taking_part(plan, observer) as part:
         all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
         if part is not None:
-            plan = replace(plan, options=plan.options.model_copy(update={"output_dir": part.output_dir}))
+            options = plan.options.model_copy(update={"output_dir": part.output_dir})
+            plan = replace(plan, options=options, node=part.member.record())
             all_conditions.append(part.member.condition)
         may_go = None if part is None else part.member.may_go
         with measure(plan, command, observer, conditions=all_conditions, may_go=may_go) as run:

@@ -58,12 +58,11 @@ class RankComparison:
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
         ranks = [process for process in self.manifest.measured_processes if process.folder in self._seen]
-        by_launched = self._by_launched(ranks)
-        if len(ranks) > 1 and all(len(each) == 1 for each in by_launched.values()):
-            if len({process.rank for process in ranks}) == len(ranks):
-                yield ranks
-            return
-        yield from (each for each in by_launched.values() if len(each) > 1)
+        has_one_each = len({process.index for process in ranks}) == len(ranks)
+        if has_one_each and len({process.rank for process in ranks}) == len(ranks) > 1:
+            yield ranks
+        else:
+            yield from (each for each in self._by_launched(ranks).values() if len(each) > 1)
 
     def _by_launched(self, ranks: Sequence[ProcessRecord]) -> dict[int, list[ProcessRecord]]:
         """The ranks of each launched process; over nodes, of those in the same place on each, if one program."""

@@ -352,3 +352,4 @@ class SampledRun:
     title: str
     log: SampleLog
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
+    gpu_titles: dict[str, str] = field(default_factory=dict)  # by UUID

@@ -91,8 +91,9 @@ class RunTelemetry:
             for uuid in map(self._sensor_uuid, record.given_gpus)
             if (found := self._throttling_of(uuid)) is not None
         }
-        metrics = summarise_metrics(self.log, processes, throttling, self._requested())
-        energy, findings = account(self.log, processes)
+        hosts = {node.rank: node.environment.hostname for node in self._manifest.nodes}
+        metrics = summarise_metrics(self.log, processes, throttling, self._requested(), hosts)
+        energy, findings = account(self.log, processes, {gpu.uuid: gpu for gpu in metrics.gpus})
         trees = {}
         for record in self._manifest.measured_processes:
             own, joules = metrics.processes.get(record.folder), energy.processes.get(record.folder)
@@ -100,8 +101,8 @@ class RunTelemetry:
                 "process_metrics": None if own is None else asdict(own),
                 "energy": None if joules is None else {"unit": "joules", **asdict(joules)},
             }
-        hosts = {name: asdict(one) for name, one in summarise_other_hosts(self.log, processes).items()}
-        gpu_metrics = {**asdict(metrics), **({"hosts": hosts} if hosts else {})}
+        others = {name: asdict(one) for name, one in summarise_other_hosts(self.log, processes).items()}
+        gpu_metrics = {**asdict(metrics), **({"hosts": others} if others else {})}
         mean = {"gpu_metrics": gpu_metrics, "energy": {"unit": "joules", **asdict(energy)}}
         return MachineSide(mean, trees, [*metric_findings(metrics, nsys_bytes), *findings])
 

@@ -7,11 +7,13 @@ resets them. NVML does not report locks, so an earlier lock is released, not res
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 from perfharness.model.conditions import ClockStep, Setting
+from perfharness.model.machines import gpu_name
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, whose MIG instances may be used by others"
@@ -226,21 +228,26 @@ def value_text(name: Setting, value: Sequence[int] | None) -> str:
     return f"{value[0]} MHz" if value[0] == value[-1] else f"{value[0]} to {value[-1]} MHz"
 
 
-def step_lines(steps: Sequence[ClockStep]) -> list[str]:
-    """One line per step, or per GPU if all of its steps were refused for the same reason."""
+def step_lines(steps: Sequence[ClockStep], titles: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """A line for each step; a GPU whose steps were all refused for one reason has one line.
+
+    Args:
+        titles: names of the GPUs, by UUID.
+    """
     lines = []
     for step in steps:
+        gpu = titles.get(step.gpu_uuid) or gpu_name(None, step.gpu_uuid)
         of_gpu = [other for other in steps if other.gpu_uuid == step.gpu_uuid]
         same = {(other.answer, other.reason) for other in of_gpu}
         if step.answer == "refused" and len(same) == 1 and len(of_gpu) == len(CLOCK_SETTINGS):
-            lines.append(f"GPU {step.gpu_uuid}: clocks not changed: {step.reason}")
+            lines.append(f"{gpu}: clocks not changed: {step.reason}")
         else:
-            lines.append(_step_line(step))
+            lines.append(_step_line(step, gpu))
     return list(dict.fromkeys(lines))
 
 
-def _step_line(step: ClockStep) -> str:
-    what = f"GPU {step.gpu_uuid}: {BY_NAME[step.setting].title}"
+def _step_line(step: ClockStep, gpu: str) -> str:
+    what = f"{gpu}: {BY_NAME[step.setting].title}"
     if step.restored == "failed":
         return f"{what} not restored: {step.restored_reason}"
     if step.restored == "restored":

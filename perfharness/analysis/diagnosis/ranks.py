@@ -25,17 +25,18 @@ def with_rank_delays(causes: Diagnosis, delays: Sequence[RankDelay], process: st
 
 
 def _with_waits(stage: StageDiagnosis, delays: Sequence[RankDelay], process: str) -> StageDiagnosis:
-    path = stage.path  # contains the collectives, or is one
-    here = [delay for delay in delays if delay.at_stage[: len(path)] == path or delay.call == path]
-    waits = [delay.waiting_by_process[process] for delay in here]
-    whole_ms = max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
-    if not waits or not whole_ms:
+    path, whole_ms = stage.path, max(stage.wall_ms, stage.gpu_busy_ms or 0.0)
+    waits = [
+        sum(one.waiting_ms for one in delay.calls if one.process == process and one.path[: len(path)] == path)
+        for delay in delays
+    ]
+    if not any(waits) or not whole_ms:
         return stage
-    longest = here[waits.index(max(waits))]
+    longest = delays[waits.index(max(waits))]
     share, least = min(sum(waits) / whole_ms, 1.0), THRESHOLDS["waiting"].least
     where = f" in {path_text(longest.stage[1:])}" if longest.stage else ""
     what = f"Waits {100 * share:.0f} % of its time for rank {longest.rank}, which loses the time{where}."
-    saves_ms = sum(min(one.saves_ms, waited) for one, waited in zip(here, waits, strict=True))
+    saves_ms = sum(min(one.saves_ms, waited) for one, waited in zip(delays, waits, strict=True))
     cause = Cause(Code.WAITING, share, saves_ms, what, WAIT_STEPS["rank"], least, stage.verdict.place, "rank")
     known = [one for one in stage.causes if one.code is not Code.UNKNOWN]
     rest = [one for one in known if one.code not in SAME_WAIT or one.share - share >= one.least]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,7 +12,9 @@ from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEne
 from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
 from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
+from perfharness.analysis.metrics.results import GpuMetrics
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
 
@@ -21,13 +25,21 @@ NO_GPU = "no process of this run has a GPU"
 OF_ALL_INSTANCES = "a MIG instance has no energy sensor, and the sensor of its GPU includes the other instances"
 
 
-def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
-    """Compute the energy of a run from sensor readings and the GPU work of the traces."""
+def account(
+    log: SampleLog, processes: Sequence[MeasuredProcess], metrics: Mapping[str, GpuMetrics] = MappingProxyType({})
+) -> tuple[RunEnergy, list[Finding]]:
+    """Energy of a run, from the readings of the sensors and the GPU work of the traces.
+
+    Args:
+        metrics: of the GPUs by UUID: how they are named, and on which node they are.
+    """
     uuids = dict.fromkeys(gpu.uuid for process in processes for gpu in process.gpus)
     on_gpu = {uuid: [mine for process in processes if (mine := process.on(uuid)) is not None] for uuid in uuids}
     instances = {gpu.uuid for process in processes for gpu in process.gpus if gpu.uuid != gpu.sensor_uuid}
     sensors = {uuid: OF_ALL_INSTANCES if uuid in instances else read_sensor(log, uuid) for uuid in uuids}
-    gpus = {uuid: _gpu(log, uuid, sensors[uuid], on_gpu[uuid]) for uuid in uuids}
+    nodes = {uuid: gpu.node for uuid, gpu in metrics.items()}
+    titles = {uuid: gpu.title for uuid, gpu in metrics.items()}
+    gpus = {uuid: replace(_gpu(log, uuid, sensors[uuid], on_gpu[uuid]), node=nodes.get(uuid)) for uuid in uuids}
     shares = {process.folder: _process(process, gpus, sensors, on_gpu) for process in processes if process.gpus}
     total = sum_known([gpu.energy_j for gpu in gpus.values()])
     run = RunEnergy(
@@ -40,7 +52,7 @@ def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEn
         processes=shares,
         reason=next((gpu.reason for gpu in gpus.values() if gpu.reason), None if gpus else NO_GPU),
     )
-    return run, [finding for uuid, gpu in gpus.items() for finding in _findings(gpu, sensors[uuid], on_gpu[uuid])]
+    return run, [one for uuid, gpu in gpus.items() for one in _findings(gpu, titles.get(uuid) or gpu_name(None, uuid))]
 
 
 def _gpu(log: SampleLog, uuid: str, sensor: Sensor | str, processes: Sequence[MeasuredProcess]) -> GpuEnergy:
@@ -163,19 +175,19 @@ def _batch_energies(process: MeasuredProcess, sensors: Sequence[Sensor | str]) -
     return found if any(joules is not None for joules in found) else []
 
 
-def _findings(gpu: GpuEnergy, sensor: Sensor | str, processes: Sequence[MeasuredProcess]) -> Iterator[Finding]:
+def _findings(gpu: GpuEnergy, title: str) -> Iterator[Finding]:
     if gpu.idle.power_mean_w is None:
         yield Finding(
             "energy-uncertain",
             Severity.NOTE,
-            f"GPU {gpu.uuid}: idle power is unknown ({gpu.idle.reason}), so it is not separated.",
-            "Measure idle power before the run on an unused GPU: `measure-idle = 5` in perfharness.toml.",
+            f"{title}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
+            "Wait before the run on a GPU without other users: `measure-idle = 5` in perfharness.toml.",
         )
     if gpu.reason is not None and gpu.reason.startswith(IN_STEP):
         yield Finding(
             "energy-uncertain",
             Severity.WARNING,
-            f"GPU {gpu.uuid}: energy is unknown ({gpu.reason}).",
+            f"{title}: energy is not known ({gpu.reason}).",
             "Change the batch size, or let batches vary in length.",
         )
 

@@ -69,6 +69,7 @@ class GpuEnergy:
     stages: list[StageEnergy]  # of all processes; the last is `waiting`, time without traced GPU work
     stages_reason: str | None
     reason: str | None
+    node: int | None = None  # its machine; null: there is one
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def _stolen(host: HostMetrics) -> Iterator[Finding]:
 
 
 def _clocks(gpu: GpuMetrics) -> Iterator[Finding]:
-    where, is_measured = f"GPU {gpu.uuid}", gpu.window == "measured"  # without work, a clock is not a reference
+    where, is_measured = gpu.title, gpu.window == "measured"  # before it gets work, a clock is no reference
     clocks = ((gpu.sm_clock, "SM"), (gpu.memory_clock, "memory"))
     events = [f"{event.reason} for {event.seconds:.2f} s" for event in gpu.clock_events or [] if event.throttles]
     why = "; ".join([*events, *(_low(clock, name) for clock, name in clocks if clock.low_s and is_measured)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from perfharness.model.machines import gpu_name, node_name
+
 WindowKind = Literal["measured", "run"]
 """`run`: no measured window, so from the start of the first process to the end of the last."""
 
@@ -93,7 +95,15 @@ class GpuMetrics(HostMetrics):
     sm_clock: ClockHold
     memory_clock: ClockHold
     throttled_batches: int | None
-    batches: int = 0  # without warm-up
+    batches: int = 0  # of its processes, without the warm-up
+    node: int | None = None  # its machine; null, as `host`: there is one
+    host: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        node = None if self.node is None else node_name(self.node, self.host)
+        return gpu_name(self.gpu_index, self.uuid, node)
 
 
 @dataclass(frozen=True)
@@ -118,3 +128,8 @@ class RunMetrics:
     host: HostMetrics
     period_ms: float | None
     reason: str | None
+
+    @property
+    def gpu_titles(self) -> dict[str, str]:
+        """Names of the GPUs in messages, by UUID."""
+        return {gpu.uuid: gpu.title for gpu in self.gpus}

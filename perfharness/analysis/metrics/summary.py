@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,20 @@ def summarise_metrics(
     processes: Sequence[MeasuredProcess],
     throttling: Mapping[str, Throttling],
     requested: Mapping[str, RequestedClocks],
+    hosts: Mapping[int, str | None] = MappingProxyType({}),
 ) -> RunMetrics:
-    """Figures of GPUs, processes (including those without batches) and the host. `throttling` and `requested` are by
-    GPU UUID.
+    """Figures of GPUs, of processes (those without batches too) and of the host.
+
+    Args:
+        throttling, requested: by UUID of the GPU.
+        hosts: of each node; empty: there is one machine.
     """
     gpus = [
-        _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject))
+        replace(
+            _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject)),
+            node=record.node if hosts else None,
+            host=hosts.get(record.node),
+        )
         for record in log.meta.subjects
         if record.kind in ("gpu", "mig")
     ]

@@ -19,13 +19,14 @@ from perfharness.analysis.ranks.matching import (
 )
 from perfharness.analysis.ranks.results import (
     ArrivalSkew,
+    CallWait,
     Parallel,
     RankDelay,
     RankFigures,
     RankGroup,
     StageWaiting,
 )
-from perfharness.analysis.ranks.work import OUTSIDE, RankWork
+from perfharness.analysis.ranks.work import RankWork
 from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct, group_rows, sum_by_code
@@ -225,7 +226,6 @@ class _Site:
     rows: Int64
     stage: int
     operation: int
-    own: int
 
 
 def _delays(sides: list[_Side], matched: list[Matched], count: int) -> tuple[list[RankDelay], str | None]:
@@ -246,9 +246,9 @@ def _sites(work: RankWork, each: Matched, column: int) -> Iterator[_Site]:
     calls = work.collectives
     awaited = np.flatnonzero(each.waited)
     rows = each.row[awaited, column]
-    sites = group_rows(calls.stage[rows], calls.operation[rows], calls.own[rows])
+    sites = group_rows(calls.stage[rows], calls.operation[rows])
     for number, first in enumerate(rows[sites.first].tolist()):
-        place = int(calls.stage[first]), int(calls.operation[first]), int(calls.own[first])
+        place = int(calls.stage[first]), int(calls.operation[first])
         yield _Site(each, column, awaited[sites.code == number], *place)
 
 
@@ -259,10 +259,10 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
     each, rows = site.each, site.rows
     one, batch = sides[site.column].one, each.batch[rows]
     lag = sum_by_code(batch, each.lag_ns[rows, site.column], count)
-    calls = float(np.bincount(batch, minlength=count).mean())
+    per_batch = float(np.bincount(batch, minlength=count).mean())
     others = [column for column in range(len(sides)) if column != site.column]
     period = float(np.mean([sides[other].period_ns for other in others]))
-    floor = max(each.error_ns * calls, LAG_SHARE * period)
+    floor = max(each.error_ns * per_batch, LAG_SHARE * period)
     mean, late_share = float(lag.mean()), float((lag > floor).mean())
     bases: tuple[Basis, ...] = ("host", "gpu") if one.work.kind == "gpu" else ("host",)
     excess = (_excess([side.one.work for side in sides], site, basis) for basis in bases)
@@ -274,13 +274,13 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
         return f"the lag of rank {one.rank} varies too much for {count} batches, measure more"
     is_last = each.arrival_ns[rows, site.column] == each.last_ns[rows]
     waiting = each.waiting_ns[np.ix_(rows[is_last], others)].sum(axis=0) / count
+    calls = [wait for other in others for wait in _call_waits(sides[other].one, each, other, rows[is_last], count)]
     waiting_ns, is_located = float(waiting.mean()), stage_ns >= LOCATED_SHARE * mean * count
     return RankDelay(
         rank=one.rank,
         process=one.process,
         at_stage=one.work.path(site.stage),
         operation=one.work.operations[site.operation],
-        call=None if site.own == OUTSIDE else one.work.paths[site.own],
         batches=count,
         lag_ms=mean / NS_PER_MS,
         late_share=late_share,
@@ -288,6 +288,7 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
         waiting_by_process={
             sides[other].one.process: ns / NS_PER_MS for other, ns in zip(others, waiting.tolist(), strict=True)
         },
+        calls=calls,
         saves_ms=float(each.margin_ns[rows[is_last]].sum()) / count / NS_PER_MS,
         batch_share=min(waiting_ns / period, 1.0),
         stage=stage if is_located else None,
@@ -296,6 +297,14 @@ def _delay(sides: list[_Side], site: _Site, count: int) -> RankDelay | str | Non
         excess_ms=stage_ns / count / NS_PER_MS if is_located else None,
         reason=None if is_located else "no single stage takes half of the delay longer than in the other ranks",
     )
+
+
+def _call_waits(one: RankInput, each: Matched, column: int, rows: Int64, count: int) -> Iterator[CallWait]:
+    """Where a rank waits in the collectives of some rows, by the innermost range around the call."""
+    own = one.work.collectives.own[each.row[rows, column]]
+    for code in distinct(own):
+        waiting_ns = int(each.waiting_ns[rows[own == code], column].sum())
+        yield CallWait(one.process, one.work.path(code), waiting_ns / count / NS_PER_MS)
 
 
 def _excess(works: list[RankWork], site: _Site, basis: Basis) -> tuple[float, Path, float, Basis]:

@@ -47,6 +47,15 @@ class StageWaiting:
 
 
 @dataclass(frozen=True)
+class CallWait:
+    """How long a process waits for a late rank in collectives; `path`: of the innermost range around their calls."""
+
+    process: str
+    path: Path
+    waiting_ms: float
+
+
+@dataclass(frozen=True)
 class RankDelay:
     """A rank that the others wait for, batch after batch, at collectives of one stage."""
 
@@ -54,16 +63,16 @@ class RankDelay:
     process: str
     at_stage: Path  # of the collectives
     operation: str
-    call: Path | None  # range of a call; None for a kernel
     batches: int
     lag_ms: float  # arrival after the mean of the others, mean over batches
     late_share: float  # of the batches
     waiting_ms: float  # mean of the others
     waiting_by_process: dict[str, float]
-    saves_ms: float  # time saved if it came together with the second last
-    batch_share: float  # `waiting_ms` over the time from batch to batch
-    stage: Path | None  # with the extra time; None with the reason
-    basis: Literal["host", "gpu"] | None  # extra host time, or GPU work started by the stage
+    calls: list[CallWait]  # where they wait
+    saves_ms: float  # how much earlier the collectives had begun if it had come as the second last did
+    batch_share: float  # `waiting_ms` by the time from batch to batch
+    stage: Path | None  # where it spent the time that the others did not; None with the reason
+    basis: Literal["host", "gpu"] | None  # on the host, or in GPU work that the stage started
     between_batches: bool  # the stage lies around the batches, or is none
     excess_ms: float | None  # extra time of `stage`
     reason: str | None

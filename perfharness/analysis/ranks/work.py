@@ -49,9 +49,9 @@ class RankBatches:
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives of a rank in its batches, in order of calls. Indices: `batch` of the batches, `operation` and
-    `members` of lists in `RankWork`, `stage` (around the call) and `own` (range of the call, -1 for a kernel) of its
-    paths. `is_awaited`: all ranks wait for the last.
+    """The collectives of a rank in its batches, in order of their calls. `batch` is a place in the batches, `operation`
+    and `members` in lists of `RankWork`, `stage` (around the call) and `own` (the innermost range at the call) in its
+    paths. `is_awaited`: all wait for the last rank.
     """
 
     batch: Int64
@@ -101,7 +101,7 @@ class RankWork:
 
 @dataclass(frozen=True)
 class _Found:
-    """Collectives in and outside batches. `called_ns` on `thread`; `row`: stage around the call; `own`: its range."""
+    """Collectives, in batches or not. `called_ns` on `thread`; `row`: the stage around the call; `own`: its range."""
 
     texts: list[str]
     members: list[tuple[int, ...] | None]
@@ -197,11 +197,15 @@ class _Stack:
         """The division of all threads' time."""
         return paint(self._analysis, np.flatnonzero((self._analysis.stages.parent < 0) & ~self.is_call))
 
-    def at(self, thread: Int64, time_ns: Int64) -> Int64:
-        """The stage at each time, as a row of the stage table; -1 for none."""
+    def innermost(self, thread: Int64, time_ns: Int64) -> Int64:
+        """The innermost range at each moment, a row of the stage table; -1: none."""
         if not len(time_ns):
             return np.empty(0, dtype=np.int64)
-        found: Int64 = self._stage[np.append(self.segments.row, -1)[self.segments.at("thread", thread, time_ns)]]
+        return np.append(self.segments.row, -1)[self.segments.at("thread", thread, time_ns)].astype(np.int64)
+
+    def at(self, thread: Int64, time_ns: Int64) -> Int64:
+        """The same without calls of collectives, and what is inside them."""
+        found: Int64 = self._stage[self.innermost(thread, time_ns)]
         return found
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
@@ -293,7 +297,7 @@ def _kernels(analysis: Analysis, stack: _Stack) -> _Found | None:
         start_ns=work.start_ns[at],
         end_ns=work.end_ns[at],
         row=stack.at(thread[at], called[at]),
-        own=np.full(len(at), -1, dtype=np.int64),
+        own=stack.innermost(thread[at], called[at]),
         is_awaited=np.asarray([not BETWEEN_TWO.search(text) for text in texts], dtype=np.bool_),
         host=stack.time_before(thread[at], stack.begins(thread[at], called[at], called[at]), called[at]),
         gpu=TimeBefore(spans.place, stack.at(thread[operation], called[operation]), spans.stop - spans.begin),

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfharness.load.report import thinned
 from perfharness.model.load import LoadResult, LoadWindow, PhaseResult
+from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import (
@@ -192,7 +193,7 @@ def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
     zero_ns = start_ns + int(series.time_unix_ns[0] - series.time_monotonic_ns[0])
     readings = Readings(sheet, log, zero_ns, zero_ns + int(sheet.end_s * NS_PER_S), zero_ns)
     for record in log.subjects("gpu"):
-        readings.add_gpu(record.subject, f"GPU {record.gpu_index} ", [], [])
+        readings.add_gpu(record.subject, f"{gpu_name(record.gpu_index, record.subject)} ", [], [])
 
 
 def _steps(parts: Sequence[LoadWindow | LoadPoint], values: Sequence[float | None]) -> Points:

@@ -18,6 +18,7 @@ from perfharness.analysis.metrics.telemetry_lines import (
     storage_rate,
     warmup_spans,
 )
+from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.model.units import NS_PER_S
 from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, wrapped
@@ -54,8 +55,9 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
             name for name, uuids in on_gpus.items() if any((parents.get(uuid) or uuid) == gpu.subject for uuid in uuids)
         ]
         own = [run.activities[name] for name in names if name in run.activities]
-        title = f"GPU {gpu.gpu_index}{f' node {gpu.node}' if gpu.node else ''}"
-        readings = _readings(f"telemetry_{title.lower().replace(' ', '_')}", log, own)
+        title = run.gpu_titles.get(gpu.subject) or gpu_name(gpu.gpu_index, gpu.subject)
+        node = f"_node_{gpu.node}" if gpu.node else ""
+        readings = _readings(f"telemetry_gpu_{gpu.gpu_index}{node}", log, own)
         mig = [uuid for uuid, parent in parents.items() if parent == gpu.subject]
         readings.add_gpu(gpu.subject, "", names[:MAX_LINES], mig)
         pictures.append(_picture(readings, f"{title} {gpu.name or ''}  {run.title}", own))

@@ -35,7 +35,7 @@ from perfharness.render.views.energy import cost_view, energy_view
 from perfharness.render.views.evidence import profiling
 from perfharness.render.views.findings import ORDER, finding_sentence, grouped, listed_processes
 from perfharness.render.views.load import load_figures, load_sections, load_sentences
-from perfharness.render.views.machine import gpu_name, gpu_names, telemetry_view
+from perfharness.render.views.machine import telemetry_view
 from perfharness.render.views.mlperf import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.views.names import row_names
 from perfharness.render.views.ranks import ranks_section
@@ -105,7 +105,7 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
         slowest if run.load is None else None,
         ranks_section(run.ranks, number),
         _telemetry(run, number),
-        _section("Energy", energy_view(run.energy, gpu_names(run.metrics))),
+        _section("Energy", energy_view(run.energy, run.metrics)),
         None if run.cost is None else Section("Cost", cost_view(run.cost)),
         _findings(run),
         _measured(run),
@@ -151,8 +151,7 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
     yield from _batch_figures(run) if run.load is None else load_figures(run.load)
     for gpu in run.metrics.gpus if run.metrics else ():
         if gpu.busy_share is not None:
-            name = gpu_name(gpu.gpu_index, gpu.uuid)
-            yield Figure(f"{name} busy", cell_text(gpu.busy_share, "share"), "of the measured window")
+            yield Figure(f"{gpu.title} busy", cell_text(gpu.busy_share, "share"), "of the measured window")
     if run.energy is not None and run.energy.energy_per_item_j is not None:
         yield Figure("energy of the GPUs", f"{significant(run.energy.energy_per_item_j)} J/item", "idle power included")
     if run.cost is not None and run.cost.machine is not None:

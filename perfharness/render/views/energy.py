@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from perfharness.analysis.energy.results import GpuEnergy, RunEnergy, StageEnergy
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.model.machines import gpu_name
 from perfharness.model.result import last_key
 from perfharness.render.blocks import Block, Cell, Column, Columns, Paragraph, Table, table_of
 from perfharness.render.numbers import interval, significant
@@ -15,17 +16,14 @@ if TYPE_CHECKING:
     from perfharness.analysis.suites.cost import Cost
 
 
-def energy_view(energy: RunEnergy | None, names: Mapping[str, str]) -> list[Block]:
-    """A line, and a table of the stages of each GPU; nothing where there was no GPU.
-
-    Args:
-        names: of the GPUs, by UUID.
-    """
+def energy_view(energy: RunEnergy | None, metrics: RunMetrics | None) -> list[Block]:
+    """A line, and a table of the stages of each GPU; nothing where there was no GPU. `metrics` name the GPUs."""
     if energy is None or not energy.gpus:
         return []
     blocks: list[Block] = [Paragraph(_line(energy))]
+    titles = {} if metrics is None else metrics.gpu_titles
     for gpu in energy.gpus:
-        blocks += _stages(gpu, names.get(gpu.uuid, f"GPU {gpu.uuid}"))
+        blocks += _stages(gpu, titles.get(gpu.uuid) or gpu_name(None, gpu.uuid))
     return blocks
 
 

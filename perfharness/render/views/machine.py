@@ -24,16 +24,6 @@ FIGURES = (
 UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
 
 
-def gpu_name(index: int | None, uuid: str) -> str:
-    """`GPU 0`; of one whose index is not known, its UUID."""
-    return f"GPU {uuid if index is None else index}"
-
-
-def gpu_names(metrics: RunMetrics | None) -> dict[str, str]:
-    """Of the GPUs, by UUID."""
-    return {gpu.uuid: gpu_name(gpu.gpu_index, gpu.uuid) for gpu in (metrics.gpus if metrics is not None else ())}
-
-
 def machine_view(metrics: RunMetrics | None) -> list[Block]:
     """A line for each GPU that a process used; nothing where the run was not sampled."""
     return [Paragraph(_line(gpu)) for gpu in (metrics.gpus if metrics is not None else ()) if gpu.processes]
@@ -41,7 +31,7 @@ def machine_view(metrics: RunMetrics | None) -> list[Block]:
 
 def _line(gpu: GpuMetrics) -> str:
     whole = " (over the whole run)" if gpu.window == "run" else ""
-    return f"{gpu_name(gpu.gpu_index, gpu.uuid)}: {', '.join(_parts(gpu)) or 'nothing was measured'}{whole}"
+    return f"{gpu.title}: {', '.join(_parts(gpu)) or 'nothing was measured'}{whole}"
 
 
 def _parts(gpu: GpuMetrics) -> Iterator[str]:
@@ -65,12 +55,12 @@ def telemetry_view(metrics: RunMetrics) -> list[Block]:
     blocks: list[Block] = []
     for gpu in metrics.gpus:
         window = "the measured window" if gpu.window == "measured" else "the whole run"
-        title = f"{gpu_name(gpu.gpu_index, gpu.uuid)} {gpu.name or ''}".strip()
+        title = f"{gpu.title} {gpu.name or ''}".strip()
         figures = {name: gpu.figures[name] for name in FIGURES if name in gpu.figures}
         blocks += _metrics(title, figures, f"{title}, over {window}")
         if gpu.clock_events:
             lowered = ", ".join(f"{one.reason} {significant(one.seconds)} s" for one in gpu.clock_events)
-            blocks.append(Paragraph(f"{gpu_name(gpu.gpu_index, gpu.uuid)}: clocks were lowered ({lowered})."))
+            blocks.append(Paragraph(f"{gpu.title}: clocks were lowered ({lowered})."))
     return [*blocks, *_host(metrics.host)]
 
 

@@ -16,7 +16,7 @@ from perfharness.render.views.causes import MOST_VALUABLE, advice_view
 from perfharness.render.views.diagnosis import diagnoses_of
 from perfharness.render.views.energy import energy_view
 from perfharness.render.views.evidence import profiling
-from perfharness.render.views.machine import gpu_names, machine_view
+from perfharness.render.views.machine import machine_view
 from perfharness.render.views.ranks import ranks_view
 from perfharness.render.views.stages import limited_by, outside_view, stages_view, sums_view, throughput_view
 from perfharness.runs.files.json_files import part_of
@@ -60,7 +60,7 @@ def result_view(
         *(throughput_view(tree["throughput"]) if "throughput" in tree else []),
         *_captured(tree),
         *_ranks(tree),
-        *energy_view(energy, gpu_names(metrics)),
+        *energy_view(energy, metrics),
         *machine_view(metrics),
         *advice_view(diagnoses, lines, None if whole else MOST_VALUABLE),
     ]

@@ -228,7 +228,9 @@ def _run_report(
         of = Path(manifest.script).name if test is None else test.short_target
         with suppress(ResultError):  # the analysis has reported it
             log = read_sample_log(run_dir / TELEMETRY_NAME)
-            sampled = SampledRun(f"{of}  {manifest.created}", log, seen.activities)
+            metrics = part_of(mean, "gpu_metrics", RunMetrics)
+            titles = {} if metrics is None else metrics.gpu_titles
+            sampled = SampledRun(f"{of}  {manifest.created}", log, seen.activities, titles)
     return RunReport(
         **_common(name, str(run_dir), mean, results, seen, prices),
         measured=measured,

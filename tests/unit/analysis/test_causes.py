@@ -16,7 +16,7 @@ from perfharness.analysis.diagnosis import (
     with_rank_delays,
 )
 from perfharness.analysis.diagnosis.cpu_supply import CpuQuota
-from perfharness.analysis.ranks.results import RankDelay
+from perfharness.analysis.ranks.results import CallWait, RankDelay
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Code, StageDiagnosis
@@ -242,8 +242,9 @@ def test_advice_names_the_innermost_stage_and_savings_come_first(tmp_path: Path)
 def test_a_wait_for_a_late_rank(process: str, waited_ms: float, detail: str, share: float, tmp_path: Path) -> None:
     found = diagnosed(tmp_path, then(600, "lock"), **BATCHES)
     delay = RankDelay(
-        rank=3, process="late", at_stage=stage_of(found).path, operation="all_reduce", call=None, batches=12,
+        rank=3, process="late", at_stage=stage_of(found).path, operation="all_reduce", batches=12,
         lag_ms=waited_ms, late_share=1.0, waiting_ms=waited_ms, waiting_by_process={process: waited_ms},
+        calls=[CallWait(process, stage_of(found).path, waited_ms)],
         saves_ms=0.4, batch_share=0.5, stage=("nvtx", "decode"), basis="host", between_batches=False, excess_ms=0.5,
         reason=None,
     )  # fmt: skip

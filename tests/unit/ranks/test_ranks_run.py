@@ -21,6 +21,7 @@ from tests.schemas import valid
 from tests.support.documents import tables_of
 from tests.support.made_batches import near
 from tests.support.made_ranks import Work, compute_and_reduce, made_rank, ranks_diagnosis
+from tests.support.trace_builder import WORDS
 from tests.unit.export_runs import process_record, run_folder
 
 FOLDERS = [f"proc_0_gpu_0/rank_{rank}" for rank in range(2)]
@@ -128,6 +129,37 @@ def test_who_waits_is_told_for_whom_and_why(tmp_path: Path) -> None:
     assert not waits_for_rank(stage(found, "compute"))
     _, of_late = ranks_diagnosis(tmp_path, [100.0, 300.0], 1)
     assert all(cause.detail != "rank" for one in of_late.stages for cause in one.causes)
+
+
+AROUND_KERNEL = {
+    "a range of NCCL": ("ncclAllReduce {0}..{1} domain=NCCL", ""),
+    "a call": ("all_reduce {0}..{1} category=communication", ""),
+    "both": ("all_reduce {0}..{1} category=communication; ncclAllReduce {2}..{3} domain=NCCL", ""),
+    "of one rank only": ("ncclAllReduce {0}..{1} domain=NCCL", "inner {2}..{3}"),
+}
+
+
+@pytest.mark.parametrize("case", AROUND_KERNEL)
+def test_kernels_that_wait_are_a_wait_for_the_rank(tmp_path: Path, case: str) -> None:
+    """Each rank launches a kernel of NCCL after 50 or 250 us of its own; no call of the host waits for it."""
+
+    def work(launch_us: int, around: str) -> Work:
+        ranges = around.format(launch_us + 1, launch_us + 9, launch_us + 2, launch_us + 8)
+        return lambda _: (
+            f"""
+            batch 0..480; prepare 0..{launch_us - 1}; reduce {launch_us}..{launch_us + 10}; {ranges}
+            launch {launch_us + 4}..{launch_us + 6} -> {launch_us + 8}..300 name=nccl; rest 470..479
+            synchronize {launch_us + 11}..460; cudaStreamSynchronize_v3020 {launch_us + 12}..459
+        """
+        )
+
+    words = WORDS | {"nccl": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
+    first, second = AROUND_KERNEL[case]
+    summary = analyzed(made_run(tmp_path / "out", [work(50, first), work(250, second or first)], words=words))
+    diagnosis = summary.results[FOLDERS[0]].diagnosis
+    assert diagnosis is not None
+    reducing = [one for one in diagnosis.stages if "reduce" in one.path]
+    assert [waits_for_rank(one) for one in reducing] == [True] * (2 + (case == "both"))
 
 
 @pytest.mark.parametrize(

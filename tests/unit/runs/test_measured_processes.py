@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import perfharness
-from perfharness.boot.ranks import outer_rank, rank_facts
+from perfharness.boot.ranks import LIBRARIES, SOURCES, outer_rank, rank_facts
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import MeasuredProcess, RunManifest, TracerRecord
@@ -206,6 +208,42 @@ def test_a_manifest_leads_nowhere_else(tmp_path: Path, changes: dict[str, str]) 
 def test_the_rank_of_a_process(environment: dict[str, str], facts: tuple[Any, ...] | None) -> None:
     keys = ("rank", "local_rank", "world_size", "source")
     assert rank_facts(environment) == (None if facts is None else dict(zip(keys, facts, strict=True)))
+
+
+def in_group(rank: int, world_size: int) -> SimpleNamespace:
+    """A library whose functions answer as in a group of so many."""
+    world = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: world_size)
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        get_rank=lambda: rank,
+        get_world_size=lambda: world_size,
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: False,
+        COMM_WORLD=world,
+    )
+
+
+OUTSIDE = SimpleNamespace(is_initialized=lambda: False, Is_initialized=lambda: True, Is_finalized=lambda: True)
+"""The same, outside of a group."""
+
+
+@pytest.mark.parametrize("library", ["torch.distributed", "mpi4py.MPI"])
+@pytest.mark.parametrize(
+    ("module", "facts"),
+    [(in_group(1, 2), (1, None, 2)), (in_group(0, 1), None), (OUTSIDE, None), (SimpleNamespace(), None)],
+    ids=["of two", "alone", "outside of a group", "being imported"],
+)
+def test_the_rank_that_a_library_has(
+    monkeypatch: pytest.MonkeyPatch, library: str, module: Any, facts: tuple[Any, ...] | None
+) -> None:
+    for source in SOURCES:
+        monkeypatch.delenv(source[0], raising=False)
+    for name in LIBRARIES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, library, module)
+    keys = ("rank", "local_rank", "world_size", "source")
+    assert rank_facts() == (None if facts is None else dict(zip(keys, (*facts, library), strict=True)))
+    assert rank_facts({}) is None
 
 
 def test_the_rank_of_the_launch_itself_is_none_of_its_processes() -> None:

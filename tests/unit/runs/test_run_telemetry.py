@@ -11,119 +11,20 @@ import numpy as np
 import pytest
 
 from perfharness.cli.main import run
-from perfharness.model import conventions
-from perfharness.model.manifest import EnvironmentRecord, GpuRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
-from perfharness.telemetry.store import write_sample_log
 from tests.schemas import valid
 from tests.support.sample_builder import SampleBuilder
-from tests.support.simulated_sensors import Load, Sensor
-from tests.support.trace_builder import TraceBuilder
 from tests.unit.charts import report_charts
-from tests.unit.run_records import manifest_of, process
-
-MS = 1_000_000
-S = 1_000 * MS
-T0 = 1_700_000_000 * S
-IDLE_W, MATMUL_W, COPY_W, AWAKE_W = 75.0, 600.0, 250.0, 110.0
-BATCHES = 20
-IDLE_S = 4.0
+from tests.unit.made_up_run import AWAKE_W, BATCHES, COPY_W, IDLE_W, MATMUL_W, MS, T0, MadeUpRun, S
 
 
-class MadeUpRun:
-    """Batches of 900 ms matmul, 600 ms copy and 500 ms without GPU work, after four idle seconds; sensors beside it.
-
-    Every part varies by a tenth, as real ones do: batches of exactly 2 s would be in step with the sensor.
-    """
-
-    def __init__(self, folder: Path, processes: tuple[tuple[str, str], ...] = (("proc_0_gpu_0", "GPU-a"),)) -> None:
-        self.folder = folder
-        self.processes = processes
-        random = np.random.default_rng(4)
-        parts = np.tile([900, 600, 500], (BATCHES, 1)) * random.uniform(0.9, 1.1, (BATCHES, 3))
-        lengths = np.round(parts * MS).astype(np.int64)
-        self.edges = np.r_[0, np.cumsum(lengths)] + T0 + S
-        self.truth = dict(
-            zip(("matmul", "copy", "waiting"), (lengths / S).sum(axis=0) * (MATMUL_W, COPY_W, AWAKE_W), strict=True)
-        )
-        power = np.tile([MATMUL_W, COPY_W, AWAKE_W], BATCHES)
-        self.load = Load(np.r_[T0 - 9 * S, self.edges, self.edges[-1] + 9 * S], np.r_[IDLE_W, power, IDLE_W])
-        self.log = SampleBuilder(idle_start_unix_ns=T0 - round(IDLE_S * S) - S // 2, idle_end_unix_ns=T0 - S // 2)
-
-    def write_traces(self) -> None:
-        for folder, uuids in self.processes:
-            builder = TraceBuilder(gpu=False)
-            for number, uuid in enumerate(uuids.split(",")):
-                builder.row("TARGET_INFO_GPU", id=number, name="Test GPU", uuid=uuid.partition("-")[2])
-            builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=T0)
-            builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
-            for index in range(len(self.edges) // 3):
-                first, second, third, end = (int(edge) - T0 for edge in self.edges[3 * index : 3 * index + 4])
-                builder.range("batch", first, end - 1, domain="perfharness", category="toy", payload=index)
-                for name, start, stop in (
-                    ("matmul", first, second),
-                    ("copy", second, third),
-                    ("decode", third, end - 2),
-                ):
-                    builder.range(name, start + 1, stop - 1, domain="perfharness", category="toy")
-                    if name != "decode":
-                        device = int("," in uuids and name == "copy")
-                        builder.kernel((start + 2, start + 3), (start, stop), device=device)
-                builder.mark(conventions.MARK_ITEMS, end - 2, domain="perfharness", category="toy", payload=8)
-            (self.folder / folder).mkdir(parents=True)
-            builder.write(self.folder / folder / "trace.sqlite")
-
-    def sample(
-        self, uuid: str, *, throttled_s: tuple[float, float] | None = None, busy: bool = True, poll_ms: int = 50,
-    ) -> None:  # fmt: skip
-        """Sensors of one GPU, all polled at one pace: counter, power, clocks, utilisation."""
-        polls = np.arange(T0 - 8 * S, self.edges[-1] + 4 * S, poll_ms * MS, dtype=np.int64)
-        load = self.load if busy else Load(self.load.edge_ns[[0, -1]], np.asarray([IDLE_W]))
-        sensor = Sensor(phase_ns=13 * MS, noise=0.005)
-        counter, power = sensor.counter_mj(load, polls), sensor.power_mw(load, polls)
-        updated = np.r_[True, np.diff((polls - T0 - sensor.phase_ns) // sensor.period_ns) > 0].tolist()
-        self.log.subject(uuid, "gpu", name="NVIDIA H200", gpu_index=0)
-        for metric, values in (("energy_total_mj", counter), ("power_instant_mw", power)):
-            self.log.readings(uuid, metric, polls.tolist(), values.tolist(), is_new=updated, update_period_ns=100 * MS)
-        running = (polls > self.edges[0]) & (polls < self.edges[-1]) & busy
-        reasons = np.where(running, 0, 1)
-        clock = np.where(running, 1980.0, 345.0)
-        if throttled_s is not None:
-            inside = (polls > self.edges[0] + throttled_s[0] * S) & (polls < self.edges[0] + throttled_s[1] * S)
-            reasons, clock = np.where(inside, 4, reasons), np.where(inside, 1700.0, clock)
-        for name, column in (
-            ("gpu_utilization_percent", np.where(running, 80, 0)),
-            ("clock_event_reasons", reasons),
-            ("sm_clock_mhz", clock),
-            ("power_limit_mw", np.full(len(polls), 700e3)),
-        ):
-            self.log.readings(uuid, name, polls.tolist(), column.tolist())
-
-    def analyzed(self, code: int = 0) -> tuple[Any, set[str]]:
-        """Write all; `benchmark_mean.json` after `analyze`, and the codes of its findings."""
-        self.write_traces()
-        write_sample_log(self.folder / TELEMETRY_NAME, self.log.build())
-        uuids = list(dict.fromkeys(uuid for _, given in self.processes for uuid in given.split(",")))
-        processes = [
-            process(
-                index, gpu_uuid=given.split(",")[0], gpu_uuids=given.split(",") if "," in given else [], folder=folder,
-                start_unix_ns=T0, duration_s=float(self.edges[-1] - T0) / S + 1,
-            )
-            for index, (folder, given) in enumerate(self.processes)
-        ]  # fmt: skip
-        gpus = [GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]
-        manifest = manifest_of(*processes, environment=EnvironmentRecord(gpus=gpus))
-        (self.folder / "manifest.json").write_text(manifest.model_dump_json())
-        return analyzed(self.folder, code)
-
-    def truth_j(self, first: int = 1, last: int = -1) -> float:
-        """Energy of the batches from the first to before the last."""
-        return float(
-            self.load.energy_j(int(self.edges[3 * first]), int(self.edges[3 * last - 1 if last < 0 else 3 * last]))
-        )
+def analyzed(made: MadeUpRun) -> tuple[Any, set[str]]:
+    """Write all; `benchmark_mean.json` after `analyze`, and the codes of its findings."""
+    made.write()
+    return analyzed_again(made.folder)
 
 
-def analyzed(folder: Path, code: int = 0) -> tuple[Any, set[str]]:
+def analyzed_again(folder: Path, code: int = 0) -> tuple[Any, set[str]]:
     assert run(["analyze", str(folder), "-q"]) == code
     for path in folder.glob("proc_*/benchmark.json"):
         valid("benchmark", path)
@@ -140,7 +41,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeUpRun, Any]:
     """A run of one process on one GPU, analysed."""
     made = MadeUpRun(tmp_path_factory.mktemp("usual"))
     made.sample("GPU-a")
-    return made, made.analyzed()[0]
+    return made, analyzed(made)[0]
 
 
 def test_energy_of_a_run_with_its_idle_power_apart(usual: tuple[MadeUpRun, Any]) -> None:
@@ -185,7 +86,7 @@ def test_a_sensor_cannot_separate_processes(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
     made.log = SampleBuilder()
     made.sample("GPU-a")
-    mean, codes = made.analyzed()
+    mean, codes = analyzed(made)
     first, gpu = mean["energy"]["processes"]["proc_0_gpu_0"], mean["energy"]["gpus"][0]
     assert (first["shared_with"], first["energy_j"], first["batch_energy_j"]) == (["proc_1_gpu_0"], None, [])
     assert first["reason"]
@@ -198,7 +99,7 @@ def test_throttled_batches_are_marked_and_drawn(tmp_path: Path, capsys: pytest.C
     made = MadeUpRun(tmp_path)
     made.sample("GPU-a", throttled_s=(9.0, 12.0))
     made.log.subject(process_subject("proc_0_gpu_0"), "process", name="proc_0_gpu_0", gpu_uuid="GPU-a")
-    mean, codes = made.analyzed()
+    mean, codes = analyzed(made)
     starts, ends = made.edges[:-1:3] - made.edges[0], made.edges[3::3] - made.edges[0]
     hit = np.flatnonzero((starts < 12 * S) & (ends > 9 * S)).tolist()
     assert mean["gpu_metrics"]["gpus"][0]["throttled_batches"] == len(hit)
@@ -234,7 +135,7 @@ def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0-1", "GPU-a,GPU-b"),))
     made.sample("GPU-a")
     made.sample("GPU-b")
-    mean, _ = made.analyzed()
+    mean, _ = analyzed(made)
     one = own(tmp_path, "proc_0_gpu_0-1")
     gpus = {gpu["uuid"]: gpu for gpu in mean["energy"]["gpus"]}
     assert mean["energy"]["energy_j"] == pytest.approx(2 * made.truth_j(), rel=0.01)
@@ -255,7 +156,7 @@ def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(
         manifest.replace('"gpu_uuids":["GPU-a","GPU-b"]', '"gpu_uuids":["GPU-a","GPU-c"]')
     )
-    gpu = analyzed(tmp_path)[0]["energy"]["gpus"][0]  # the trace does not name GPU-c
+    gpu = analyzed_again(tmp_path)[0]["energy"]["gpus"][0]  # the trace does not name GPU-c
     assert gpu["energy_j"] is not None
     assert (gpu["stages"], bool(gpu["stages_reason"])) == ([], True)
 
@@ -264,7 +165,7 @@ def test_a_mig_instance_has_no_energy_of_its_own(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "MIG-1"),))
     made.sample("GPU-a")
     made.log.subject("MIG-1", "mig", parent_uuid="GPU-a")
-    energy = made.analyzed()[0]["energy"]
+    energy = analyzed(made)[0]["energy"]
     assert (energy["gpus"][0]["uuid"], energy["energy_j"]) == ("MIG-1", None)
     assert "MIG" in energy["reason"]
 
@@ -283,7 +184,7 @@ def test_memory_that_grows_is_a_finding_and_a_line_breaks_where_nothing_was_read
     made.log.readings("host", "cpu_percent", times.tolist(), percent)
     for core in (0, 1):
         made.log.readings(f"core:{core}", "cpu_percent", times.tolist(), [100.0 * core] * len(times))
-    mean, codes = made.analyzed()
+    mean, codes = analyzed(made)
     assert "memory-grows" in codes
     memory = mean["gpu_metrics"]["processes"]["proc_0_gpu_0"]["resident_memory"]
     assert memory["bytes_per_s_low"] <= 10 << 20 <= memory["bytes_per_s_high"]
@@ -297,14 +198,14 @@ def test_memory_that_grows_is_a_finding_and_a_line_breaks_where_nothing_was_read
 
 def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path)
-    made.analyzed()
+    analyzed(made)
     (tmp_path / TELEMETRY_NAME).unlink()
-    mean, codes = analyzed(tmp_path)
+    mean, codes = analyzed_again(tmp_path)
     assert not {"energy", "gpu_metrics"} & set(mean)
     assert "throttled" not in own(tmp_path)["data"]["toy"]["batch_0"]
     assert "telemetry-incomplete" not in codes
     (tmp_path / TELEMETRY_NAME).write_text("not parquet")
-    mean, codes = analyzed(tmp_path)
+    mean, codes = analyzed_again(tmp_path)
     assert ("telemetry-incomplete" in codes, "energy" in mean) == (True, False)
 
 
@@ -315,7 +216,7 @@ def test_a_long_chart_is_thinned_and_keeps_every_extreme(tmp_path: Path) -> None
     values = np.random.default_rng(0).normal(500.0, 10.0, len(times))
     values[[777, 2001]] = 5000.0, -5000.0
     made.log.readings("GPU-a", "temperature_c", times.tolist(), values.tolist())
-    made.analyzed()
+    analyzed(made)
     panels = report_charts(tmp_path)["telemetry_gpu_0_0"]["datasets"]
     (line,) = next(rows for name, rows in panels.items() if "°C" in name)
     assert len(line["value"]) <= 2000 < len(times)
