@@ -20,6 +20,7 @@ from perfharness.cli.support.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_CHECK_FAILED,
     EXIT_FAILED,
+    EXIT_OK,
     command_line,
     exit_code,
 )
@@ -38,6 +39,7 @@ from perfharness_launcher.options import (
 )
 
 if TYPE_CHECKING:
+    from perfharness.runs.launch import LaunchResult
     from perfharness.runs.series.launching import SeriesRun
     from perfharness.runs.series.model import Series
     from perfharness_launcher.plan import LaunchPlan
@@ -125,7 +127,10 @@ def launch_verb(
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
     numbers = parse_numbers(series.np_sweep)
-    if series == SeriesSettings(dry_run=series.dry_run, config=series.config):
+    is_one = series == SeriesSettings(dry_run=series.dry_run, config=series.config)
+    if is_one and asked.ray:
+        raise typer.Exit(show_launch_on_ray(asked, output, is_dry=series.dry_run))
+    if is_one:
         plans = planned(context, [asked], output)
         show: Callable[[], int] = partial(show_launch, plans[0], output)
     else:
@@ -233,6 +238,24 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
+    return show_result(result, output)
+
+
+def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) -> int:
+    """The same on the nodes of a Ray cluster; `is_dry`: print their plans."""
+    from perfharness.cli.support.live import LaunchView
+    from perfharness.runs.launch import launch_on_ray, plans_on_ray
+
+    with naming_settings(options), LaunchView(output.messages, show_output=output.verbose) as view:
+        if not is_dry:
+            return show_result(launch_on_ray(options, command_line(), view), output)
+        for text in plans_on_ray(options, view):
+            output.line(text)
+    return EXIT_OK
+
+
+def show_result(result: LaunchResult, output: Output) -> int:
+    """Print the results of a launch, then what was found; returns the exit code."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
