@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -246,12 +247,19 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
     from perfharness.cli.support.live import LaunchView
     from perfharness.runs.launch import launch_on_ray, plans_on_ray
 
-    with naming_settings(options), LaunchView(output.messages, show_output=output.verbose) as view:
-        if not is_dry:
-            return show_result(launch_on_ray(options, command_line(), view), output)
-        for text in plans_on_ray(options, view):
-            output.line(text)
-    return EXIT_OK
+    plans, result = list[str](), None
+    with (
+        naming_settings(options),
+        LaunchView(output.messages, show_output=output.verbose) as view,
+        redirect_stdout(io.StringIO()),  # Ray prints pages of its logs where a node is lost
+    ):
+        if is_dry:
+            plans = plans_on_ray(options, view)
+        else:
+            result = launch_on_ray(options, command_line(), view)
+    for text in plans:
+        output.line(text)
+    return EXIT_OK if result is None else show_result(result, output)
 
 
 def show_result(result: LaunchResult, output: Output) -> int:

@@ -80,13 +80,14 @@ class NodeLaunch:
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # workers of Ray have niceness 15
 
-    def describe(self) -> tuple[str, int, int]:
-        """The host of this node as Ray names it, a free port there, and the niceness of the launch."""
+    def describe(self) -> tuple[str, str, int, int]:
+        """Id and host of this node in Ray, a free port there, and the niceness of the launch."""
         import ray
 
+        node = ray.get_runtime_context().get_node_id()
         with socket.socket() as free:
             free.bind(("", 0))
-            return ray.util.get_node_ip_address(), free.getsockname()[1], os.nice(0)
+            return node, ray.util.get_node_ip_address(), free.getsockname()[1], os.nice(0)
 
     def plan(self, order: Mapping[str, Any], variables: Mapping[str, str]) -> tuple[int, str, str]:
         """Exit code, output and errors of a launch with `--dry-run`."""
@@ -222,12 +223,15 @@ class RayNodes:
         """
         import ray
 
+        if self.interrupts:
+            raise LaunchInterruptedError("interrupted before anything was started")
         self._ask("start", self._order(command))
         self._watch()
         first = self.nodes[0]
         if first.is_lost:
             raise LaunchError(f"{first.name} was lost, and the results with it.")
         self.observer.stage("bringing the results back")
+        self.interrupts.raises = True
         for name, size in ray.get(first.actor.files.remote()):
             with path_in(into, name).open("wb") as file:
                 for offset in range(0, size, CHUNK_BYTES):
@@ -358,7 +362,9 @@ def _connect(address: str) -> None:
 
 
 def _last_line(error: BaseException) -> str:
-    return (str(getattr(error, "strerror", None) or error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
+    return (str(getattr(error, "strerror", None) or error).strip().splitlines() or [type(error).__name__])[-1].rstrip(
+        "."
+    )
 
 
 @contextmanager
@@ -387,10 +393,13 @@ def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts)
                 scheduling_strategy=place,
             )
             actors.append(actor.remote(str(Path.cwd())))
-        facts = ray.get([actor.describe.remote() for actor in actors])
-        nodes = [Node(rank, actor, *of) for rank, (actor, of) in enumerate(zip(actors, facts, strict=True))]
+        here = ray.get_runtime_context().get_node_id()
+        facts = zip(actors, ray.get([actor.describe.remote() for actor in actors]), strict=True)
+        ordered = sorted(facts, key=lambda fact: fact[1][0] != here)  # node 0 is this one, if it takes part
+        nodes = [Node(rank, actor, *facts[1:]) for rank, (actor, facts) in enumerate(ordered)]
         yield RayNodes(options, nodes, observer, interrupts)
     finally:
+        interrupts.raises = False
         ray.wait([actor.close.remote() for actor in actors], num_returns=len(actors), timeout=CLOSE_S)
         remove_placement_group(group)
 
