@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -331,10 +330,10 @@ def connected(options: LaunchOptions) -> Iterator[None]:
     if options.num_nodes is not None and options.num_nodes < 1:
         raise UsageError(f"--num-nodes {options.num_nodes}: must be 1 or more")
     refuse_elastic([*options.python_command, options.script, *options.script_arguments])
-    if find_spec("ray") is None:
-        raise ToolNotFoundError(f"--ray needs Ray. Install it: {install_command('ray')}.")
-    import ray
-
+    try:
+        import ray
+    except ImportError as error:
+        raise ToolNotFoundError(f"--ray needs Ray ({error}). Install it: {install_command('ray')}.") from error
     is_new = not ray.is_initialized()
     if is_new:
         _connect(str(options.ray))
