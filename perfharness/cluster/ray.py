@@ -1,31 +1,25 @@
 """`--ray`: a launch on each of several nodes of a Ray cluster, whose results come back through the object store.
 
-An actor on each node starts the launch there, as a process in a session of its own, with the variables of `--nodes`.
-Nothing is started a second time.
+An actor on each node (`ray_node`) starts the launch there, with the variables of `--nodes`, as a process in a session
+of its own. Nothing is started a second time.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import re
 import secrets
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfharness.cluster.files import files_of, path_in
+from perfharness.cluster.files import path_in
 from perfharness.cluster.node import refuse_elastic
+from perfharness.cluster.ray_node import CHUNK_BYTES, CLOSE_S, POLL_S, NodeLaunch
 from perfharness.distribution import install_command
 from perfharness.errors import LaunchError, LaunchInterruptedError, ToolNotFoundError, UsageError
 from perfharness.files import read_model
@@ -36,143 +30,17 @@ from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.supervise import Observer
 
-NODE_MODULE = "perfharness.cli.node"
 CONNECT_S = 5.0
-POLL_S = 0.2
 SAY_AFTER_S = 2.0
-CLOSE_S = 30.0
-"""For launches to end their processes."""
-
-CHUNK_BYTES = 16 << 20
-"""Of a file in one object."""
-
-SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
-"""Variables that Ray sets in its workers; a launch has them only if the node or the job sets them."""
-
 PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")
 """In front of what a launch prints about itself."""
 
-PR_SET_PDEATHSIG = 1
-
-
-# ---- on a node ----
-
-
-class NodeLaunch:
-    """An actor: the launch on one node, and a folder for its results.
-
-    Args:
-        folder: the working directory, unless the job has one.
-    """
-
-    def __init__(self, folder: str) -> None:
-        import ray
-
-        job = ray.get_runtime_context().runtime_env
-        self._folder = str(Path.cwd()) if "working_dir" in job else folder
-        kept = {*job.get("env_vars", {}), *_variables_of_raylet()}
-        self._environ = {name: value for name, value in os.environ.items() if name not in SET_BY_RAY or name in kept}
-        self._home = Path(tempfile.mkdtemp(prefix="perfharness-ray-"))
-        self._out, errors = self._home / "out", self._home / "errors"
-        self._writing, self._reading = errors.open("wb"), errors.open("rb")
-        self._process: subprocess.Popen[bytes] | None = None
-        with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 0)  # workers of Ray have niceness 15
-
-    def describe(self) -> tuple[str, str, int, int]:
-        """Id and host of this node in Ray, a free port there, and the niceness of the launch."""
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return node, ray.util.get_node_ip_address(), free.getsockname()[1], os.nice(0)
-
-    def plan(self, order: Mapping[str, Any], variables: Mapping[str, str]) -> tuple[int, str, str]:
-        """Exit code, output and errors of a launch with `--dry-run`."""
-        if not Path(self._folder).is_dir():
-            return 2, "", f"there is no folder {self._folder}; share it, or use ray job submit --working-dir"
-        process = self._start({**order, "dry_run": True}, variables, subprocess.PIPE, subprocess.PIPE)
-        output, errors = process.communicate()
-        return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
-
-    def start(self, order: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-        """Start the launch."""
-        self._process = self._start(order, variables, subprocess.DEVNULL, self._writing)
-
-    def _start(
-        self, order: Mapping[str, Any], variables: Mapping[str, str], output: int, errors: Any
-    ) -> subprocess.Popen[bytes]:
-        libc = ctypes.CDLL(None)
-
-        def prepare() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT
-            libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-
-        process = subprocess.Popen(
-            [sys.executable, "-m", NODE_MODULE],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=errors,
-            cwd=self._folder,
-            env={**self._environ, **variables},
-            start_new_session=True,
-            preexec_fn=prepare,
-        )
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin:
-            options = {**order["options"], "output_dir": str(self._out)}
-            process.stdin.write(json.dumps({**order, "options": options}).encode())
-        process.stdin = None
-        return process
-
-    def poll(self) -> tuple[bytes, int | None]:
-        """What the launch has printed since, and its exit code; waits a moment for its end."""
-        assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(POLL_S)
-        code = self._process.poll()
-        return self._reading.read(), code
-
-    def interrupt(self) -> None:
-        """Do what Ctrl-C does."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-
-    def files(self) -> list[tuple[str, int]]:
-        """The files of the results: path in the run folder, bytes."""
-        return [(path.relative_to(self._out).as_posix(), path.stat().st_size) for path in files_of(self._out)]
-
-    def read(self, name: str, offset: int) -> bytes:
-        """Part of a file."""
-        with (self._out / name).open("rb") as file:
-            file.seek(offset)
-            return file.read(CHUNK_BYTES)
-
-    def close(self) -> None:
-        """End the launch if it still runs, and remove its folder."""
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):  # the second one kills what is measured
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(number)
-                with suppress(subprocess.TimeoutExpired):
-                    self._process.wait(CLOSE_S / 3)
-        shutil.rmtree(self._home, ignore_errors=True)
-
-
-def _variables_of_raylet() -> set[str]:
-    """Names in the environment of the process that starts the workers of this node."""
-    try:
-        environ = Path("/proc", os.environ.get("RAY_RAYLET_PID", "self"), "environ").read_bytes()
-    except OSError:
-        return set()
-    return {entry.partition("=")[0] for entry in environ.decode(errors="replace").split("\0")}
-
-
-# ---- where the command is typed ----
+ERROR = "perfharness: "
+"""In front of the reason why it failed."""
 
 
 @dataclass
-class Node:
+class RayNode:
     """What the driver knows of a node."""
 
     rank: int
@@ -192,11 +60,11 @@ class Node:
 
 
 @dataclass
-class RayNodes:
-    """The nodes that are reserved for a launch."""
+class RayLaunch:
+    """A launch, and the nodes that are reserved for it."""
 
     options: LaunchOptions
-    nodes: Sequence[Node]
+    nodes: Sequence[RayNode]
     observer: Observer
     interrupts: Interrupts
 
@@ -210,7 +78,7 @@ class RayNodes:
         answers = self._ask("plan", self._order([]))
         for node, (code, _, errors) in zip(self.nodes, answers, strict=True):
             if code:
-                text = "\n".join(_without_name(line) for line in errors.splitlines())
+                text = "\n".join(line.removeprefix(ERROR) for line in errors.splitlines())
                 raise (UsageError if code == 2 else LaunchError)(f"On {node.name}: {text}")
         return [f"{node.name}\n{text}" for node, (_, text, _) in zip(self.nodes, answers, strict=True)]
 
@@ -292,28 +160,23 @@ class RayNodes:
                     printed, node.code = ray.get(answer)
                 except ray.exceptions.RayActorError:
                     node.is_lost = True
-                    self.observer.message(f"{node.name} is lost")
+                    self.observer.message(f"Ray lost {node.name}")
                     continue
                 self._pass_on(node, printed)
                 if node.code is None:
                     asked[node.actor.poll.remote()] = node
+                elif node.code and node.rank and node.errors:
+                    self.observer.message(f"{node.name}: {'; '.join(node.errors)}")
 
-    def _pass_on(self, node: Node, printed: bytes) -> None:
+    def _pass_on(self, node: RayNode, printed: bytes) -> None:
         *lines, node.partial = (node.partial + printed).split(b"\n")
         for line in (one.decode(errors="replace") for one in lines):
             progress = PROGRESS.match(line)
             if progress is None:
-                node.errors += [_without_name(line)] if line.startswith(ERROR) else []
+                node.errors += [line.removeprefix(ERROR)] if line.startswith(ERROR) else []
                 self.observer.output(line if node.rank == 0 else f"node {node.rank} | {line}")
             elif node.rank == 0:
                 self.observer.message(line[progress.end() :])
-
-
-ERROR = "perfharness: "
-
-
-def _without_name(line: str) -> str:
-    return line.removeprefix(ERROR)
 
 
 @contextmanager
@@ -361,13 +224,12 @@ def _connect(address: str) -> None:
 
 
 def _last_line(error: BaseException) -> str:
-    return (str(getattr(error, "strerror", None) or error).strip().splitlines() or [type(error).__name__])[-1].rstrip(
-        "."
-    )
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return str(text.splitlines()[-1]).rstrip(".")
 
 
 @contextmanager
-def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts) -> Iterator[RayNodes]:
+def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts) -> Iterator[RayLaunch]:
     """Nodes of the cluster, reserved while the block runs.
 
     Raises:
@@ -395,8 +257,9 @@ def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts)
         here = ray.get_runtime_context().get_node_id()
         facts = zip(actors, ray.get([actor.describe.remote() for actor in actors]), strict=True)
         ordered = sorted(facts, key=lambda fact: fact[1][0] != here)  # node 0 is this one, if it takes part
-        nodes = [Node(rank, actor, *facts[1:]) for rank, (actor, facts) in enumerate(ordered)]
-        yield RayNodes(options, nodes, observer, interrupts)
+        nodes = [RayNode(rank, actor, *facts[1:]) for rank, (actor, facts) in enumerate(ordered)]
+        observer.message(f"nodes of Ray: {', '.join(node.host for node in nodes)}")
+        yield RayLaunch(options, nodes, observer, interrupts)
     finally:
         interrupts.raises = False
         ray.wait([actor.close.remote() for actor in actors], num_returns=len(actors), timeout=CLOSE_S)

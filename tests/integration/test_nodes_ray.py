@@ -105,7 +105,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     (folder / "done").touch()
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home:  # names of sockets are short
         words = ["unshare", "-n", sys.executable, "-c", CLUSTER, f"{home}/other"]
-        environ = {**environment(), "RAY_TMPDIR": home}
+        environ = {**environment(), "RAY_TMPDIR": home, "TMPDIR": home}
         with subprocess.Popen(
             words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
@@ -125,7 +125,9 @@ def run(cluster: RayCluster) -> tuple[Path, subprocess.CompletedProcess[str]]:
     return out, done
 
 
-def test_the_results_of_all_nodes_come_back(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_the_results_of_all_nodes_come_back(
+    cluster: RayCluster, run: tuple[Path, subprocess.CompletedProcess[str]]
+) -> None:
     out, done = run
     whole, mean = manifest(out), mean_of(out)
     assert [(one["rank"], one["count"]) for one in whole["nodes"]] == [(0, 2), (1, 2)]
@@ -143,6 +145,7 @@ def test_the_results_of_all_nodes_come_back(run: tuple[Path, subprocess.Complete
     assert json.loads(done.stdout)["throughput"] == mean["throughput"]
     assert "nodes-started" in codes_of(out)
     assert not codes_of(out) & {"node-missing", "nodes-differ", "low-priority"}
+    assert not list(Path(cluster.home).glob("perfharness-ray-*"))
 
 
 def test_the_script_runs_as_without_ray(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
