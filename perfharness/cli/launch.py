@@ -156,8 +156,7 @@ def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: O
     from perfharness.runs.launch import plan_launches
 
     options = launches[0]
-    if options.settings is not None and options.settings.names:
-        output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
+    say_settings(options, output)
     with naming_settings(options):
         plans = plan_launches(launches)
     misplaced = options_after_script(plans[0].facts.program.script_arguments, context)
@@ -171,6 +170,12 @@ def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: O
     )
     print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     return [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
+
+
+def say_settings(options: LaunchOptions, output: Output) -> None:
+    """Name the settings that come from a file."""
+    if options.settings is not None and options.settings.names:
+        output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
 
 
 @contextmanager
@@ -247,6 +252,7 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
     from perfharness.cli.support.live import LaunchView
     from perfharness.runs.launch import launch_on_ray, plans_on_ray
 
+    say_settings(options, output)
     plans, result = list[str](), None
     with (
         naming_settings(options),

@@ -184,7 +184,7 @@ def run_plan(
 
     Raises `LaunchError` where no process could be started, or results could not be written.
     """
-    summary, is_on_ray = None, plan.options.ray is not None
+    summary, is_on_ray = None, bool(plan.options.ray)
     with _taking_part(plan, observer) as part:
         all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
         if part is not None:
