@@ -40,6 +40,13 @@ for line in sys.stdin:
 cluster.shutdown()
 """
 
+PATIENT = {
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_failure_threshold": "100",
+}
+"""Where the machine has other work."""
+
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -105,7 +112,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     (folder / "done").touch()
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home:  # names of sockets are short
         words = ["unshare", "-n", sys.executable, "-c", CLUSTER, f"{home}/other"]
-        environ = {**environment(), "RAY_TMPDIR": home, "TMPDIR": home}
+        environ = {**environment(), **PATIENT, "RAY_TMPDIR": home, "TMPDIR": home}
         with subprocess.Popen(
             words, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
