@@ -92,6 +92,8 @@ class LaunchSettings(TypedDict, total=False):
     barrier: bool
     barrier_timeout_s: float
     nodes: bool
+    ray: str | None
+    num_nodes: int | None
     telemetry: bool
     measure_idle_s: float
     cool_down_c: float | None

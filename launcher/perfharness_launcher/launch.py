@@ -134,17 +134,26 @@ def launch(
     plan = with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, new_run_id(), observer.stage) as stage:
         manifest = _measure(plan, command, stage, interrupts, observer, conditions, may_go)
-        run = FinishedRun(manifest, stage.path, stage, interrupts)
-        interrupts.raises = True
-        try:
+        with finishing(manifest, stage, interrupts, observer) as run:
             yield run
-        except BaseException as error:
-            interrupts.raises = False
-            if run.placed is not None:
-                raise
-            raise _with_location(error, stage.finish(), observer) from error
-        if run.placed is None:
-            run.put_in_place()
+
+
+@contextmanager
+def finishing(
+    manifest: RunManifest, stage: Staging, interrupts: Interrupts, observer: Observer
+) -> Iterator[FinishedRun]:
+    """A measured run in its staging folder; put in place after the `with` block, if that has not done it."""
+    run = FinishedRun(manifest, stage.path, stage, interrupts)
+    interrupts.raises = True
+    try:
+        yield run
+    except BaseException as error:
+        interrupts.raises = False
+        if run.placed is not None:
+            raise
+        raise _with_location(error, stage.finish(), observer) from error
+    if run.placed is None:
+        run.put_in_place()
 
 
 def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:

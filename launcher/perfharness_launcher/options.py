@@ -170,6 +170,14 @@ class LaunchOptions(Settings):
         bool,
         Option(("--nodes",), TOGETHER, "Be one node of a run; srun, mpirun or a Kubernetes Job starts one on each."),
     ] = False
+    ray: Annotated[
+        str | None,
+        Option(("--ray",), TOGETHER, "Launch on the nodes of this Ray cluster.", metavar="auto|ADDRESS"),
+    ] = None
+    num_nodes: Annotated[
+        int | None,
+        Option(("--num-nodes",), TOGETHER, "Nodes for --ray. [default: all, or all with GPUs]", metavar="N"),
+    ] = None
     telemetry: Annotated[
         bool, Option(("--telemetry",), MACHINE, "Sample GPUs and host during the run.", negative="--no-telemetry")
     ] = True

@@ -151,6 +151,10 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             yield f"{name} {value}: must be {text}"
     if cool_down is not None and not math.isfinite(cool_down):
         yield f"--cool-down {cool_down}: must be degrees Celsius"
+    if options.ray and not options.nodes:
+        yield "--ray: only `perfharness launch` measures on the nodes of a Ray cluster; drop it"
+    if options.num_nodes is not None and not options.ray:
+        yield "--num-nodes needs --ray; other engines tell how many nodes there are"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus cannot be combined with -ng or -go"
     if options.explain and tracer in ("ranges", "none"):

@@ -53,7 +53,13 @@ class Phase(Enum):
 
 
 class Observer:
-    """Is notified between two polls, so it has to be quick; this one ignores everything."""
+    """Is notified between two polls, so it has to be quick; this one ignores everything.
+
+    Attributes:
+        shows_output: whether other machines send what their processes print.
+    """
+
+    shows_output = False
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """All tracers are started."""
@@ -63,6 +69,9 @@ class Observer:
 
     def message(self, text: str) -> None:
         """A line on what other machines do; from any thread."""
+
+    def output(self, line: str) -> None:
+        """A line that a process on another machine has printed."""
 
     def stage(self, name: str) -> None:
         """All processes are done; what comes next, e.g. `exporting the traces`."""

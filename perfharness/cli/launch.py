@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from perfharness.cli.support.options import (
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_CHECK_FAILED,
     EXIT_FAILED,
+    EXIT_OK,
     command_line,
     exit_code,
 )
@@ -38,6 +40,7 @@ from perfharness_launcher.options import (
 )
 
 if TYPE_CHECKING:
+    from perfharness.runs.launch import LaunchResult
     from perfharness.runs.series.launching import SeriesRun
     from perfharness.runs.series.model import Series
     from perfharness_launcher.plan import LaunchPlan
@@ -125,7 +128,10 @@ def launch_verb(
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
     numbers = parse_numbers(series.np_sweep)
-    if series == SeriesSettings(dry_run=series.dry_run, config=series.config):
+    is_one = series == SeriesSettings(dry_run=series.dry_run, config=series.config)
+    if is_one and asked.ray:
+        raise typer.Exit(show_launch_on_ray(asked, output, is_dry=series.dry_run))
+    if is_one:
         plans = planned(context, [asked], output)
         show: Callable[[], int] = partial(show_launch, plans[0], output)
     else:
@@ -150,8 +156,7 @@ def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: O
     from perfharness.runs.launch import plan_launches
 
     options = launches[0]
-    if options.settings is not None and options.settings.names:
-        output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
+    say_settings(options, output)
     with naming_settings(options):
         plans = plan_launches(launches)
     misplaced = options_after_script(plans[0].facts.program.script_arguments, context)
@@ -165,6 +170,12 @@ def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: O
     )
     print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     return [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
+
+
+def say_settings(options: LaunchOptions, output: Output) -> None:
+    """Name the settings that come from a file."""
+    if options.settings is not None and options.settings.names:
+        output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
 
 
 @contextmanager
@@ -233,6 +244,32 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
+    return show_result(result, output)
+
+
+def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) -> int:
+    """The same on the nodes of a Ray cluster; `is_dry`: print their plans."""
+    from perfharness.cli.support.live import LaunchView
+    from perfharness.runs.launch import launch_on_ray, plans_on_ray
+
+    say_settings(options, output)
+    plans, result = list[str](), None
+    with (
+        naming_settings(options),
+        LaunchView(output.messages, show_output=output.verbose) as view,
+        redirect_stdout(io.StringIO()),  # Ray prints pages of its logs where a node is lost
+    ):
+        if is_dry:
+            plans = plans_on_ray(options, view)
+        else:
+            result = launch_on_ray(options, command_line(), view)
+    for text in plans:
+        output.line(text)
+    return EXIT_OK if result is None else show_result(result, output)
+
+
+def show_result(result: LaunchResult, output: Output) -> int:
+    """Print the results of a launch, then what was found; returns the exit code."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)

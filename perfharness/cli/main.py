@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -102,13 +102,16 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
-    keep_encodable()
     for verb in (" ".join(arguments[:1]), " ".join(arguments[:2])):
         if verb in REMOVED:
             _say(f"use: {REMOVED[verb]}")
             return EXIT_USAGE
+    return reporting_errors(lambda: _call(arguments))
+
+
+def _call(arguments: Sequence[str]) -> object:
     try:
-        code = typer.main.get_command(build_app()).main(
+        return typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False
         )
     except CommandLineError as error:
@@ -117,6 +120,13 @@ def run(arguments: Sequence[str]) -> int:
         verb = " ".join(["perfharness", *(name for name in arguments[:1] if name in VERBS)])
         _say(f"see `{context.command_path if context else verb} --help`")
         return EXIT_USAGE
+
+
+def reporting_errors(call: Callable[[], object]) -> int:
+    """Call what returns an exit code; print what goes wrong, and return the exit code of that."""
+    keep_encodable()
+    try:
+        code = call()
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")
         return EXIT_FAILED

@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 20
 
 def send_files(wire: Wire, folder: Path) -> None:
     """Send all regular files of a run. Raises `OSError` if the other is gone or a file cannot be read."""
-    for path in _files(folder):
+    for path in files_of(folder):
         with path.open("rb") as file:
             left = os.fstat(file.fileno()).st_size
             wire.send(file=path.relative_to(folder).as_posix(), bytes=left)
@@ -27,7 +27,8 @@ def send_files(wire: Wire, folder: Path) -> None:
     wire.send(file=None)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_of(folder: Path) -> Iterator[Path]:
+    """The regular files of a run."""
     for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != PREVIOUS_NAME and not name.startswith(".")]
         paths = [Path(above, name) for name in names]
@@ -38,11 +39,16 @@ def receive_files(wire: Wire, folder: Path) -> None:
     """Write what `send_files` sends into a new folder. Raises `ValueError` if a name leads out of it."""
     folder.mkdir(parents=True)
     while (header := wire.receive())["file"] is not None:
-        name = PurePosixPath(header["file"])
-        if name.is_absolute() or ".." in name.parts:
-            raise ValueError(f"{name} is no name of a file in a run")
-        path, left = folder / name, int(header["bytes"])
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path, left = path_in(folder, header["file"]), int(header["bytes"])
         with path.open("wb") as file:
             while left > 0:
                 left -= file.write(wire.receive_bytes())
+
+
+def path_in(folder: Path, name: str) -> Path:
+    """Where a file of a run is written, its folder made. Raises `ValueError` if the name leads out of the run."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name} is no name of a file in a run")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    return folder / path

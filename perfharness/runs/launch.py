@@ -17,11 +17,13 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness_launcher.conditions import Condition
 from perfharness_launcher.conditions import Run as MeasuredRun
-from perfharness_launcher.launch import FinishedRun, conditions_of
+from perfharness_launcher.interrupts import noting_interrupts
+from perfharness_launcher.launch import FinishedRun, conditions_of, finishing
 from perfharness_launcher.launch import launch as measure
 from perfharness_launcher.machine import gather
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan import LaunchPlan, explaining_pass, make_plan
+from perfharness_launcher.staging import new_run_id, staging
 from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class LaunchResult:
     Attributes:
         folder: the output folder, or a folder in it, next to an earlier run that has numbers (`is_aside`).
         history_findings: why the run is not in the history.
-        handed_to: of a node that is not node 0, where node 0 has the results; there are none here then.
+        handed_to: where the results are, if not here: of a node that is not node 0, or one of a Ray cluster.
         was_interrupted: whether Ctrl-C or a signal came in while it was measured.
     """
 
@@ -114,8 +116,45 @@ def launch(
         LaunchError: no process could be started; what was in the output folder is as it was.
     """
     options = launch_options(script, script_arguments, settings, config)
+    if options.ray:
+        return launch_on_ray(options, command_of(options), observer or Observer())
     (plan,) = plan_launches([options])
     return run_plan(plan, command_of(options), observer or Observer())
+
+
+def launch_on_ray(options: LaunchOptions, command: Sequence[str], observer: Observer) -> LaunchResult:
+    """Launch on nodes of a Ray cluster, and analyse here what they measured. Raises as `launch`.
+
+    Args:
+        command: the command line of perfharness itself, for the manifest.
+    """
+    from perfharness.cluster.ray import connected, reserved  # Ray takes long to load
+
+    with (
+        connected(options),
+        noting_interrupts() as interrupts,
+        staging(options.output_dir.absolute(), new_run_id(), observer.stage) as stage,
+    ):
+        try:
+            with reserved(options, observer, interrupts) as nodes:
+                nodes.plans()
+                manifest = nodes.measure(command, stage.path)
+        except BaseException:
+            stage.discard()
+            raise
+        with finishing(manifest, stage, interrupts, observer) as run:
+            run.replace_manifest(manifest)
+            summary = _analyze(run, observer)
+            place = run.put_in_place()
+    return _result(run, summary, options, place)
+
+
+def plans_on_ray(options: LaunchOptions, observer: Observer) -> list[str]:
+    """What each node of a Ray cluster would start, as text. Raises as `launch`."""
+    from perfharness.cluster.ray import connected, reserved
+
+    with connected(options), noting_interrupts() as interrupts, reserved(options, observer, interrupts) as nodes:
+        return nodes.plans()
 
 
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
@@ -145,7 +184,7 @@ def run_plan(
 
     Raises `LaunchError` where no process could be started, or results could not be written.
     """
-    summary = None
+    summary, is_on_ray = None, bool(plan.options.ray)
     with _taking_part(plan, observer) as part:
         all_conditions = [*conditions_of(plan, observer.stage), *conditions, loading_meanwhile]
         if part is not None:
@@ -158,16 +197,22 @@ def run_plan(
                 run.note_explained(_explain(plan, run, command, observer))
             if part is not None:
                 part.complete(run)
-            if part is None or part.meeting is not None:
+            if not is_on_ray and (part is None or part.meeting is not None):
                 summary = _analyze(run, observer)
                 complete(run)
             place = run.put_in_place()
-        if part is not None and summary is None:
+        if part is not None and part.meeting is None:
             return _handed_over(part, run, place, observer)
-    assert summary is not None, "only the other nodes hand their results over"
-    is_aside = place != plan.options.output_dir.absolute()
+    if summary is None:  # the driver in Ray analyses it
+        return _left_to(str(plan.options.ray), run, place)
+    return _result(run, summary, plan.options, place)
+
+
+def _result(run: FinishedRun, summary: RunSummary, options: LaunchOptions, place: Path) -> LaunchResult:
+    """The result of a run that is in place, and is now in the history."""
+    is_aside = place != options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, was_interrupted=run.was_interrupted)
-    if not plan.options.history or os.environ.get(HISTORY) == HISTORY_OFF:
+    if not options.history or os.environ.get(HISTORY) == HISTORY_OFF:
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
@@ -191,18 +236,25 @@ def _analyze(run: FinishedRun, observer: Observer) -> RunSummary:
 
 def _handed_over(part: NodePart, run: FinishedRun, place: Path, observer: Observer) -> LaunchResult:
     """Give the results of this node to node 0; if that is gone, analyse and keep them."""
-    from perfharness.runs.files.run_folder import RunSummary, analyze_run
+    from perfharness.runs.files.run_folder import analyze_run
 
     where = part.member.hand_over(place, run.manifest.run_id)
     if where is not None:
-        summary = RunSummary(place, {}, {}, [])  # node 0 reports what was found
-        return LaunchResult(run.manifest, place, summary, was_interrupted=run.was_interrupted, handed_to=where)
+        return _left_to(where, run, place)
     observer.stage("reading the traces")
     message = f"Node 0 is gone ({part.member.lost}); the results of this node alone are in {place}."
     hint = f"Join it with other nodes: perfharness analyze NODE_0 {place} -o OUT"
     found = Finding("node-0-lost", Severity.ERROR, message, hint)
     manifest = run.manifest.model_copy(update={"findings": [*run.manifest.findings, found]})
     return LaunchResult(manifest, place, analyze_run(place, manifest), was_interrupted=run.was_interrupted)
+
+
+def _left_to(where: str, run: FinishedRun, place: Path) -> LaunchResult:
+    """The result of a run that is analysed elsewhere, which also reports what was found."""
+    from perfharness.runs.files.run_folder import RunSummary
+
+    summary = RunSummary(place, {}, {}, [])
+    return LaunchResult(run.manifest, place, summary, was_interrupted=run.was_interrupted, handed_to=where)
 
 
 @contextmanager

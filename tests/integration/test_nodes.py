@@ -283,6 +283,8 @@ REFUSED = {
     "sweep": (("--np-sweep", "1,2", "app.py"), "--np-sweep"),
     "elastic": (("torchrun", "--nnodes", "1:2", "app.py"), "1:2"),
     "restarts": (("torchrun", "--nnodes=2", "--max-restarts=3", "app.py"), "--max-restarts"),
+    "nodes without Ray": (("--num-nodes", "2", "app.py"), "--ray"),
+    "Ray, which starts --nodes itself": (("--ray", "auto", "app.py"), "drop --nodes"),
 }
 
 
@@ -297,6 +299,26 @@ def test_what_cannot_be_measured_on_nodes_is_refused(tmp_path: Path, case: str) 
     done = run_to_the_end(options_of(tmp_path / "out", *words), node(0), tmp_path)
     assert done.returncode == 2, done.stderr
     assert named in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+ON_RAY = {
+    "repeat": (("--repeat", "2", "app.py"), 2, "--repeat"),
+    "no nodes": (("--num-nodes", "0", "app.py"), 2, "--num-nodes"),
+    "elastic": (("torchrun", "--nnodes", "1:2", "app.py"), 2, "1:2"),
+    "no Ray": (("app.py",), 1, "pip install 'perfharness-nvtx[ray]'"),
+}
+
+
+@pytest.mark.parametrize("case", ON_RAY)
+def test_what_cannot_be_measured_on_ray_is_refused(tmp_path: Path, case: str) -> None:
+    words, code, named = ON_RAY[case]
+    program = "import sys; sys.modules['ray'] = None; from perfharness.cli.main import main; main()"
+    line = [sys.executable, "-c", program, "launch", "--ray", "auto", "-o", "out", *words]
+    done = subprocess.run(line, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
 

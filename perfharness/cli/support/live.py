@@ -37,7 +37,7 @@ class LaunchView(Observer):
 
     def __init__(self, console: Console, *, show_output: bool = False) -> None:
         self._console = console
-        self._show_output = show_output
+        self.shows_output = show_output
         self._processes: Sequence[RunningProcess] = ()
         self._mirrors: list[LogMirror] = []
         self._phases: Sequence[Phase] = ()
@@ -61,7 +61,7 @@ class LaunchView(Observer):
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Take over the processes to show."""
-        if self._show_output:
+        if self.shows_output:
             self._mirrors = [
                 LogMirror(process.folder / log, process.spec.folder)
                 for process in processes
@@ -81,6 +81,12 @@ class LaunchView(Observer):
         """Print a line."""
         self._add_line(text)
         self._due.set()
+
+    def output(self, line: str) -> None:
+        """Print a line as it is, of a verbose verb."""
+        if self.shows_output:
+            self._lines.append(line)
+            self._due.set()
 
     def stage(self, name: str) -> None:
         """Say what comes after the processes."""

@@ -190,8 +190,9 @@ def series_of(
         raise UsageError(
             f"--explain profiles one launch, and {[*asked, '--repeat'][0]} makes several; drop one of them"
         )
-    if options.nodes:
-        raise UsageError(f"--nodes measures one launch, and {[*asked, '--repeat'][0]} makes several; drop one of them")
+    if options.nodes or options.ray:
+        name = "--ray" if options.ray else "--nodes"
+        raise UsageError(f"{name} measures one launch, and {[*asked, '--repeat'][0]} makes several; drop one of them")
     count, seed = _count(repeat), _seed(seed)
     kind: Kind = "cold" if cold else "overhead" if overhead else "repeat"
     words = ["--repeat", str(count), *asked]

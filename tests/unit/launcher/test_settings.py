@@ -151,7 +151,7 @@ VALUES: dict[str, Any] = {
     "annotate": Path("a.toml"), "annotate_torch": 2, "annotate_collectives": True, "parallel": "model", "domain": "d",
     "batch_pattern": "b.*",
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
-    "nodes": True,
+    "nodes": True, "ray": "auto", "num_nodes": 2,
     "telemetry": False, "measure_idle_s": 0.0, "cool_down_c": 40.0,
     "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "sampling": False,
@@ -169,6 +169,7 @@ def test_the_command_of_a_launch_from_python_launches_the_same(monkeypatch: pyte
         raise UsageError("that is all")
 
     monkeypatch.setattr("perfharness.runs.launch.plan_launches", refuse)
+    monkeypatch.setattr("perfharness.runs.launch.launch_on_ray", lambda options, *_: refuse([options]))
     of_flags = {name: VALUES[name] for name, option in options_of(LaunchOptions).items() if option.has_flag}
     asked = LaunchOptions(script="x.py", script_arguments=("-np", "9"), **of_flags)
     assert run(command_of(asked)[1:]) == 2
