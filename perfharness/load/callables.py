@@ -221,7 +221,7 @@ KINDS = ".npz, .npy, .json, .jsonl, .txt"
 
 
 class Inputs:
-    """The input of each request: the content of its entry's file. Of lines, as many as the request has items.
+    """The input of each request: the content of its entry's file. For lines, as many as the request has items.
 
     Args:
         mix: entries without a file have no input.

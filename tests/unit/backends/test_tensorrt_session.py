@@ -224,11 +224,11 @@ def test_what_fails(fake: Fake, call: str, message: str, kind: type[BackendError
 def test_a_device_without_room(install: Install) -> None:
     fake = install(NEW, room_bytes=4000)
     with fake.load() as session:
-        refused(lambda: session.allocate(shapes(1000)), "room", OutOfMemoryError)
+        refused(lambda: session.allocate(shapes(1000)), "memory", OutOfMemoryError)
         computes(session)  # smaller ones are served
     assert fake.cuda.used_bytes("device") == fake.cuda.used_bytes("host") == 0
     with install(NEW, room_bytes=999).load() as session:  # of 1000 for the context
-        refused(lambda: session.allocate(shapes(1)), "room", OutOfMemoryError)
+        refused(lambda: session.allocate(shapes(1)), "memory", OutOfMemoryError)
 
 
 @pytest.mark.parametrize(
