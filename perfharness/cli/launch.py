@@ -38,6 +38,7 @@ from perfharness_launcher.options import (
 )
 
 if TYPE_CHECKING:
+    from perfharness.runs.launch import LaunchResult
     from perfharness.runs.series.launching import SeriesRun
     from perfharness.runs.series.model import Series
     from perfharness_launcher.plan import LaunchPlan
@@ -233,6 +234,11 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
+    return show_result(result, output)
+
+
+def show_result(result: LaunchResult, output: Output) -> int:
+    """Print the results of a run, then what was found; returns the exit code."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)

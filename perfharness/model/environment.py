@@ -13,6 +13,7 @@ GPU_INDEX = "PERFHARNESS_GPU_INDEX"  # on the machine, several with commas; insi
 TRACER = "PERFHARNESS_TRACER"  # `nsys`, `embedded`, `ranges` or `none`
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"  # `FIRST:LAST`; empty: all
+ON_DEMAND = "PERFHARNESS_ON_DEMAND"  # `1`: record a window when `perfharness record` asks, and nothing else
 RUN_ID = "PERFHARNESS_RUN_ID"  # marks every process of a run, so that none is left running
 LAUNCHED = "PERFHARNESS_LAUNCHED"  # `1`: the launched process; the start-up hook removes it for those that it starts
 OUTER_RANK = "PERFHARNESS_OUTER_RANK"  # variables of a rank that the launch itself has: `NAME=VALUE;…`
