@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import select
 import socket
 import time
@@ -23,6 +24,7 @@ from perfharness_launcher.staging import unfinished_runs
 ANSWER_S = 10.0
 """How long a process may take to greet. One whose thread does not get the interpreter lock needs a while."""
 
+IDLE_S = 1.0
 CLOSE_S = 120.0
 """How long it may take to end a window: with CUDA it writes its trace."""
 
@@ -105,8 +107,10 @@ def find_targets(target: int | Path) -> list[Target]:
         what = f"Process {target}" if isinstance(target, int) else f"No process of the launch in {target}"
         verb = "cannot" if isinstance(target, int) else "can"
         raise UsageError(f"{what} {verb} be recorded: it does not listen. {HOW_TO_START}")
-    busy = [process.pid for one in found for process in one.processes if process.facts["is_busy"]]
+    every = [process for one in found for process in one.processes]
+    busy = [process.pid for process in every if process.facts["is_busy"]]
     if busy:
+        hang_up(every)
         raise LaunchError(f"Process {busy[0]} is being recorded already; wait for the end of that window.")
     return found
 
@@ -160,31 +164,37 @@ def wait(
 ) -> None:
     """Wait until each window has its batches, and end those that do not get them.
 
-    A process without a batch by the time at which another has all of its own is not waited for.
+    A process without a batch `IDLE_S` after another has all of its own is not waited for.
 
     Args:
         timeout_s: longest time without any batch.
         interrupted: whether the user wants to end the windows.
     """
-    total, last_s = wanted * len(processes), time.monotonic()
+    last_s, first_full_s = time.monotonic(), math.inf
     while waiting := [one for one in processes if one.is_open]:
-        if any(one.batches >= wanted for one in processes):
-            total = wanted * sum(one.batches > 0 for one in processes)
-            waiting = [one for one in waiting if one.batches]
-        if not waiting or time.monotonic() - last_s > timeout_s or interrupted():
+        now_s, before = time.monotonic(), sum(one.batches for one in processes)
+        is_rest_idle = now_s - first_full_s > IDLE_S and not any(one.batches for one in waiting)
+        if is_rest_idle or now_s - last_s > timeout_s or interrupted():
             break
-        before = sum(one.batches for one in processes)
         _read(processes, POLL_S)
         done = sum(one.batches for one in processes)
         if done > before:
-            last_s = time.monotonic()
-            progress(done, total)
+            last_s = now_s
+            progress(done, wanted * len(processes))
+        if any(one.batches >= wanted for one in processes):
+            first_full_s = min(first_full_s, now_s)
     deadline_s = time.monotonic() + CLOSE_S
     for one in processes:
         with suppress(OSError):
             one.connection.shutdown(socket.SHUT_WR)
     while any(one.is_open for one in processes) and time.monotonic() < deadline_s:
         _read(processes, POLL_S)
+
+
+def hang_up(processes: Sequence[Recordable]) -> None:
+    """Close the connections, which ends what is open."""
+    for one in processes:
+        one.connection.close()
 
 
 def _read(processes: Sequence[Recordable], timeout_s: float) -> None:

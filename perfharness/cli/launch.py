@@ -234,11 +234,12 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
-    return show_result(result, output)
+    show_result(result, output)
+    return exit_code(result.findings) if result.all_processes_well and not result.summary.not_written else EXIT_FAILED
 
 
-def show_result(result: LaunchResult, output: Output) -> int:
-    """Print the results of a run, then what was found; returns the exit code."""
+def show_result(result: LaunchResult, output: Output) -> None:
+    """Print the results of a run, then what was found."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
@@ -246,9 +247,6 @@ def show_result(result: LaunchResult, output: Output) -> int:
         output.show(output.result(summary.mean, summary.results))
     output.findings(result.findings)
     output.message(f"Results: {result.handed_to}" if result.handed_to else results_line(result.folder))
-    if not result.all_processes_well or summary.not_written is not None:
-        return EXIT_FAILED
-    return exit_code(result.findings)
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:

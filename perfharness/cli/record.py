@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from perfharness.cli.launch import show_result
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import EXIT_CHECK_FAILED, command_line
+from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import NothingRecordedError
@@ -76,4 +76,5 @@ def record_verb(
     except NothingRecordedError as error:
         output.error(f"perfharness: {error}")
         raise typer.Exit(EXIT_CHECK_FAILED) from None
-    raise typer.Exit(show_result(result, output))
+    show_result(result, output)
+    raise typer.Exit(EXIT_FAILED if result.summary.not_written else exit_code(result.findings))

@@ -85,7 +85,7 @@ class Window(Journal):
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
         super().__init__(folder)
         self._path, self.is_claimed, self._recorders = folder / file_name, True, recorders
-        self.session = Session(str(folder), _write_trace)
+        self.session = Session(str(folder), _write_trace, is_window=True)
         self.lock = threading.Lock()
         self.wanted, self.begun, self.ended = batches, 0, 0
         self.until_ns = 0

@@ -24,7 +24,7 @@ from perfharness_launcher.machine import MachineFacts, gather
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.program import read_python_command
 from perfharness_launcher.staging import Staging, new_run_id, staging
-from perfharness_launcher.windows import Progress, Recordable, Target, find_targets, wait
+from perfharness_launcher.windows import Progress, Recordable, Target, find_targets, hang_up, wait
 
 
 def record(
@@ -59,30 +59,33 @@ def record(
         raise UsageError(f"batches is {batches}, timeout_s is {timeout_s:g}; both must be more than 0.")
     targets = find_targets(target if isinstance(target, int) else Path(target))
     processes = [process for one in targets for process in one.processes]
-    facts = gather(_options(processes[0], Path(output_dir)), os.environ)
-    targets = [_with_gpus(one, facts.gpus.gpus) for one in targets]
-    folder = Path(output_dir).absolute()
-    with noting_interrupts() as interrupts, staging(folder, new_run_id(), say) as stage:
-        used = {uuid for one in targets for uuid in one.record.given_gpus}
-        gpus = tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
-        run = Run(stage.path, stage.run_id, gpus, lambda: bool(interrupts))
-        planned = _manifest(targets, facts, stage.run_id, batches, command)
-        try:
-            stage.write_manifest(planned)
-            duration_s = _open(targets, run, batches, timeout_s, telemetry, progress)
-            problems = [f"process {one.pid}: {one.problem}" for one in processes if one.problem]
-            if problems:
-                raise LaunchError(f"Nothing was recorded: {problems[0]}.")
-            if not any(one.batches for one in processes):
-                raise NothingRecordedError(_why_nothing(processes, timeout_s, is_ended=bool(interrupts)))
-        except BaseException:
-            run.leave()
-            stage.discard()
-            raise
-        manifest = _complete(planned, targets, stage, run, duration_s, batches, interrupts)
-        say("reading the traces")
-        summary = analyze_run(stage.path, manifest)
-        place = stage.finish()
+    try:
+        facts = gather(_options(processes[0], Path(output_dir)), os.environ)
+        targets = [_with_gpus(one, facts.gpus.gpus) for one in targets]
+        folder = Path(output_dir).absolute()
+        with noting_interrupts() as interrupts, staging(folder, new_run_id(), say) as stage:
+            used = {uuid for one in targets for uuid in one.record.given_gpus}
+            gpus = tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
+            run = Run(stage.path, stage.run_id, gpus, lambda: bool(interrupts))
+            planned = _manifest(targets, facts, stage.run_id, batches, command)
+            try:
+                stage.write_manifest(planned)
+                duration_s = _open(targets, run, batches, timeout_s, telemetry, progress)
+                problems = [f"process {one.pid}: {one.problem}" for one in processes if one.problem]
+                if problems:
+                    raise LaunchError(f"Nothing was recorded: {problems[0]}.")
+                if not any(one.batches for one in processes):
+                    raise NothingRecordedError(_why_nothing(processes, timeout_s, is_ended=bool(interrupts)))
+            except BaseException:
+                run.leave()
+                stage.discard()
+                raise
+            manifest = _complete(planned, targets, stage, run, duration_s, batches, interrupts)
+            say("reading the traces")
+            summary = analyze_run(stage.path, manifest)
+            place = stage.finish()
+    finally:
+        hang_up(processes)
     return LaunchResult(manifest, place, summary, place != folder, was_interrupted=bool(interrupts))
 
 

@@ -35,13 +35,16 @@ class Session:
 
     A process that used the GPU writes its trace at its end. The log of any other stays, and the launch makes a trace
     of it.
+
+    Args:
+        is_window: whether the process ran before it, and goes on after it.
     """
 
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str, write_trace: Callable[[Session], object]) -> None:
-        self.output_dir = output_dir
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], object], *, is_window: bool = False) -> None:
+        self.output_dir, self.is_window = output_dir, is_window
         self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
