@@ -71,7 +71,7 @@ def record_verb(
                 **asked.model_dump(),
                 command=command_line(),
                 progress=step.advance,
-                say=step.say,
+                say=step.begin,
             )
     except NothingRecordedError as error:
         output.error(f"perfharness: {error}")

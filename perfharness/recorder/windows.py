@@ -203,7 +203,8 @@ class Windows:
             try:
                 self._listener = _bound_socket()
             except OSError as error:
-                message = f"perfharness record cannot reach this process ({error}); is {socket_folders(os.geteuid())[-1]} yours?"
+                hint = f"is {socket_folders(os.geteuid())[-1]} yours, with mode 0700?"
+                message = f"perfharness record cannot reach this process ({error}); {hint}"
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
                 return
         threading.Thread(target=self._serve, args=(self._listener,), name="perfharness-record", daemon=True).start()

@@ -12,13 +12,13 @@ from perfharness.distribution import VERSION
 from perfharness.errors import LaunchError, NothingRecordedError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME
-from perfharness.model.manifest import GpuRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.manifest import GpuRecord, RunManifest, TracerRecord
 from perfharness.runs.files.run_folder import analyze_run
 from perfharness.runs.launch import LaunchResult
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness_launcher.children import with_measured
 from perfharness_launcher.collect import collect, trace_in
-from perfharness_launcher.conditions import Run, machine_load, users_of
+from perfharness_launcher.conditions import Condition, Run, machine_load, users_of
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine import MachineFacts, gather
 from perfharness_launcher.options import LaunchOptions
@@ -93,18 +93,19 @@ def _options(process: Recordable, output_dir: Path) -> LaunchOptions:
     """The options of a launch of the same program."""
     facts = process.facts
     words = [facts["executable"], *facts["arguments"]]
-    common = {"tracer": "embedded", "output_dir": output_dir}
     command = read_python_command(words)
-    if command is None:
-        return LaunchOptions(script=words[0], script_arguments=tuple(words[1:]), **common)
-    target = command.target if command.is_module else os.path.join(facts["working_dir"], command.target)
-    return LaunchOptions(
-        script=target,
-        script_arguments=command.arguments,
-        module=command.is_module,
-        python_command=(command.python, *command.options),
-        **common,
+    options = LaunchOptions(
+        script=words[0], script_arguments=tuple(words[1:]), tracer="embedded", output_dir=output_dir
     )
+    if command is None:
+        return options
+    changes = {
+        "script": command.target if command.is_module else str(Path(facts["working_dir"], command.target)),
+        "script_arguments": command.arguments,
+        "module": command.is_module,
+        "python_command": (command.python, *command.options),
+    }
+    return options.model_copy(update=changes)
 
 
 def _with_gpus(target: Target, gpus: Sequence[GpuRecord]) -> Target:
@@ -154,7 +155,7 @@ def _open(
     targets: Sequence[Target], run: Run, batches: int, timeout_s: float, telemetry: bool, progress: Progress
 ) -> float:
     """Open a window in each process, and wait for their ends; returns how long that took."""
-    conditions = [machine_load]
+    conditions: list[Condition] = [machine_load]
     if telemetry:
         from perfharness_launcher.telemetry import sampled_processes  # NumPy
 
@@ -201,7 +202,9 @@ def _complete(
     for target in targets:
         ended = "ok" if all(one.is_closed for one in target.processes) else "cut_off"
         changes = {"ended": ended, "duration_s": duration_s, "trace": trace_in(stage.path / target.record.folder)}
-        record = target.record.model_copy(update={**changes, "start_unix_ns": None, **run.of_processes.get(target.record.folder, {})})
+        record = target.record.model_copy(
+            update={**changes, "start_unix_ns": None, **run.of_processes.get(target.record.folder, {})}
+        )
         records.append(with_measured(stage.path, record, share_trace=False))
         findings += [one for process in target.processes for one in _findings(process, record.folder, batches)]
     update = {"complete": True, "processes": records, "findings": findings, "companions": run.records}

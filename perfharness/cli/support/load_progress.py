@@ -29,6 +29,7 @@ class LoadProgress:
         self._offsets = dict.fromkeys(files, 0)
         self._last: dict[Path, dict[str, Any]] = {}
         self._phase: dict[str, Any] = {}
+        self._begin_s = 0.0
         self._errors: Counter[str] = Counter()
 
     def text(self) -> str | None:
@@ -36,12 +37,20 @@ class LoadProgress:
         for file in self._offsets:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
+                    self._begin_s = self._begin_s or time.perf_counter()
                     self._phase = line
                 elif line["kind"] == "window":
                     self._errors.update(line["errors"])
                     if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
                         self._last[file] = line
         return self._line() if self._last else None
+
+    def times(self) -> tuple[float, float] | None:
+        """Seconds since the first phase began, and those of all phases; None: none has begun."""
+        if not self._phase:
+            return None
+        now_s, end_s = time.perf_counter(), self._phase["end_ns"] / 1e9
+        return now_s - self._begin_s, max(end_s, now_s) + self._phase["later_s"] - self._begin_s
 
     def _new_lines(self, file: Path) -> list[dict[str, Any]]:
         try:
@@ -89,6 +98,10 @@ class LoadView(LaunchView):
         """The line of the load."""
         text = self._progress.text()
         return [] if text is None else [text]
+
+    def times(self) -> tuple[float, float] | None:
+        """Of the load."""
+        return self._progress.times()
 
     def _draw(self, ending: bool) -> None:
         if not (self._console.is_terminal or self._stage or ending):
