@@ -31,7 +31,7 @@ import time
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perfharness.boot import ranks
 from perfharness.distribution import VERSION
@@ -43,7 +43,6 @@ from perfharness.tracer import cupti
 from perfharness.tracer.session import Session
 
 if TYPE_CHECKING:
-    from perfharness.recorder.core import Core
     from perfharness.recorder.ranges import Range
     from perfharness.recorder.stacks import Stack
     from perfharness.tracer.gpu import GpuTrace
@@ -56,6 +55,16 @@ REQUEST_S = 5.0
 MOST_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
 """Pid, user and group of the other side (SO_PEERCRED)."""
+
+class Core(Protocol):
+    """What windows need of a recorder."""
+
+    def begin_window(self) -> None:
+        """Ask the windows before each batch."""
+
+    def connect(self, stack: Stack, node: Range) -> None:
+        """Give a range the calls of what records its stack."""
+
 
 CUDA_UNUSED = "CUDA was not in use when the window began"
 
