@@ -161,8 +161,6 @@ class Core:
         node.is_plain = owner is None and domain is None and not is_batch
         node.category = conventions.category_name(self.name, category, stack.lane)
         self.connect(stack, node)
-        if self._hook is not None:
-            _call_at_end(node, self._hook)
         if is_batch:
             startup.note("batch")
         stack.prepared += 1
@@ -195,6 +193,8 @@ class Core:
             node.pop = _then(node.pop, self._journal.write_now_and_then)
         if stack.lane and node.parent is stack.root:
             node.pop = _then(node.pop, partial(self._local.stack.release, stack))
+        if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # its begin is, or will be, known
+            _call_at_end(node, self._hook)
 
     def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
         if domain in stack.sinks:

@@ -49,12 +49,15 @@ if TYPE_CHECKING:
     from perfharness.tracer.range_log import RangeLog
 
 POLL_S = 0.05
-REQUEST_S = 5.0
-"""How long a caller may take to say what it wants."""
+REQUEST_S = 120.0
+"""How long a caller may take to say what it wants; it finds out about the machine meanwhile."""
+
+SEND_S = 5.0
 
 MOST_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
 """Pid, user and group of the other side (SO_PEERCRED)."""
+
 
 class Core(Protocol):
     """What windows need of a recorder."""
@@ -195,7 +198,9 @@ class Windows:
 
     def _leave(self, stack: Stack) -> None:
         """Exchange the calls back; of what is open, only those of ranges that began before the window."""
-        inside = self._inside.pop(stack)
+        inside = self._inside.pop(stack, None)
+        if inside is None:  # the other thread was first
+            return
         stack.sinks = {}
         stack.forget_prepared()
         for node in inside.around:
@@ -232,13 +237,14 @@ class Windows:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError, ValueError):
-                connection.settimeout(REQUEST_S)
-                if user_of(connection) in (0, os.geteuid()):
-                    _send(connection, {**_facts(), "is_busy": False})
-                    request = connection.makefile("rb").readline(MOST_REQUEST_BYTES)
-                    if request:
+            with connection, contextlib.suppress(OSError):
+                if not _greet(connection, is_busy=False):
+                    continue
+                try:
+                    if request := _request(listener, connection):
                         self._record(listener, connection, **json.loads(request))
+                except Exception as error:  # the thread goes on, for later callers
+                    _send(connection, {"error": f"{type(error).__name__}: {error}"})
 
     def _record(
         self, listener: socket.socket, caller: socket.socket, folder: str, file_name: str, batches: int
@@ -251,20 +257,17 @@ class Windows:
         window.write()
         self._start_gpu(window.session)
         self.current = window
-        for core in list(self._recorders):
-            core.begin_window()
-        seen = 0
-        with contextlib.suppress(OSError):
-            while not window.is_full:
-                readable, _, _ = select.select([caller, listener], [], [], POLL_S)
-                if listener in readable:
-                    _refuse(listener)
-                if caller in readable and not caller.recv(1):
-                    break
-                if window.ended > seen:
-                    seen = window.ended
-                    _send(caller, {"batches": seen})
-        self._close(window)
+        try:
+            for core in list(self._recorders):
+                core.begin_window()
+            seen = 0
+            with contextlib.suppress(OSError):
+                while not window.is_full and not _has_spoken(listener, caller, POLL_S):
+                    if window.ended > seen:
+                        seen = window.ended
+                        _send(caller, {"batches": seen})
+        finally:
+            self._close(window)
         _send(caller, {"batches": window.ended, "is_closed": True})
 
     def _start_gpu(self, session: Session) -> None:
@@ -275,16 +278,18 @@ class Windows:
             session.start_gpu()
             self._gpu, self._gpu_reason = session.gpu, session.gpu_reason
         elif session.gpu_reason is None:
-            self._gpu.record()
-            session.gpu = self._gpu
+            try:
+                self._gpu.record()
+                session.gpu = self._gpu
+            except cupti.CuptiError as error:
+                session.gpu_reason = f"CUPTI could not be started again: {error}"
 
     def _close(self, window: Window) -> None:
         with window.lock:
             window.is_closed = True
         self.current = None
         for stack in list(self._inside):
-            with contextlib.suppress(KeyError):  # it has left by itself
-                self._leave(stack)
+            self._leave(stack)
         window.close()
         if self._gpu is not None:
             self._gpu.pool.release()
@@ -337,12 +342,32 @@ def _unlink_in(pid: int, path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _refuse(listener: socket.socket) -> None:
-    connection, _ = listener.accept()
-    with connection, contextlib.suppress(OSError):
-        connection.settimeout(REQUEST_S)
-        if user_of(connection) in (0, os.geteuid()):
-            _send(connection, {**_facts(), "is_busy": True})
+def _greet(connection: socket.socket, *, is_busy: bool) -> bool:
+    """Say what the process is, if the caller may know."""
+    connection.settimeout(SEND_S)
+    is_trusted = user_of(connection) in (0, os.geteuid())
+    if is_trusted:
+        _send(connection, {**_facts(), "is_busy": is_busy})
+    return is_trusted
+
+
+def _has_spoken(listener: socket.socket, caller: socket.socket, timeout_s: float) -> bool:
+    """Whether the caller has sent something or has gone; others are told that the process is busy."""
+    readable, _, _ = select.select([caller, listener], [], [], timeout_s)
+    if listener in readable:
+        other, _ = listener.accept()
+        with other, contextlib.suppress(OSError):
+            _greet(other, is_busy=True)
+    return caller in readable
+
+
+def _request(listener: socket.socket, caller: socket.socket) -> bytes:
+    """What the caller wants; empty: nothing."""
+    deadline_s = time.monotonic() + REQUEST_S
+    while time.monotonic() < deadline_s:
+        if _has_spoken(listener, caller, deadline_s - time.monotonic()):
+            return caller.makefile("rb").readline(MOST_REQUEST_BYTES)
+    return b""
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -59,23 +60,18 @@ def record(
         raise UsageError(f"batches is {batches}, timeout_s is {timeout_s:g}; both must be more than 0.")
     targets = find_targets(target if isinstance(target, int) else Path(target))
     processes = [process for one in targets for process in one.processes]
+    folder = Path(output_dir).absolute()
+    is_new = not folder.exists()
     try:
-        facts = gather(_options(processes[0], Path(output_dir)), os.environ)
+        facts = gather(_options(processes[0], folder), os.environ)
         targets = [_with_gpus(one, facts.gpus.gpus) for one in targets]
-        folder = Path(output_dir).absolute()
         with noting_interrupts() as interrupts, staging(folder, new_run_id(), say) as stage:
-            used = {uuid for one in targets for uuid in one.record.given_gpus}
-            gpus = tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
-            run = Run(stage.path, stage.run_id, gpus, lambda: bool(interrupts))
             planned = _manifest(targets, facts, stage.run_id, batches, command)
+            run = Run(stage.path, stage.run_id, _used_gpus(targets, facts), lambda: bool(interrupts))
             try:
                 stage.write_manifest(planned)
                 duration_s = _open(targets, run, batches, timeout_s, telemetry, progress)
-                problems = [f"process {one.pid}: {one.problem}" for one in processes if one.problem]
-                if problems:
-                    raise LaunchError(f"Nothing was recorded: {problems[0]}.")
-                if not any(one.batches for one in processes):
-                    raise NothingRecordedError(_why_nothing(processes, timeout_s, is_ended=bool(interrupts)))
+                _check(processes, timeout_s, was_interrupted=bool(interrupts))
             except BaseException:
                 run.leave()
                 stage.discard()
@@ -86,6 +82,9 @@ def record(
             place = stage.finish()
     finally:
         hang_up(processes)
+        with suppress(OSError):
+            if is_new:
+                folder.rmdir()  # if it is empty
     return LaunchResult(manifest, place, summary, place != folder, was_interrupted=bool(interrupts))
 
 
@@ -125,6 +124,11 @@ def _with_gpus(target: Target, gpus: Sequence[GpuRecord]) -> Target:
         "command": [facts["executable"], *facts["arguments"]],
     }
     return Target(target.record.model_copy(update=changes), target.processes)
+
+
+def _used_gpus(targets: Sequence[Target], facts: MachineFacts) -> tuple[GpuRecord, ...]:
+    used = {uuid for one in targets for uuid in one.record.given_gpus}
+    return tuple(gpu for gpu in facts.gpus.gpus if gpu.uuid in used)
 
 
 def _manifest(
@@ -177,13 +181,19 @@ def _open(
     return duration_s
 
 
-def _why_nothing(processes: Sequence[Recordable], timeout_s: float, *, is_ended: bool) -> str:
-    if is_ended:
-        return "Interrupted before a batch had ended; nothing was recorded."
-    if all(not one.is_closed for one in processes):
-        return "The process ended before a batch had; nothing was recorded."
-    hint = "Is there work for it? A batch that had begun before does not count; give a longer --timeout."
-    return f"No batch ended within {timeout_s:g} s. {hint}"
+def _check(processes: Sequence[Recordable], timeout_s: float, *, was_interrupted: bool) -> None:
+    """Raise `LaunchError` if a process refused, `NothingRecordedError` if no batch ran."""
+    refused = next((one for one in processes if one.problem), None)
+    if refused is not None:
+        raise LaunchError(f"Process {refused.pid} cannot be recorded: {refused.problem}.")
+    if any(one.batches for one in processes):
+        return
+    if was_interrupted:
+        raise NothingRecordedError("Interrupted before a batch had ended; nothing was recorded.")
+    if not any(one.is_closed for one in processes):
+        raise NothingRecordedError("The process ended before a batch had; nothing was recorded.")
+    hint = "Is there work for it? A batch that had begun before does not count; or give a longer --timeout."
+    raise NothingRecordedError(f"No batch ended within {timeout_s:g} s. {hint}")
 
 
 def _complete(
