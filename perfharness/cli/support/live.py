@@ -111,7 +111,7 @@ class LaunchView(Observer):
     def times(self) -> tuple[float, float] | None:
         """For how long it has run, and how long it may take in all; None: not known."""
         passed_s = time.monotonic() - self._begin
-        return None if self._expected_s is None or passed_s > self._expected_s else (passed_s, self._expected_s)
+        return None if self._expected_s is None or passed_s >= self._expected_s else (passed_s, self._expected_s)
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Note how many of the traces are read (a listener of `perfharness.progress`)."""

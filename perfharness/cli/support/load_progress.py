@@ -46,11 +46,12 @@ class LoadProgress:
         return self._line() if self._last else None
 
     def times(self) -> tuple[float, float] | None:
-        """Seconds since the first phase began, and those of all phases; None: none has begun."""
+        """Seconds since the first phase began, and those of all phases; None: none has begun, or all have ended."""
         if not self._phase:
             return None
-        now_s, end_s = time.perf_counter(), self._phase["end_ns"] / 1e9
-        return now_s - self._begin_s, max(end_s, now_s) + self._phase["later_s"] - self._begin_s
+        passed_s = time.perf_counter() - self._begin_s
+        total_s = self._phase["end_ns"] / 1e9 + self._phase["later_s"] - self._begin_s
+        return (passed_s, total_s) if passed_s < total_s else None
 
     def _new_lines(self, file: Path) -> list[dict[str, Any]]:
         try:
