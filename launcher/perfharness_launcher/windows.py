@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import select
 import socket
 import time
@@ -98,8 +99,7 @@ def find_targets(target: int | Path) -> list[Target]:
     if isinstance(target, Path):
         records = _launched(target)
     else:
-        if not psutil.pid_exists(target):
-            raise UsageError(f"There is no process {target}.")
+        _check_owner(target)
         records = [ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=[], pid=target, ended="cut_off")]
     found = [Target(record, _listening_below(record.pid)) for record in records if record.pid is not None]
     found = [one for one in found if one.processes]
@@ -113,6 +113,17 @@ def find_targets(target: int | Path) -> list[Target]:
         hang_up(every)
         raise LaunchError(f"Process {busy[0]} is being recorded already; wait for the end of that window.")
     return found
+
+
+def _check_owner(pid: int) -> None:
+    """Raise `UsageError` if there is no such process, or it is another user's."""
+    try:
+        process = psutil.Process(pid)
+        owner, user = process.uids().effective, process.username()
+    except (psutil.Error, OverflowError):
+        raise UsageError(f"There is no process {pid}.") from None
+    if os.geteuid() not in (0, owner):
+        raise UsageError(f"Process {pid} belongs to {user}; run perfharness record as that user.")
 
 
 def _launched(folder: Path) -> list[ProcessRecord]:
