@@ -226,11 +226,10 @@ def watching(plan: LaunchPlan, output: Output, expected_s: float | None = None) 
 
 
 def _earlier_s(plan: LaunchPlan) -> float | None:
+    words = [plan.options.script, *plan.options.script_arguments]
     with suppress(ResultError):
         earlier = read_model(plan.options.output_dir / MANIFEST_NAME, RunManifest)
-        if earlier is not None and (earlier.script, *earlier.script_arguments) == (
-            plan.options.script, *plan.options.script_arguments
-        ):  # fmt: skip
+        if earlier is not None and [earlier.script, *earlier.script_arguments] == words:
             return max((one.duration_s for one in earlier.processes if one.duration_s), default=None)
     return None
 
