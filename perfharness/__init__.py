@@ -22,6 +22,7 @@ USE_CASES = {
     "machine_changes": "perfharness.runs.series.machine:changes_between",
     "maximize_clocks": "perfharness_launcher.clocks",
     "open_run": "perfharness.runs.run",
+    "record": "perfharness.runs.record",
     "report": "perfharness.render.report.files",
     "run_mlperf": "perfharness.load.mlperf",
     "run_suite": "perfharness.bench.run",

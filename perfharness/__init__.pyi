@@ -23,6 +23,7 @@ from perfharness.render.report.live import BenchmarkSuite as BenchmarkSuite
 from perfharness.runs.analyze import analyze as analyze
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.launch import LaunchResult
+from perfharness.runs.record import record as record
 from perfharness.runs.run import open_run as open_run
 from perfharness.runs.series.launching import SeriesRun
 from perfharness.runs.series.launching import launch_in_turns as launch_in_turns
@@ -50,6 +51,7 @@ __all__ = [
     "maximize_clocks",
     "open_run",
     "parse_validate_default_args",
+    "record",
     "report",
     "run_mlperf",
     "run_suite",
@@ -84,6 +86,7 @@ class LaunchSettings(TypedDict, total=False):
     domain: str | None
     batch_pattern: str | None
     capture_batches: str | None
+    on_demand: bool
     tracer: Literal["auto", "nsys", "embedded", "ranges", "none"]
     nsys: _Path | None
     trace_os: bool

@@ -8,7 +8,8 @@ PerfHarnessError
 │   └── TraceFormatError     truncated, empty, locked, or not a trace
 ├── LaunchError          a run could not be planned or started               exit 1
 │   ├── ToolNotFoundError    nsys, an importer or a library is missing
-│   └── LaunchInterruptedError   the user ended it
+│   ├── LaunchInterruptedError   the user ended it
+│   └── NothingRecordedError     no batch ran in a window                 exit 3
 ├── ClockError           clocks cannot be changed or restored               exit 1
 ├── BackendError         an inference backend cannot load or run a model      exit 1
 │   ├── BackendUnavailableError  not installed, or cannot run here
@@ -54,6 +55,10 @@ class ToolNotFoundError(LaunchError):
 
 class LaunchInterruptedError(LaunchError):
     """The user ended a launch before its processes ran, or before what they left was read; what follows is not run."""
+
+
+class NothingRecordedError(LaunchError):
+    """No batch ran in a window of a running process."""
 
 
 class ClockError(PerfHarnessError):

@@ -138,7 +138,7 @@ def other_users(*, required: bool = False) -> Condition:
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
-        before, found = _use_of(run.gpus), list[Finding]()
+        before, found = users_of(run.gpus), list[Finding]()
         for gpu, (users, reason) in zip(run.gpus, before, strict=True):
             found += _shared(gpu, "before the run", users, severity)
             if reason is not None:
@@ -150,7 +150,7 @@ def other_users(*, required: bool = False) -> Condition:
         run.findings += found
         yield
         records = []
-        for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+        for gpu, (users, reason), (last, last_reason) in zip(run.gpus, before, users_of(run.gpus), strict=True):
             came = {pid: user for pid, user in last.items() if pid not in users and _is_other(pid, run)}
             run.findings += _shared(gpu, "when the run ended", came, severity)
             listed = {"foreign_before": list(users.values()), "foreign_after": list(came.values())}
@@ -161,7 +161,7 @@ def other_users(*, required: bool = False) -> Condition:
     return condition
 
 
-def _use_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
+def users_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
     """Who uses each GPU now, and why that is not known."""
     if not gpus:
         return []

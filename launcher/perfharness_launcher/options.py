@@ -132,6 +132,10 @@ class LaunchOptions(Settings):
             metavar="FIRST:LAST",
         ),
     ] = None
+    on_demand: Annotated[
+        bool,
+        Option(("--on-demand",), BATCHES, "Record nothing now; `perfharness record OUT` records windows meanwhile."),
+    ] = False
     tracer: Annotated[
         Literal["auto", "nsys", "embedded", "ranges", "none"],
         Option(("--tracer",), TRACING, "auto: nsys if a working one is found, else embedded; ranges: wall times only."),

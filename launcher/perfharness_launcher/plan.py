@@ -161,6 +161,10 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--explain cannot be combined with --tracer {tracer}; drop one of them"
     if options.nsys is not None and tracer not in ("auto", "nsys"):
         yield f"--nsys is not used with --tracer {tracer}; drop one of them"
+    if options.on_demand and tracer not in ("auto", "embedded"):
+        yield f"--on-demand needs the embedded tracer; drop --tracer {tracer}"
+    if options.on_demand and (options.explain or options.capture_batches):
+        yield f"--on-demand cannot be combined with {'--explain' if options.explain else '--capture-batches'}"
     yield from _annotation_conflicts(options, facts)
     if options.batch_pattern is not None:
         try:
@@ -225,6 +229,8 @@ def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
         UsageError: it cannot be used for this script.
         ToolNotFoundError: nsys was asked for, and there is no working one.
     """
+    if options.on_demand:
+        return TracerRecord(kind="none", reason="windows on demand"), None, ()
     if options.tracer == "none":
         return TracerRecord(kind="none", reason="asked for"), None, ()
     if options.tracer in environment.LOGGING_TRACERS:
@@ -339,6 +345,8 @@ def _processes(
     }
     if options.sampling and tracer in ("nsys", "embedded"):
         shared[environment.SAMPLING] = "1"
+    if options.on_demand:
+        shared[environment.ON_DEMAND] = "1"
     if options.capture_batches:
         shared[environment.CAPTURE_BATCHES] = options.capture_batches
         shared |= {NVTX_BY_NAME: "0"} if tracer == "nsys" else {}

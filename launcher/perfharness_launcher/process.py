@@ -232,6 +232,7 @@ def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process, without settings of a launch around this one."""
     others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING]
+    others.append(variables.ON_DEMAND)
     others.append(variables.NODES_TOKEN)  # a trace has the environment
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,7 +12,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import unread_metrics
-from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
+from perfharness.telemetry.sampler import SOURCE_FAILED, Sampler, sampling
 from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.process import RunningProcess
 
@@ -41,26 +41,46 @@ def sampled(idle_s: float) -> Condition:
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
-        path, uuids = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
-        try:
-            with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
+        with sampled_run(run, idle_s) as sampler:
 
-                def follow(process: RunningProcess) -> None:
-                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                    sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
+            def follow(process: RunningProcess) -> None:
+                uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+                sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
 
-                run.started.append(follow)
-                yield
-        except ResultError as error:
-            run.findings.append(Finding("telemetry-incomplete", Severity.WARNING, f"The run has no telemetry: {error}"))
-            return
-        run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
-        meta = sampler.log.meta
-        cpu_s = None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9
-        run.records["telemetry"] = {"clock": meta.clock.model_dump(), "sampler_cpu_s": cpu_s}
-        run.of_processes |= {process.folder: cpu_supply(sampler.log, process) for process in sampler.followed}
+            run.started.append(follow)
+            yield
 
     return condition
+
+
+def sampled_processes(processes: Iterable[FollowedProcess]) -> Condition:
+    """The same of processes that run already."""
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        with sampled_run(run, 0.0) as sampler:
+            for process in processes:
+                sampler.follow(process)
+            yield
+
+    return condition
+
+
+@contextmanager
+def sampled_run(run: Run, idle_s: float) -> Iterator[Sampler]:
+    """Sample while the block runs, and note what was found."""
+    path, uuids = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
+    try:
+        with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
+            yield sampler
+    except ResultError as error:
+        run.findings.append(Finding("telemetry-incomplete", Severity.WARNING, f"The run has no telemetry: {error}"))
+        return
+    run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
+    meta = sampler.log.meta
+    cpu_s = None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9
+    run.records["telemetry"] = {"clock": meta.clock.model_dump(), "sampler_cpu_s": cpu_s}
+    run.of_processes |= {process.folder: cpu_supply(sampler.log, process) for process in sampler.followed}
 
 
 def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.settings import Option
+from perfharness.progress import in_steps
 from perfharness.render.blocks import Block, Paragraph, Section
 from perfharness.render.views.diagnosis import diagnoses_of, matching_stages, stage_view
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces, join_parts
@@ -88,6 +89,8 @@ def analyze(
     Exit codes: 0 success; 1 results cannot be written; 2 usage; 3 a trace is incomplete, nothing could be measured, or
     there is an error finding.
     """
+    from perfharness.cli.support.progress import steps  # slow to import
+
     located = [locate(run) for run in runs]
     read_as = reading.read_as(asked.parallel)
     if asked.stage is not None or asked.slowest is not None:
@@ -97,10 +100,12 @@ def analyze(
             raise typer.Exit(show_slowest(located[0], read_as, asked.slowest, output))
         raise typer.Exit(show_stage(located[0], read_as, str(asked.stage), output))
     traces = [one for one in located if one.trace is not None]
-    if len(traces) < len(located) and asked.output_dir is not None:
-        folders, traces = [join_parts(located, asked.output_dir, read_as)], []
-    else:
-        folders = [analyze_runs(one, read_as) for one in located if one.trace is None]
+    with steps(output.messages, "reading the traces"):
+        if len(traces) < len(located) and asked.output_dir is not None:
+            folders, traces = [join_parts(located, asked.output_dir, read_as)], []
+        else:
+            runs_located = [one for one in located if one.trace is None]
+            folders = [analyze_runs(one, read_as) for one in in_steps(runs_located, lambda one: f"reading {one.path}")]
     documents: dict[str, Tree] = {}
     shown: list[Block] = []
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,12 @@ from perfharness.cli.support.options import (
 )
 from perfharness.cli.support.output import OUTPUT, FullOutput, Output, results_line
 from perfharness.cli.support.settings import given, with_settings
-from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import read_model
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import MANIFEST_NAME, RunManifest
 from perfharness.model.settings import Option, options_of
+from perfharness.progress import listening
 from perfharness.render.text import safe
 from perfharness_launcher.options import (
     PROJECT_NAME,
@@ -216,22 +220,49 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
 
 
 @contextmanager
-def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
-    """Show progress on stderr."""
+def watching(plan: LaunchPlan, output: Output, expected_s: float | None = None) -> Iterator[Observer]:
+    """Show progress on stderr.
+
+    Args:
+        expected_s: how long it may take; None: as long as the same launch that wrote the earlier results.
+    """
     from perfharness.cli.support.live import LaunchView
     from perfharness.render.views.plan import headline
 
     output.message(headline(plan))
-    with LaunchView(output.messages, show_output=output.verbose) as view:
+    expected_s = expected_s or _earlier_s(plan)
+    with LaunchView(output.messages, show_output=output.verbose, expected_s=expected_s) as view, listening(view):
         yield view
 
 
-@contextmanager
-def watching_one(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
-    """The same for one of several."""
-    output.message(f"\n{plan.options.output_dir}")
-    with watching(plan, output) as observer:
-        yield observer
+def _earlier_s(plan: LaunchPlan) -> float | None:
+    words = [plan.options.script, *plan.options.script_arguments]
+    with suppress(ResultError):
+        earlier = read_model(plan.options.output_dir / MANIFEST_NAME, RunManifest)
+        if earlier is not None and [earlier.script, *earlier.script_arguments] == words:
+            return max((one.duration_s for one in earlier.processes if one.duration_s), default=None)
+    return None
+
+
+class SeriesView:
+    """Shows the progress of several launches, one after the other."""
+
+    def __init__(self, output: Output, count: int) -> None:
+        self._output, self._count = output, count
+        self._begin_s, self._done = time.monotonic(), 0
+
+    @contextmanager
+    def watching(self, plan: LaunchPlan) -> Iterator[Observer]:
+        """Show one of them."""
+        from perfharness.cli.support.progress import time_left
+
+        place = f"{plan.options.output_dir} ({self._done + 1} of {self._count})"
+        left = time_left(self._begin_s, self._done, self._count)
+        self._output.message(f"\n{place}{f', {left}' if left else ''}")
+        each_s = (time.monotonic() - self._begin_s) / self._done if self._done else None
+        with watching(plan, self._output, each_s) as observer:
+            yield observer
+        self._done += 1
 
 
 def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -> int:
@@ -244,7 +275,8 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
     with watching(plan, output) as observer:
         result = run_plan(plan, command or command_line(), observer)
-    return show_result(result, output)
+    show_result(result, output)
+    return code_of(result)
 
 
 def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) -> int:
@@ -265,11 +297,20 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
             result = launch_on_ray(options, command_line(), view)
     for text in plans:
         output.line(text)
-    return EXIT_OK if result is None else show_result(result, output)
+    if result is None:
+        return EXIT_OK
+    show_result(result, output)
+    return code_of(result)
 
 
-def show_result(result: LaunchResult, output: Output) -> int:
-    """Print the results of a launch, then what was found; returns the exit code."""
+def code_of(result: LaunchResult) -> int:
+    """Exit code of a launch."""
+    is_whole = result.all_processes_well and result.summary.not_written is None
+    return exit_code(result.findings) if is_whole else EXIT_FAILED
+
+
+def show_result(result: LaunchResult, output: Output) -> None:
+    """Print the results of a run, then what was found."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
@@ -277,9 +318,6 @@ def show_result(result: LaunchResult, output: Output) -> int:
         output.show(output.result(summary.mean, summary.results))
     output.findings(result.findings)
     output.message(f"Results: {result.handed_to}" if result.handed_to else results_line(result.folder))
-    if not result.all_processes_well or summary.not_written is not None:
-        return EXIT_FAILED
-    return exit_code(result.findings)
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:
@@ -293,7 +331,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     findings: list[Finding] = []
     of_history: Sequence[Finding] = ()  # reported once
     interrupted = False
-    for one in series_run.run(partial(watching_one, output=output), output.message):
+    for one in series_run.run(SeriesView(output, len(series_run.launches)).watching, output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             output.error(str(one.error))

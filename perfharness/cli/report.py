@@ -68,11 +68,13 @@ def report_verb(
     file = asked.output
     if asked.opened and file == STDOUT:
         raise UsageError("--open shows a file, and -o - writes none; name a file")
+    from perfharness.cli.support.progress import steps
     from perfharness.render.report.files import report  # imports what draws
 
     settings = asked.model_dump(include={"price_per_hour", "price_per_kwh", "anonymous"})
-    made = report(*runs, output=file, **settings, **reading.model_dump())
     output = Output()
+    with steps(output.messages, "reading the traces"):
+        made = report(*runs, output=file, **settings, **reading.model_dump())
     if file != STDOUT:
         output.line(str(file))
     output.findings(made.findings)

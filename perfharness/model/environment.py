@@ -13,6 +13,7 @@ GPU_INDEX = "PERFHARNESS_GPU_INDEX"  # on the machine, comma-separated; inside t
 TRACER = "PERFHARNESS_TRACER"  # `nsys`, `embedded`, `ranges` or `none`
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"  # `FIRST:LAST`; empty for all
+ON_DEMAND = "PERFHARNESS_ON_DEMAND"  # `1`: record a window when `perfharness record` asks, and nothing else
 RUN_ID = "PERFHARNESS_RUN_ID"  # marks every process of a run, to find any left running
 LAUNCHED = "PERFHARNESS_LAUNCHED"  # `1` in the launched process; its start-up hook removes it for children
 OUTER_RANK = "PERFHARNESS_OUTER_RANK"  # rank variables of the launch itself: `NAME=VALUE;…`

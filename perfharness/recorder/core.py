@@ -12,7 +12,7 @@ from typing import Any
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import barrier, capture, events, journal, startup, tasks
+from perfharness.recorder import barrier, capture, events, journal, startup, tasks, windows
 from perfharness.recorder.names import (
     MOST_USUAL,
     RangeKey,
@@ -60,6 +60,7 @@ class Core:
         self._running, self._current_task = tasks.follow_asyncio()
         self._journal = journal.active()
         self._barrier, self._capture = barrier.active(), capture.active()
+        self._windows = windows.active()
         self._hook: RangeEnd | None = None
         self._holds_batches = self._barrier is not None or self._capture is not None
         self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
@@ -132,6 +133,11 @@ class Core:
         task = self._current_task()
         return own if task is None else own.of_task.get(task, self._nothing)
 
+    def begin_window(self) -> None:
+        """Ask the windows before each batch from now on."""
+        self._announced = set()
+        self._holds_batches = True
+
     def begin_in_child(self) -> None:
         """Begin in a forked child, where only the thread that forked goes on."""
         self._lock = threading.RLock()
@@ -151,26 +157,10 @@ class Core:
         if category is not None:
             category = checked_part(f"category of range {message!r},", str(category))
         argb = argb_of(color, message)
-        node = Range(stack.node, message, domain, owner, is_batch)
+        node = Range(stack.node, message, domain, argb, owner, is_batch)
         node.is_plain = owner is None and domain is None and not is_batch
         node.category = conventions.category_name(self.name, category, stack.lane)
-        sink = node.sink = self._sink_of(stack, domain or self.domain)
-        if sink is not None:
-            node.push, node.pop = sink.push, sink.pop
-            node.attributes = sink.attributes(message, argb, node.category, with_value=is_batch)
-            if is_batch or node.parent.is_batch:
-                own_category = conventions.category_name(self.name, None, stack.lane)
-                node.push, node.pop = stack.marks.around(node, sink, own_category)
-            if is_batch:
-                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
-        if is_batch and self._capture is not None:
-            node.pop = _then(node.pop, partial(self._capture.end_after, stack))
-        if is_batch and self._journal is not None:
-            node.pop = _then(node.pop, self._journal.write_now_and_then)
-        if stack.lane and stack.node is stack.root:
-            node.pop = _then(node.pop, partial(self._local.stack.release, stack))
-        if self._hook is not None:
-            _call_at_end(node, self._hook)
+        self.connect(stack, node)
         if is_batch:
             startup.note("batch")
         stack.prepared += 1
@@ -179,20 +169,46 @@ class Core:
         (stack.node.batches if is_batch else stack.node.children)[key if owner is None or is_batch else owner] = node
         if self._journal is not None and not self._journal.is_claimed:
             self._journal.write()  # a forked child leaves its file with its first range
+        if self._windows is not None:
+            self._windows.listen()  # the same
         return node
 
-    def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
-        if domain not in stack.sinks:
-            sink = self.output.sink(_claim_domain(domain, self.name), is_of_task=stack.lane > 0)
-            if sink is not None and self._capture is not None:
-                self._capture.guard(sink, stack)
-            stack.sinks[domain] = sink
-            self._announce(stack, domain)
-        return stack.sinks[domain]
+    def connect(self, stack: Stack, node: Range) -> None:
+        """Give a range the calls of what records its stack now."""
+        node.push = node.pop = node.write_items = None
+        sink = node.sink = self._sink_of(stack, node.domain or self.domain)
+        if sink is not None:
+            node.push, node.pop = sink.push, sink.pop
+            node.attributes = sink.attributes(node.message, node.color, node.category, with_value=node.is_batch)
+            if node.is_batch or node.parent.is_batch:
+                own_category = conventions.category_name(self.name, None, stack.lane)
+                node.push, node.pop = stack.marks.around(node, sink, own_category)
+            if node.is_batch:
+                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+        if node.is_batch and self._capture is not None:
+            node.pop = _then(node.pop, partial(self._capture.end_after, stack))
+        if node.is_batch and self._windows is not None and self._windows.log_of(stack) is not None:
+            node.pop = _then(node.pop, partial(self._windows.after_batch, self, stack))
+        if node.is_batch and self._journal is not None:
+            node.pop = _then(node.pop, self._journal.write_now_and_then)
+        if stack.lane and node.parent is stack.root:
+            node.pop = _then(node.pop, partial(self._local.stack.release, stack))
+        if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # its begin is, or will be, known
+            _call_at_end(node, self._hook)
 
-    def _announce(self, stack: Stack, domain: str | None) -> None:
+    def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
+        if domain in stack.sinks:
+            return stack.sinks[domain]
+        log = self.output.log if self._windows is None else self._windows.log_of(stack)
+        sink = self.output.sink(_claim_domain(domain, self.name), log, is_of_task=stack.lane > 0)
+        if sink is not None and self._capture is not None:
+            self._capture.guard(sink, stack)
+        stack.sinks[domain] = sink
+        self._announce(stack, domain, sink)
+        return sink
+
+    def _announce(self, stack: Stack, domain: str | None, sink: events.Sink | None) -> None:
         """Name the recorder in a domain of the trace, once."""
-        sink = stack.sinks[domain]
         if sink is None or (self._capture is not None and self._capture.loop is not stack):
             return
         with self._lock:
@@ -236,11 +252,15 @@ class Core:
         around, start = stack.open_ranges(), self._barrier
         if self._capture is not None and self._capture.begins(stack):
             self._announced.clear()
-            for domain in stack.sinks:
-                self._announce(stack, domain)
+            for domain, sink in stack.sinks.items():
+                self._announce(stack, domain, sink)
             self._capture.open(stack)
+        if self._windows is not None and not any(outer.is_batch for outer in around):
+            self._windows.before_batch(self, stack)
         if start is None or start.is_open or any(outer.is_batch for outer in around):
-            self._holds_batches = self._capture is not None or (start is not None and not start.is_open)
+            awaits = start is not None and not start.is_open
+            records = self._windows is not None and self._windows.current is not None
+            self._holds_batches = self._capture is not None or awaits or records
             return
         loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
         if start.is_first_measured(loop):
@@ -384,7 +404,7 @@ def _begin_in_child() -> None:
     global lock
     lock = threading.RLock()  # another thread of the parent may have held it
     events.begin_in_child()
-    for one in (barrier.active(), *recorders.values()):
+    for one in (barrier.active(), windows.active(), *recorders.values()):
         if one is not None:
             one.begin_in_child()
 

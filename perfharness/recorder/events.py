@@ -160,10 +160,10 @@ class Output:
         self.is_disabled = False
         self._nvtx = None if self.log is not None else self._import_nvtx()
 
-    def sink(self, domain: str | None, *, is_of_task: bool) -> Sink | None:
+    def sink(self, domain: str | None, log: RangeLog | None, *, is_of_task: bool) -> Sink | None:
         """Make a sink for a stack of the calling thread; None where nothing records, which saves the calls."""
-        if self.log is not None:
-            return LogSink(self.log, domain, is_of_task=is_of_task)
+        if log is not None:
+            return LogSink(log, domain, is_of_task=is_of_task)
         if self._nvtx is None:
             return None
         calls = self._nvtx.nvtx.get_domain(domain)

@@ -46,6 +46,9 @@ class Journal:
         self._nvtx_version = _nvtx_version()
         self._previous_hook = sys.excepthook
         self._begin(is_forked=False)
+
+    def install(self) -> None:
+        """Write it at the end of the process, too."""
         sys.excepthook = self._on_exception
         for name, ended in (("_exit", "exit"), ("execv", "exec"), ("execve", "exec")):  # all others call these
             setattr(os, name, self._written_before(getattr(os, name), ended))
@@ -135,7 +138,7 @@ class Journal:
         start_barrier = barrier.active()
         if ended != "exec" and all(recorder.is_finalized for recorder in self._recorders):
             ended = "finalized"
-        recorders = [{**recorder.counts(), "args": args} for recorder, args in self._recorders.items()]
+        recorders = [{**self.counts_of(recorder), "args": args} for recorder, args in self._recorders.items()]
         return {
             "schema_version": SCHEMA_VERSION,
             "pid": os.getpid(),
@@ -157,6 +160,11 @@ class Journal:
             "start_barrier": None if start_barrier is None else start_barrier.waits,
             "recorders": [*self._earlier, *recorders],
         }
+
+    def counts_of(self, recorder: Any) -> dict[str, Any]:
+        """What a recorder counted."""
+        counts: dict[str, Any] = recorder.counts()
+        return counts
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         self._exception = kind.__name__
@@ -180,11 +188,12 @@ _journal: Journal | None = None
 
 
 def active() -> Journal | None:
-    """Return the journal of this process; None outside of a launch."""
+    """Return the journal of this process; None outside of a launch, and where windows have journals of their own."""
     global _journal
-    folder = os.environ.get(environment.OUTPUT_DIR)
+    folder = "" if os.environ.get(environment.ON_DEMAND) == "1" else os.environ.get(environment.OUTPUT_DIR)
     if folder and _journal is None:
         _journal = Journal(Path(folder).absolute())
+        _journal.install()
     return _journal if folder else None
 
 

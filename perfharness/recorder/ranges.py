@@ -25,6 +25,7 @@ class Range:
     parent: Range
     message: str
     domain: str | None = None
+    color: int = 0
     owner: object = None
     is_batch: bool = False
     is_plain: bool = False

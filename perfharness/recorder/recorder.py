@@ -70,8 +70,9 @@ class PerfRecorder(core.Core):
                 self._blocks = {}
                 core.recorders[name] = self
             self._users += 1
-        if self._journal is not None:
-            self._journal.add(self, args if args is not None else default_args)
+        keeper = self._windows or self._journal
+        if keeper is not None:
+            keeper.add(self, args if args is not None else default_args)
         return self
 
     # ---- CV-CUDA's calls: the plain case is inlined, because a call costs a tenth of a range ----
@@ -282,7 +283,7 @@ class PerfRecorder(core.Core):
 
         def decorate(function: Callable[..., Any]) -> Any:
             name = message if isinstance(message, str) else getattr(function, "__name__", type(function).__name__)
-            if self.output.listening is False and self._journal is None and self._hook is None:
+            if self.output.listening is False and not (self._journal or self._windows or self._hook):
                 return function
             return annotated(function, name, self.range(name, color, domain, category))
 

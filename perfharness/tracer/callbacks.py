@@ -18,6 +18,7 @@ _PLACEHOLDER = struct.pack("<Q", 0x1122334455667788)
 """Placeholder of an absolute address in the code."""
 
 _MAP_NORESERVE = 0x4000
+_MADV_DONTNEED = 4
 _MAP_FAILED = 2**64 - 1
 _PAGE_BYTES = 4096
 _CODE_BYTES = 128
@@ -107,6 +108,7 @@ class BufferPool:
     """
 
     def __init__(self, buffer_bytes: int, capacity: int) -> None:
+        self._buffer_bytes, self._capacity, self._released = buffer_bytes, capacity, 0
         libc = ctypes.CDLL(None, use_errno=True)
         front = -(-(ctypes.sizeof(PoolHeader) + capacity * _RETURN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
         start = _map_memory(libc, front + buffer_bytes * capacity)
@@ -127,11 +129,20 @@ class BufferPool:
     @property
     def completed_count(self) -> int:
         """Number of buffers that CUPTI has returned."""
-        return min(int(self._header.completed), int(self._header.capacity))
+        return min(int(self._header.completed), self._capacity)
 
     def completed(self) -> list[tuple[int, int]]:
         """`(address, valid bytes)` of the buffers that CUPTI has returned, in that order."""
-        return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(self.completed_count)]
+        places = range(self._released, self.completed_count)
+        return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in places]
+
+    def release(self) -> None:
+        """Forget what was returned; its memory is free again, unless CUPTI holds a buffer."""
+        self._released = self.completed_count
+        if self._released == min(self.requested, self._capacity):
+            length = ctypes.c_size_t(self._released * self._buffer_bytes)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(self.base), length, _MADV_DONTNEED)  # zeroes it
+            self._header.requested = self._header.completed = self._released = 0
 
     def close(self) -> None:
         """Hand out no more buffers: CUPTI drops its records."""

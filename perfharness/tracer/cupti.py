@@ -67,6 +67,21 @@ def is_initialised(driver: ctypes.CDLL) -> bool:
     return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) == 0
 
 
+def wait_for_gpus(driver: ctypes.CDLL) -> None:
+    """Wait for the work that this process has given to its GPUs so far."""
+    count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    for index in range(count.value):
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        if active.value and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0:
+            driver.cuCtxPushCurrent_v2(context)
+            driver.cuCtxSynchronize()
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+            driver.cuDevicePrimaryCtxRelease_v2(device)
+
+
 def _load_driver(mode: int) -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL("libcuda.so.1", mode)

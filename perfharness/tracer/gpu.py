@@ -32,6 +32,13 @@ OPERATION_KINDS = (
     cupti.KIND_MEMSET,
     cupti.KIND_GRAPH_TRACE,
 )
+OTHER_KINDS = (
+    cupti.KIND_SYNCHRONIZATION,
+    cupti.KIND_RUNTIME,
+    cupti.KIND_DRIVER,
+    cupti.KIND_MARKER,
+    cupti.KIND_MARKER_DATA,
+)
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
 OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
 """Set where another tool will trace CUDA or NVTX in this process."""
@@ -76,6 +83,10 @@ class GpuTrace:
         call("cuptiActivityRegisterTimestampCallback", clock)
         request, complete = self.pool.request_address, self.pool.complete_address
         call("cuptiActivityRegisterCallbacks", ctypes.c_void_p(request), ctypes.c_void_p(complete))
+        self.record()
+
+    def record(self) -> None:
+        """Record from now on; after `stop` again. Raises `CuptiError`."""
         for kind in (*OPERATION_KINDS, cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
             self._enable(kind)
         if self.all_calls:
@@ -85,8 +96,8 @@ class GpuTrace:
         self._enable_calls(cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi")
         # Started now: Python 3.12 starts no thread in an exit function. `threading` does not know it, for scripts may
         # join all threads that it lists.
-        self._asked.acquire()
-        self._answered.acquire()
+        self._asked.acquire(blocking=False)
+        self._answered.acquire(blocking=False)
         _thread.start_new_thread(self._stop_when_asked, ())
 
     def _enable(self, kind: int) -> None:
@@ -145,7 +156,7 @@ class GpuTrace:
         try:
             taken_over = self._was_taken_over()
             self._flush()
-            for kind in (*OPERATION_KINDS, cupti.KIND_SYNCHRONIZATION):
+            for kind in (*OPERATION_KINDS, *OTHER_KINDS):
                 self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
             self._answer = self.cupti.dropped_records(), taken_over
         except Exception as error:

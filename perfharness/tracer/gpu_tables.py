@@ -39,6 +39,8 @@ def write(
         if kind not in records:
             continue
         columns, untimed = _timed(records[kind])
+        if session.is_window:  # else it is the work of calls before the window
+            columns = _only(columns, np.isin(columns["correlationId"], calls))
         if untimed:
             diagnostics.append(f"CUPTI gave no times for {untimed} {operations}; they are missing in this trace.")
         file.insert_columns(table, _operation_rows(file, session, columns), len(columns["start"]))

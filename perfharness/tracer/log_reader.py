@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.conventions import printable
+from perfharness.model.conventions import LANE_SEPARATOR, printable
 from perfharness.tracer.range_log import (
     CHUNK,
     END,
@@ -46,6 +46,7 @@ UNWRITTEN_KEYS = 1000
 
 _OP_MASK = (1 << OP_BITS) - 1
 _REGION_RECORDS = REGION_BYTES // RECORD_BYTES
+_LATEST_NS = np.iinfo(np.int64).max
 _NO_NAME = RangeAttributes(None, "(unnamed)")
 _EVENT_TYPES = {
     PUSH: schema.NVTX_PUSH_POP_RANGE,
@@ -61,6 +62,7 @@ class LogEnd:
     cuda_used: bool | None = None
     gpu_reason: str | None = None
     rank: dict[str, Any] | None = None
+    until_ns: int | None = None  # end of a window of a process that went on
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,19 @@ class LoggedRanges:
         attributes: by key; keys that could not be written have no name.
         lost_events: number of events for which the disk had no room.
         records: the file of records, as two columns.
+        until_ns: end of a window; None: that of the process.
     """
 
     facts: LogFacts
     attributes: list[RangeAttributes]
     lost_events: int
     records: Int64
+    until_ns: int | None = None
 
 
 def read_log(path: Path) -> LoggedRanges:
     """Read the log at that path. Raises OSError, and ValueError for another file."""
-    facts, _, attributes = read_names(path)
+    facts, end, attributes = read_names(path)
     values = np.fromfile(path, dtype=np.int64)
     lost_events = 0
     if values.nbytes >= HEADER.size:
@@ -89,7 +93,7 @@ def read_log(path: Path) -> LoggedRanges:
         if magic not in (MAGIC, bytes(len(MAGIC))):
             raise ValueError(f"{path} is not a log of ranges")
     records = values[: len(values) // 2 * 2].reshape(-1, 2)
-    return LoggedRanges(facts, attributes, lost_events, records)
+    return LoggedRanges(facts, attributes, lost_events, records, end.until_ns)
 
 
 def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
@@ -105,7 +109,7 @@ def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
             raise ValueError("it does not name its process")
         written = [json.loads(line) for line in lines if line.endswith(b"\n")]
         named = dict(_attributes(*line) for line in written if isinstance(line, list))
-        end = LogEnd(**next((line for line in reversed(written) if isinstance(line, dict)), {}))
+        end = LogEnd(**{key: value for line in written if isinstance(line, dict) for key, value in line.items()})
         last = max(named, default=0)
         if last > len(lines) + UNWRITTEN_KEYS:
             raise ValueError(f"it has a name that is number {last} of {len(lines)}")
@@ -136,9 +140,12 @@ def decode(log: LoggedRanges) -> tuple[Table, int]:
     """
     numbers: dict[str | None, int] = {}
     stack_of_key = np.asarray([numbers.setdefault(entry.domain, len(numbers)) for entry in log.attributes])
-    parts = [_thread_events(thread, records, stack_of_key) for thread, records in records_by_thread(log.records)]
+    latest_ns = _LATEST_NS if log.until_ns is None else log.until_ns
+    parts = [
+        _thread_events(thread, records, stack_of_key, latest_ns) for thread, records in records_by_thread(log.records)
+    ]
     if not parts:
-        parts = [_thread_events(0, np.empty((0, 2), dtype=np.int64), stack_of_key)]
+        parts = [_thread_events(0, np.empty((0, 2), dtype=np.int64), stack_of_key, latest_ns)]
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     op, range_id, thread = table.pop("op"), table.pop("range_id"), table["thread"]
     is_lost = ((op == START) | (op == END)) & (range_id == 0)
@@ -151,7 +158,40 @@ def decode(log: LoggedRanges) -> tuple[Table, int]:
     kept = (op != END) & ~is_lost
     table = {name: table.pop(name)[kept] for name in list(table)}
     table["event_type"] = np.select([op[kept] == code for code in _EVENT_TYPES], list(_EVENT_TYPES.values()))
+    if log.until_ns is not None:
+        table = _cut_off(table, log.attributes, log.until_ns)
     return table, int(is_lost.sum())
+
+
+def _cut_off(table: Table, attributes: list[RangeAttributes], until_ns: int) -> Table:
+    """Close or leave out the ranges that were open when a window ended.
+
+    Those around batches end there: they began with the window, too. A batch is left out with all that is in it, and so
+    is any other range. Batches are the ranges with a payload.
+    """
+    lanes = [_lane(entry) for entry in attributes]
+    numbers = {lane: number for number, lane in enumerate(dict.fromkeys(lanes))}
+    stack = np.asarray([numbers[lane] for lane in lanes])[table["key"]] + table["thread"] * len(numbers)
+    is_mark = table["event_type"] == schema.NVTX_MARK_EVENT
+    is_open, is_batch = ~is_mark & (table["end"] == NO_END), ~is_mark & table["has_payload"]
+    kept = ~is_open
+    for number in np.unique(stack[is_open]).tolist():
+        here, start = stack == number, table["start"]
+        cut = start[here & is_open & is_batch]
+        if len(cut):
+            kept &= ~here | (start < cut.min())
+        batches = start[here & is_batch & kept]
+        if len(batches):
+            around = here & is_open & ~is_batch & (start < batches.max())
+            table["end"][around] = until_ns
+            kept |= around
+    return {name: values[kept] for name, values in table.items()}
+
+
+def _lane(attributes: RangeAttributes) -> tuple[str | None, str] | None:
+    """Of a range of a task, its domain and lane; None: it is on the thread's own stack."""
+    _, separator, lane = (attributes.category or "").rpartition(LANE_SEPARATOR)
+    return (attributes.domain, lane) if separator and lane.isdigit() else None
 
 
 def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
@@ -173,11 +213,12 @@ def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
         yield thread, np.concatenate(found)
 
 
-def _thread_events(thread: int, records: Int64, stack_of_key: Int64) -> Table:
+def _thread_events(thread: int, records: Int64, stack_of_key: Int64, latest_ns: int) -> Table:
     """The events of one thread, each with the payload and the id recorded before it; a push has its pop's time."""
     value, op = records[:, 1], records[:, 0] & _OP_MASK
     kind = op & ~HAS_PAYLOAD
-    rows = np.flatnonzero((kind != VALUE) & (kind != ID) & (value != 0))  # 0: killed while it was written
+    is_timed = (kind != VALUE) & (kind != ID) & (value != 0)  # 0: killed while it was written
+    rows = np.flatnonzero(is_timed & (value <= latest_ns))
     key = records[rows, 0] >> OP_BITS
     payload_at = rows - 1 - (kind[rows] == START)
     has_payload = ((op[rows] & HAS_PAYLOAD) != 0) & (payload_at >= 0) & (op[payload_at] == VALUE)

@@ -14,7 +14,7 @@ an ID the number that pairs a START with its END. A POP carries any key of its d
 domain has a stack. An END carries 0.
 
 The attributes are in a companion file, one line of JSON each, which begins with their key. Its first line (`LogFacts`)
-names the process; a later line that is an object is what the process noted at its end. Files are opened for each
+names the process; later lines that are objects are what the process noted at its end. Files are opened for each
 write, so a program may close all descriptors. A forked child writes files of its own, made with its first event.
 """
 
@@ -276,6 +276,15 @@ class RangeLog:
                     self._has_failed = file.write(line) < len(line)
         except OSError:
             self._has_failed = True
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its files could not be made, or the disk is full."""
+        return self._has_failed
+
+    def note_window(self, until_ns: int) -> None:
+        """Note the time from which on nothing counts, though threads may still write."""
+        self._append(dumps({"until_ns": until_ns}).encode() + b"\n")
 
     def note_end(self, *, cuda_used: bool, gpu_reason: str) -> None:
         """Note at the end of the process, where there is a log, what its trace shall say."""

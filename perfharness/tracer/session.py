@@ -35,13 +35,16 @@ class Session:
 
     A process that used the GPU writes its trace at its end. The log of any other stays, and the launch makes a trace
     of it.
+
+    Args:
+        is_window: whether the process ran before it, and goes on after it.
     """
 
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str, write_trace: Callable[[Session], object]) -> None:
-        self.output_dir = output_dir
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], object], *, is_window: bool = False) -> None:
+        self.output_dir, self.is_window = output_dir, is_window
         self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
@@ -81,7 +84,7 @@ class Session:
         range_log.install(self.log)
         nvtx_hook.install(self.log)
         # Registered before the script's, so it runs last: after its threads and its own exit functions.
-        atexit.register(self.finish)
+        atexit.register(self._finish_at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._begin_in_child)
         os._exit = self._finish_and_exit
 
@@ -113,10 +116,13 @@ class Session:
 
                 self.gpu, self.gpu_reason = start_gpu_trace()
 
-    def finish(self) -> None:
-        """Stop tracing, and write the trace where the GPU was used; a second call does nothing."""
+    def finish(self) -> bool:
+        """Stop tracing, and write the trace where the GPU was used; a second call does nothing.
+
+        Returns whether it was to be written.
+        """
         if self._finished or os.getpid() != self.pid:
-            return
+            return False
         self._finished = True
         self.end_ns = time.perf_counter_ns()
         from perfharness.tracer.cupti import cuda_was_used
@@ -124,14 +130,17 @@ class Session:
         uses_cuda = self.gpu_present and cuda_was_used()
         if not uses_cuda or self.gpu_reason == schema.ONLY_RANGES:
             self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
-            return
+            return False
         try:
             self._write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
             message = f"{path} could not be written: {type(error).__name__}: {error}"
             sys.stderr.write(f"perfharness: {message}; the GPU work of this process is lost\n")
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        return True
+
+    def _finish_at_exit(self) -> None:
+        if self.finish() and getattr(sys, "last_type", None) is KeyboardInterrupt:
             _end_by_sigint()
 
     def _finish_and_exit(self, status: int) -> NoReturn:

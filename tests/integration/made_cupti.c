@@ -85,6 +85,8 @@ int cuDeviceGetUuid(uint8_t *uuid, int device) { memset(uuid, 7, 16); return 0; 
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1 << 30; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 8; return 0; }
 
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = *active = 0; return 0; }
+
 int cuptiGetVersion(uint32_t *version) { *version = version_of_cupti(); return 0; }
 int cuptiGetResultString(int code, const char **text) { *text = "made up"; return 0; }
 int cuptiSubscribe(void **subscriber, void *callback, void *data) { return is("taken") ? 39 : 0; }

@@ -24,7 +24,9 @@ from perfharness.model.findings import Severity
 from perfharness.model.trace import Trace
 from perfharness.trace import open_trace
 from perfharness.tracer.output import complete_traces
+from tests.integration import launches
 from tests.integration.launches import NSYS
+from tests.integration.test_record import is_listening, record
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ("nvtx_pushpop_trace", "nvtx_gpu_proj_trace")
@@ -135,8 +137,8 @@ class Machine:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(library, folder / name)
 
-    def run(self, source: str, **variables: str) -> int:
-        """Exit code of a program, whose output is kept."""
+    def prepared(self, source: str, **variables: str) -> dict[str, str]:
+        """Write the program; its environment."""
         (self.folder / "program.py").write_text(BEGIN + source)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
         paths = [str(FOLLOW), str(self.folder), str(ROOT), str(ROOT / "launcher")]
@@ -147,8 +149,11 @@ class Machine:
             "PERFHARNESS_TRACER": "embedded",
             "MADE_FORMS": forms(int(variables.get("MADE_VERSION", 130001))),
         }
-        command = [sys.executable, "program.py"]
-        environ = {**kept, **given, **variables}
+        return {**kept, **given, **variables}
+
+    def run(self, source: str, **variables: str) -> int:
+        """Exit code of a program, whose output is kept."""
+        command, environ = [sys.executable, "program.py"], self.prepared(source, **variables)
         done = subprocess.run(command, cwd=self.folder, env=environ, stdout=subprocess.PIPE, timeout=120, check=False)
         self.said = done.stdout
         return done.returncode
@@ -184,6 +189,33 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(library: Path, tmp_path: Path) -> Machine:
     return Machine(library, tmp_path)
+
+
+FOREVER = """
+torch.cuda._lazy_init()
+for index in range(1 << 30):
+    with perf.batch(index, 1):
+        work(2)
+    time.sleep(0.001)
+"""
+
+
+def test_the_work_of_windows_of_a_process_that_goes_on(machine: Machine) -> None:
+    variables = {"PERFHARNESS_ON_DEMAND": "1", "PERFHARNESS_OUTPUT_DIR": "", "PERFHARNESS_TRACER": ""}
+    environ = machine.prepared(FOREVER, **variables)
+    with subprocess.Popen([sys.executable, "program.py"], cwd=machine.folder, env=environ) as process:
+        try:
+            launches.wait_for(lambda: is_listening(process.pid))
+            for number, batches in enumerate([3, 5, 4]):
+                out = machine.folder / f"win_{number}"
+                done = record(process.pid, out, "--batches", batches)
+                assert done.returncode == 0, done.stderr
+                trace = open_trace(out / "proc_0_gpu_0/trace.sqlite")
+                assert trace.meta.gpu_coverage == "traced"
+                in_batches = Analysis(trace).table.projection.operation_count[trace.ranges.has_payload]
+                assert in_batches.tolist() == [2] * batches
+        finally:
+            process.kill()
 
 
 TRACED: tuple[str | None, set[Severity]] = (None, set())

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from perfharness.analysis.suites.bench_names import CaseNames, first_line, status_line
 from perfharness.bench.plan import PlannedCase
 from perfharness.bench.run import BenchObserver
+from perfharness.cli.support.progress import BAR_WIDTH, format_duration
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
 from perfharness.render.numbers import number
@@ -31,7 +32,7 @@ class BenchProgress(BenchObserver):
         self._durations_s: list[float] = []
         columns = (
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
+            BarColumn(BAR_WIDTH),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
@@ -88,11 +89,3 @@ class BenchProgress(BenchObserver):
 
 def _shown(estimate: Estimate | None) -> str:
     return number(None if estimate is None else estimate.value)
-
-
-def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

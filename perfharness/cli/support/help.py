@@ -14,6 +14,7 @@ GROUPS = {
     "Measure": {
         "launch": "Profile a script: stage times and the bottleneck.",
         "bench": "Benchmark models: backends, precisions, batch sizes.",
+        "record": "Record the next batches of a running process.",
         "stress": "Load-test a function, model, script or service.",
         "mlperf": "Run an MLPerf LoadGen scenario on a model.",
         "compare-engines": "Compare engines that make depth maps.",

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from perfharness.cli.support.progress import BAR_WIDTH, bar
 from perfharness.render.console import say
 from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, RunningProcess
@@ -33,10 +35,12 @@ class LaunchView(Observer):
 
     Args:
         show_output: mirror the processes' output, each line with its process in front.
+        expected_s: how long the launch may take; None: not known.
     """
 
-    def __init__(self, console: Console, *, show_output: bool = False) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, show_output: bool = False, expected_s: float | None = None) -> None:
+        self._console, self._expected_s = console, expected_s
+        self._reading: tuple[int, int] | None = None
         self.shows_output = show_output
         self._processes: Sequence[RunningProcess] = ()
         self._mirrors: list[LogMirror] = []
@@ -110,6 +114,17 @@ class LaunchView(Observer):
         """Lines below the table."""
         return []
 
+    def times(self) -> tuple[float, float] | None:
+        """For how long it has run, and how long it may take in all; None: not known."""
+        passed_s = time.monotonic() - self._begin
+        return None if self._expected_s is None or passed_s >= self._expected_s else (passed_s, self._expected_s)
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """Note how many of the traces are read (a listener of `perfharness.progress`)."""
+        self._reading = done, total
+        self._stage = f", {step}"
+        self._due.set()
+
     def _add_changes(self, phases: Sequence[Phase]) -> None:
         before: Sequence[Phase | None] = self._phases or [None] * len(phases)
         for process, old, new in zip(self._processes, before, phases, strict=True):
@@ -135,7 +150,14 @@ class LaunchView(Observer):
         while self._lines:
             say(self._console, self._lines.popleft())
         if self._live is not None and self._processes and not ending:
-            self._live.update(Group(self._table(time.monotonic()), *self.details()), refresh=True)
+            self._live.update(Group(self._table(time.monotonic()), *self.details(), *self._bars()), refresh=True)
+
+    def _bars(self) -> Iterator[RenderableType]:
+        if self._reading is not None:
+            done, total = self._reading
+            yield ProgressBar(total=total, completed=done, width=BAR_WIDTH)
+        elif (times := self.times()) is not None:
+            yield bar(*times)
 
     def _mirrored(self, ending: bool) -> Iterator[list[str]]:
         for mirror in self._mirrors:

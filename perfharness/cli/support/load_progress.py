@@ -29,6 +29,7 @@ class LoadProgress:
         self._offsets = dict.fromkeys(files, 0)
         self._last: dict[Path, dict[str, Any]] = {}
         self._phase: dict[str, Any] = {}
+        self._begin_s = 0.0
         self._errors: Counter[str] = Counter()
 
     def text(self) -> str | None:
@@ -36,12 +37,21 @@ class LoadProgress:
         for file in self._offsets:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
+                    self._begin_s = self._begin_s or time.perf_counter()
                     self._phase = line
                 elif line["kind"] == "window":
                     self._errors.update(line["errors"])
                     if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
                         self._last[file] = line
         return self._line() if self._last else None
+
+    def times(self) -> tuple[float, float] | None:
+        """Seconds since the first phase began, and those of all phases; None: none has begun, or all have ended."""
+        if not self._phase:
+            return None
+        passed_s = time.perf_counter() - self._begin_s
+        total_s = self._phase["end_ns"] / 1e9 + self._phase["later_s"] - self._begin_s
+        return (passed_s, total_s) if passed_s < total_s else None
 
     def _new_lines(self, file: Path) -> list[dict[str, Any]]:
         try:
@@ -89,6 +99,10 @@ class LoadView(LaunchView):
         """The line of the load."""
         text = self._progress.text()
         return [] if text is None else [text]
+
+    def times(self) -> tuple[float, float] | None:
+        """Of the load."""
+        return self._progress.times()
 
     def _draw(self, ending: bool) -> None:
         if not (self._console.is_terminal or self._stage or ending):

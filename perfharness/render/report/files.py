@@ -11,6 +11,7 @@ from perfharness.bench.side_by_side import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
 from perfharness.load.report import load_report
+from perfharness.progress import step
 from perfharness.render.html import write_html
 from perfharness.render.markdown import markdown
 from perfharness.render.pdf import require_typst, write_pdf
@@ -64,6 +65,7 @@ def report(
     )
     made = made_anonymous(made) if anonymous else made
     if file is not None:
+        step(f"drawing {file.name}")
         write_report(made, file)
     return made
 

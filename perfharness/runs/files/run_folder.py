@@ -26,6 +26,7 @@ from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest, is_part_of
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.rounding import rounded
+from perfharness.progress import in_steps
 from perfharness.runs.explain import (
     FAILED,
     explaining_findings,
@@ -150,7 +151,7 @@ def analyze_run(
     ranks = _rank_comparison(manifest, options)
     analyzer = ProcessAnalyzer(run_dir, manifest, options, profiling, ranks, visit)
     analysed: dict[str, TraceResult] = {}
-    for process in manifest.measured_processes:
+    for process in in_steps(manifest.measured_processes, lambda one: f"reading {one.folder}"):
         one, found = analyzer.analyze(process)
         findings += found
         if one is not None:

@@ -34,6 +34,7 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
+from perfharness.progress import in_steps
 from perfharness.runs.comparison.compare import compare_runs
 from perfharness.runs.comparison.load_tests import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.comparison.result import Comparison
@@ -87,7 +88,7 @@ def gather(
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
     loads = loads or {}
-    for one in located:
+    for one in in_steps(located, lambda one: f"reading {one.name}"):
         if one.trace is not None:
             runs.append(_trace_report(one, read_as, prices))
             continue

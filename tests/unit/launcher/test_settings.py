@@ -153,7 +153,7 @@ VALUES: dict[str, Any] = {
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
     "nodes": True, "ray": "auto", "num_nodes": 2,
     "telemetry": False, "measure_idle_s": 0.0, "cool_down_c": 40.0,
-    "capture_batches": "1:5",
+    "capture_batches": "1:5", "on_demand": True,
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "sampling": False,
     "output_dir": Path("elsewhere"),
     "history": False,

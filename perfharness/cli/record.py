@@ -1,0 +1,80 @@
+"""`perfharness record`: a window of a process that runs already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, Field
+
+from perfharness.cli.launch import show_result
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
+from perfharness.cli.support.output import OUTPUT, FullOutput
+from perfharness.cli.support.settings import with_settings
+from perfharness.errors import NothingRecordedError
+from perfharness.model.settings import Option
+
+WINDOW = "Window"
+"""A group of options in the help."""
+
+
+class RecordSettings(BaseModel):
+    """What is recorded."""
+
+    batches: Annotated[int, Option(("--batches",), WINDOW, "Batches to record of each process.")] = Field(
+        default=50, ge=1
+    )
+    timeout_s: Annotated[
+        float, Option(("--timeout",), WINDOW, "Give up after this time without a batch.", metavar="SECONDS")
+    ] = Field(default=60.0, gt=0)
+    telemetry: Annotated[
+        bool, Option(("--telemetry",), WINDOW, "Sample GPUs, host and processes.", negative="--no-telemetry")
+    ] = True
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path("win")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("record", cls=GroupedCommand)(record_verb)
+
+
+@with_settings()
+def record_verb(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PID|OUT", help="A process, with those that it started, or the folder of a running launch."
+        ),
+    ],
+    *,
+    asked: RecordSettings,
+    output: FullOutput,
+) -> None:
+    """Record the next batches of a running process, and go on; again at any time.
+
+    Example: PERFHARNESS_ON_DEMAND=1 python service.py & perfharness record $! --batches 50 -o win
+
+    The process was started with PERFHARNESS_ON_DEMAND=1 and has a PerfRecorder, or by `perfharness launch --on-demand`.
+    It is not ended.
+
+    Exit codes: 0 success; 1 the process cannot be recorded now; 2 usage; 3 no batch ran, or there is an error finding.
+    """
+    from perfharness.cli.support.progress import steps
+    from perfharness.runs.record import record
+
+    try:
+        with steps(output.messages, f"recording {asked.batches} batches") as step:
+            result = record(
+                int(target) if target.isdecimal() else Path(target),
+                **asked.model_dump(),
+                command=command_line(),
+                progress=step.advance,
+                say=step.begin,
+            )
+    except NothingRecordedError as error:
+        output.error(f"perfharness: {error}")
+        raise typer.Exit(EXIT_CHECK_FAILED) from None
+    show_result(result, output)
+    raise typer.Exit(EXIT_FAILED if result.summary.not_written else exit_code(result.findings))

@@ -1,0 +1,395 @@
+"""Windows: a running process records its next batches when `perfharness record` asks (`PERFHARNESS_ON_DEMAND=1`).
+
+1. The first recorder of a process starts a daemon thread that waits at a Unix socket, `PID.sock` in a private folder.
+   Only the same user, and root, is answered. A forked child listens, too, from its first range on.
+2. The thread greets each caller with what the process is. A caller that wants a window sends a folder and a number of
+   batches. A second one is told that the process is busy.
+3. A window is a range log of the embedded tracer in that folder; where CUDA is in use, also CUPTI's records.
+4. Recorders then ask here before each outermost batch (a flag that they test anyway). A thread or task enters with the
+   first batch that has room: its prepared calls are exchanged for those of the log, by the thread itself.
+5. The window ends with the end of its last batch, or when the caller hangs up. The calls are exchanged back. What is
+   written to the log later does not count, and what was open is cut off (`log_reader`).
+6. The log is left to the caller, who makes the trace; a process that uses CUDA writes its trace itself.
+
+Between windows a recorder does what it does outside of a launch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perfharness.boot import ranks
+from perfharness.distribution import VERSION
+from perfharness.model import environment
+from perfharness.model import nsys_schema as schema
+from perfharness.recorder.journal import Journal, arguments_to_json
+from perfharness.recorder.stacks import COUNTS
+from perfharness.tracer import cupti
+from perfharness.tracer.session import Session
+
+if TYPE_CHECKING:
+    from perfharness.recorder.ranges import Range
+    from perfharness.recorder.stacks import Stack
+    from perfharness.tracer.gpu import GpuTrace
+    from perfharness.tracer.range_log import RangeLog
+
+POLL_S = 0.05
+REQUEST_S = 120.0
+"""How long a caller may take to say what it wants; it finds out about the machine meanwhile."""
+
+SEND_S = 5.0
+
+MOST_REQUEST_BYTES = 1 << 16
+CREDENTIALS = struct.Struct("3i")
+"""Pid, user and group of the other side (SO_PEERCRED)."""
+
+
+class Core(Protocol):
+    """What windows need of a recorder."""
+
+    def begin_window(self) -> None:
+        """Ask the windows before each batch."""
+
+    def connect(self, stack: Stack, node: Range) -> None:
+        """Give a range the calls of what records its stack."""
+
+
+CUDA_UNUSED = "CUDA was not in use when the window began"
+
+
+def socket_folders(user: int) -> list[Path]:
+    """Where sockets of a user's processes may be; a process uses the first one that it can make."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR") if user == os.geteuid() else None
+    return [Path(runtime or f"/run/user/{user}") / "perfharness", Path(f"/tmp/perfharness-{user}")]
+
+
+def user_of(connection: socket.socket) -> int:
+    """The user of the process on the other side."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(credentials)[1])
+
+
+class Window(Journal):
+    """One window: its session of the tracer, its counts and its `recorder.json`.
+
+    Args:
+        folder: of its files.
+        file_name: of the journal.
+        batches: how many are wanted.
+        recorders: of the process, with their arguments.
+    """
+
+    def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
+        super().__init__(folder)
+        self._path, self.is_claimed, self._recorders = folder / file_name, True, recorders
+        self.session = Session(str(folder), _write_trace, is_window=True)
+        self.lock = threading.Lock()
+        self.wanted, self.begun, self.ended = batches, 0, 0
+        self.until_ns = 0
+        self.is_closed = False
+        self._counted: dict[Core, dict[str, int]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last batch has ended."""
+        return self.ended >= self.wanted
+
+    def count(self, core: Core, added: dict[str, int]) -> None:
+        """Count a batch that has ended, and the ranges until then. The lock is held."""
+        counted = self._counted.setdefault(core, dict.fromkeys(COUNTS, 0))
+        for name, value in added.items():
+            counted[name] += value
+        self.ended += 1
+        if self.is_full:
+            self.until_ns = time.perf_counter_ns()
+
+    def counts_of(self, recorder: Any) -> dict[str, Any]:
+        """What a recorder counted in the window."""
+        counted = self._counted.get(recorder, dict.fromkeys(COUNTS, 0))
+        return {**recorder.counts(), **counted, "finalized": self.is_closed, "open_ranges": []}
+
+    def close(self) -> None:
+        """End the log, and write the journal, and the trace where CUDA is used."""
+        session = self.session
+        session.log.note_window(self.until_ns or time.perf_counter_ns())
+        if session.gpu is not None:
+            cupti.wait_for_gpus(session.gpu.driver)
+        session.finish()
+        self.finish("finalized")
+
+
+class Windows:
+    """The windows of this process.
+
+    Attributes:
+        current: the open one.
+    """
+
+    def __init__(self) -> None:
+        self.current: Window | None = None
+        self._recorders: dict[Any, dict[str, Any]] = {}
+        self._inside: dict[Stack, _Inside] = {}
+        self._gpu: GpuTrace | None = None
+        self._gpu_reason: str | None = None
+        self._listener: socket.socket | None = None
+        self._has_begun = False
+        self._lock = threading.Lock()
+
+    # ---- called by recorders ----
+
+    def add(self, recorder: Any, args: object) -> None:
+        """Add a recorder, or arguments to a known one."""
+        self._recorders.setdefault(recorder, {}).update(arguments_to_json(args))
+        self.listen()
+
+    def log_of(self, stack: Stack) -> RangeLog | None:
+        """The log that a stack is recorded in now."""
+        inside = self._inside.get(stack)
+        return None if inside is None else inside.window.session.log
+
+    def before_batch(self, core: Core, stack: Stack) -> None:
+        """Let a stack in with a batch that the window has room for, else out."""
+        window, inside = self.current, self._inside.get(stack)
+        if window is not None:
+            with window.lock:
+                if not window.is_closed and window.begun < window.wanted:
+                    window.begun += 1
+                    if inside is None:
+                        self._enter(core, stack, window)
+                    return
+        if inside is not None:
+            self._leave(stack)
+
+    def after_batch(self, core: Core, stack: Stack) -> None:
+        """Count a batch, unless it is inside of another."""
+        inside = self._inside.get(stack)
+        if inside is None or any(node.is_batch for node in stack.open_ranges()):
+            return
+        window = inside.window
+        with window.lock:
+            if not window.is_closed:
+                window.count(core, inside.counted(stack))
+        window.write_now_and_then()
+
+    def _enter(self, core: Core, stack: Stack, window: Window) -> None:
+        around = stack.open_ranges()
+        stack.forget_prepared()
+        stack.sinks = {}
+        self._inside[stack] = _Inside(core, window, around, stack)
+        for node in reversed(around):
+            core.connect(stack, node)
+            if node.sink is not None:
+                node.sink.push(node.attributes)
+
+    def _leave(self, stack: Stack) -> None:
+        """Exchange the calls back; of what is open, only those of ranges that began before the window."""
+        inside = self._inside.pop(stack, None)
+        if inside is None:  # the other thread was first
+            return
+        stack.sinks = {}
+        stack.forget_prepared()
+        for node in inside.around:
+            inside.core.connect(stack, node)
+
+    # ---- the thread ----
+
+    def listen(self) -> None:
+        """Wait for callers, on a thread; a second call does nothing."""
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            try:
+                self._listener = _bound_socket()
+            except OSError as error:
+                hint = f"is {socket_folders(os.geteuid())[-1]} yours, with mode 0700?"
+                message = f"perfharness record cannot reach this process ({error}); {hint}"
+                warnings.warn(message, RuntimeWarning, stacklevel=3)
+                return
+        threading.Thread(target=self._serve, args=(self._listener,), name="perfharness-record", daemon=True).start()
+
+    def begin_in_child(self) -> None:
+        """Begin in a forked child; its windows are its own."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._gpu is not None:
+            self._gpu.pool.close()
+            self._gpu, self._gpu_reason = None, schema.CUPTI_FORKED
+        self.current, self._inside, self._listener = None, {}, None
+        self._has_begun, self._lock = False, threading.Lock()
+
+    def _serve(self, listener: socket.socket) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                if not _greet(connection, is_busy=False):
+                    continue
+                try:
+                    if request := _request(listener, connection):
+                        self._record(listener, connection, **json.loads(request))
+                except Exception as error:  # the thread goes on, for later callers
+                    _send(connection, {"error": f"{type(error).__name__}: {error}"})
+
+    def _record(
+        self, listener: socket.socket, caller: socket.socket, folder: str, file_name: str, batches: int
+    ) -> None:
+        window = Window(Path(folder), file_name, batches, dict(self._recorders))
+        window.session.log.open()
+        if window.session.log.has_failed:
+            _send(caller, {"error": f"it cannot write to {folder}"})
+            return
+        window.write()
+        self._start_gpu(window.session)
+        self.current = window
+        try:
+            for core in list(self._recorders):
+                core.begin_window()
+            seen = 0
+            with contextlib.suppress(OSError):
+                while not window.is_full and not _has_spoken(listener, caller, POLL_S):
+                    if window.ended > seen:
+                        seen = window.ended
+                        _send(caller, {"batches": seen})
+        finally:
+            self._close(window)
+        _send(caller, {"batches": window.ended, "is_closed": True})
+
+    def _start_gpu(self, session: Session) -> None:
+        session.gpu_reason = session.gpu_reason or self._gpu_reason
+        if session.gpu_reason is None and not cupti.cuda_was_used():
+            session.gpu_reason = CUDA_UNUSED
+        if self._gpu is None:
+            session.start_gpu()
+            self._gpu, self._gpu_reason = session.gpu, session.gpu_reason
+        elif session.gpu_reason is None:
+            try:
+                self._gpu.record()
+                session.gpu = self._gpu
+            except cupti.CuptiError as error:
+                session.gpu_reason = f"CUPTI could not be started again: {error}"
+
+    def _close(self, window: Window) -> None:
+        with window.lock:
+            window.is_closed = True
+        self.current = None
+        for stack in list(self._inside):
+            self._leave(stack)
+        window.close()
+        if self._gpu is not None:
+            self._gpu.pool.release()
+
+
+class _Inside:
+    """A stack in a window, with the ranges that were open when it came."""
+
+    def __init__(self, core: Core, window: Window, around: list[Range], stack: Stack) -> None:
+        self.core, self.window, self.around = core, window, around
+        self._before = {name: getattr(stack, name) for name in COUNTS}
+
+    def counted(self, stack: Stack) -> dict[str, int]:
+        """What was counted since the last call."""
+        now = {name: getattr(stack, name) for name in COUNTS}
+        before, self._before = self._before, now
+        return {name: now[name] - before[name] for name in COUNTS}
+
+
+def _write_trace(session: Session) -> None:
+    from perfharness.tracer.output import write_trace  # NumPy, which a process without CUDA may lack
+
+    write_trace(session)
+
+
+def _bound_socket() -> socket.socket:
+    """A socket in the first folder that is private. Raises `OSError`."""
+    problem = OSError("there is no private folder")
+    for folder in socket_folders(os.geteuid()):
+        path = folder / f"{os.getpid()}.sock"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise OSError(f"{folder} is not a private folder")
+            path.unlink(missing_ok=True)  # of an earlier process of this pid
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(str(path))
+            listener.listen()
+        except OSError as error:
+            problem = error
+            continue
+        atexit.register(_unlink_in, os.getpid(), path)
+        return listener
+    raise problem
+
+
+def _unlink_in(pid: int, path: Path) -> None:
+    if os.getpid() == pid:
+        path.unlink(missing_ok=True)
+
+
+def _greet(connection: socket.socket, *, is_busy: bool) -> bool:
+    """Say what the process is, if the caller may know."""
+    connection.settimeout(SEND_S)
+    is_trusted = user_of(connection) in (0, os.geteuid())
+    if is_trusted:
+        _send(connection, {**_facts(), "is_busy": is_busy})
+    return is_trusted
+
+
+def _has_spoken(listener: socket.socket, caller: socket.socket, timeout_s: float) -> bool:
+    """Whether the caller has sent something or has gone; others are told that the process is busy."""
+    readable, _, _ = select.select([caller, listener], [], [], timeout_s)
+    if listener in readable:
+        other, _ = listener.accept()
+        with other, contextlib.suppress(OSError):
+            _greet(other, is_busy=True)
+    return caller in readable
+
+
+def _request(listener: socket.socket, caller: socket.socket) -> bytes:
+    """What the caller wants; empty: nothing."""
+    deadline_s = time.monotonic() + REQUEST_S
+    while time.monotonic() < deadline_s:
+        if _has_spoken(listener, caller, deadline_s - time.monotonic()):
+            return caller.makefile("rb").readline(MOST_REQUEST_BYTES)
+    return b""
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _facts() -> dict[str, Any]:
+    """What the process is."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return {
+        "version": VERSION,
+        "pid": os.getpid(),
+        "start_ticks": ranks.start_ticks(),
+        "executable": sys.executable,
+        "arguments": sys.orig_argv[1:],
+        "script": main and str(Path(main).absolute()),
+        "working_dir": str(Path.cwd()),
+        "uses_cuda": cupti.cuda_was_used(),
+    }
+
+
+@cache
+def active() -> Windows | None:
+    """The windows of this process; None where none was asked for."""
+    return Windows() if os.environ.get(environment.ON_DEMAND) == "1" else None
