@@ -108,7 +108,7 @@ def served_metrics(address: str) -> Condition:
     """Serve the current readings to Prometheus (`--metrics`)."""
 
     def condition(run: Run) -> AbstractContextManager[None]:
-        from perfharness.metrics.endpoint import serving  # NumPy, which no other launch needs here
+        from perfharness.metrics.exposed_run import serving  # NumPy, which no other launch needs here
 
         return serving(address, run.folder)
 

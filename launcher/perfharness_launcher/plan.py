@@ -166,7 +166,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
 
 
 def _metrics_conflicts(options: LaunchOptions) -> Iterator[str]:
-    from perfharness.metrics.endpoint import address_of, client  # NumPy, which no other plan needs
+    from perfharness.metrics.endpoint import address_of, client  # of no use to other plans
 
     try:
         address_of(options.metrics or "")

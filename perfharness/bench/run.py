@@ -119,7 +119,7 @@ def run_suite(
 def _served(metrics: str | None, output_dir: Path) -> AbstractContextManager[None]:
     if metrics is None:
         return nullcontext()
-    from perfharness.metrics.endpoint import serving  # its library may be missing
+    from perfharness.metrics.exposed_run import serving  # its library may be missing
 
     return serving(metrics, output_dir)
 

@@ -23,7 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Any
 
 from perfharness.boot import ranks
@@ -160,7 +160,7 @@ class SharedSums:
         self._meters.append(meter)
 
     def _begin(self) -> None:
-        self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}.json"
+        self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}-{time_ns()}.json"  # another after `os.exec…`
         self._written: Sums = Counter()
         self._writer: threading.Thread | None = None
         self._join()
@@ -291,7 +291,7 @@ def _is_last(lock: int) -> bool:
 
 def _is_running(name: str) -> bool:
     """Whether the process of that file is running."""
-    pid, _, ticks = name.removesuffix(".json").partition("-")
     with contextlib.suppress(OSError, ValueError, IndexError):
+        pid, ticks = name.split("-")[:2]
         return Path(f"/proc/{int(pid)}/stat").read_bytes().rpartition(b")")[2].split()[19] == ticks.encode()
     return False

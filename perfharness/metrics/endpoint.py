@@ -1,4 +1,4 @@
-"""Answers Prometheus: what a service and what a running launch exposes, in its default registry or over HTTP."""
+"""Exposes what a service has added up, in prometheus_client's default registry or over HTTP."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import contextlib
 import errno
 import fcntl
 import os
-import platform
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfharness.boot import ranks
 from perfharness.distribution import install_command
 from perfharness.errors import UsageError
 from perfharness.files import reason_of
 from perfharness.metrics.collect import COUNT_SHIFT, COUNTERS, NO_STAGE, ONE_RANGE, Meter, SharedSums
-from perfharness.metrics.running import RunningRanges, RunningReadings, running_folders
-from perfharness.model.telemetry import HOST, process_subject
 from perfharness.recorder.core import Core
 
 if TYPE_CHECKING:
@@ -57,9 +54,6 @@ def address_of(text: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
         raise UsageError(f"metrics at {text!r}: give HOST:PORT, such as 127.0.0.1:9400 (0.0.0.0 for other hosts)")
     return host, int(port)
-
-
-# ---- a service ----
 
 
 class ServiceCollector:
@@ -112,7 +106,7 @@ def shared_sums(where: str) -> SharedSums:
     folder = Path(given or tempfile.gettempdir(), f"{place}-{host}-{port}" if port else place)
     is_temporary = not given and not port
     if is_temporary:
-        folder = folder.with_name(f"{place}-of-{os.getpid()}")
+        folder = folder.with_name(f"{place}-of-{os.getpid()}-{ranks.start_ticks() or 0}")
     shared = SharedSums(folder, is_temporary=is_temporary)
     registry.register(ServiceCollector(shared))
     if port:
@@ -152,12 +146,12 @@ class _Endpoint:
             self._lock = os.open(self._folder / "endpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._server = _serve(*self._address, self._registry)
+                self._server = serve(*self._address, self._registry)
             except OSError as error:
                 os.close(self._lock)
                 if not isinstance(error, BlockingIOError) and not self._has_warned:
                     self._has_warned = True
-                    message = f"metrics are not exposed: {_refused(*self._address, error)}"
+                    message = f"metrics are not exposed: {refused(*self._address, error)}"
                     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _begin_in_child(self) -> None:
@@ -167,135 +161,14 @@ class _Endpoint:
             self._server = None
 
 
-def _serve(host: str, port: int, registry: Any) -> Any:
+def serve(host: str, port: int, registry: Any) -> Any:
     """Answer in a thread of this process; return the server. Raises `OSError`."""
     server, _ = client().start_http_server(port, host, registry)
     return server
 
 
-def _refused(host: str, port: int, error: OSError) -> str:
+def refused(host: str, port: int, error: OSError) -> str:
+    """Why nothing can be served there, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is taken; choose another"
     return f"{host}:{port} cannot be listened on ({reason_of(error)}); use an address of this machine"
-
-
-# ---- a run that is being measured ----
-
-
-@dataclass(frozen=True)
-class Exposed:
-    """A metric of the sampler as Prometheus has it: in base units, a counter where `name` ends in `_total`."""
-
-    metric: str
-    name: str
-    scale: float
-    text: str
-
-
-OF_GPU = (
-    Exposed("power_instant_mw", "gpu_power_watts", 1e-3, "Power of the GPU."),
-    Exposed("energy_total_mj", "gpu_energy_joules_total", 1e-3, "Energy since the driver was loaded."),
-    Exposed("gpu_utilization_percent", "gpu_utilization_ratio", 1e-2, "Share of time in which a kernel ran."),
-    Exposed("memory_utilization_percent", "gpu_memory_utilization_ratio", 1e-2, "Share of time in memory use."),
-    Exposed("temperature_c", "gpu_temperature_celsius", 1, "Temperature of the GPU."),
-    Exposed("sm_clock_mhz", "gpu_sm_clock_hertz", 1e6, "Clock of the multiprocessors."),
-    Exposed("memory_clock_mhz", "gpu_memory_clock_hertz", 1e6, "Clock of the memory."),
-    Exposed("memory_used_bytes", "gpu_memory_used_bytes", 1, "Memory allocated on the GPU by all processes."),
-)
-OF_PROCESS = (
-    Exposed("cpu_time_ns", "process_cpu_seconds_total", 1e-9, "CPU time of a process and all that it started."),
-    Exposed("rss_bytes", "process_resident_memory_bytes", 1, "Resident memory of a process and all it started."),
-    Exposed("process_memory_bytes", "process_gpu_memory_bytes", 1, "Memory that a process has on its GPUs."),
-)
-OF_HOST = (
-    Exposed("cpu_percent", "host_cpu_ratio", 1e-2, "CPU time of the machine in use; 1 is all cores."),
-    Exposed("memory_used_bytes", "host_memory_used_bytes", 1, "Memory in use, without caches."),
-)
-
-
-class RunCollector:
-    """The current readings of a run, and its batches, items and stages under the embedded tracer.
-
-    Args:
-        folder: where it is being written, or the folder of a suite, whose running cases are read.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._host = platform.node()
-        self._readers: dict[Path, tuple[RunningReadings, RunningRanges]] = {}
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing, so that a registry does not ask for all."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """The metrics; those that are not read now are absent."""
-        found = _Families(self._host)
-        folders = running_folders(self._folder) or [self._folder]
-        for folder in folders:
-            if folder not in self._readers:
-                self._readers[folder] = RunningReadings(folder, keep=1), RunningRanges(folder)
-            readings, ranges = self._readers[folder]
-            readings.read()
-            ranges.read()
-            self._add_readings(found, readings)
-            self._add_ranges(found, ranges)
-        return found.families.values()
-
-    def _add_readings(self, found: _Families, readings: RunningReadings) -> None:
-        for (subject, metric), value in readings.latest().items():
-            rows: Sequence[Exposed] = OF_HOST
-            labels: dict[str, str] = {}
-            if subject in readings.gpus:
-                rows, labels = OF_GPU, {"gpu": str(readings.gpus[subject]), "uuid": subject}
-            elif "#" not in subject and subject.startswith(process_subject("")):
-                rows, labels = OF_PROCESS, {"process": subject.removeprefix(process_subject(""))}
-            elif subject != HOST:
-                continue  # a core, or one process of a tree
-            for one in rows:
-                if one.metric == metric:
-                    found.add(one.name, one.text, labels, value * one.scale)
-
-    def _add_ranges(self, found: _Families, ranges: RunningRanges) -> None:
-        for process, done in ranges.processes.items():
-            labels = {"process": process}
-            found.add("run_batches_total", "Batches so far, without deleted ones.", labels, done.batches)
-            if done.items is not None:
-                found.add("run_items_total", "Items of these batches.", labels, done.items)
-            for (recorder, stage), times in done.stages.items():
-                of_stage = {**labels, "recorder": recorder, "stage": stage}
-                found.add("run_stage_seconds_total", "Time in a stage so far.", of_stage, times.total_ns / 1e9)
-                found.add("run_stage_ranges_total", "Ranges of a stage so far.", of_stage, times.count)
-
-
-class _Families:
-    """Metrics by name; every sample has the label `host`."""
-
-    def __init__(self, host: str) -> None:
-        self.families: dict[str, Any] = {}
-        self._host = host
-
-    def add(self, name: str, text: str, labels: dict[str, str], value: float) -> None:
-        core, all_labels = client().metrics_core, {"host": self._host, **labels}
-        kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
-        if name not in self.families:
-            self.families[name] = kind(f"perfharness_{name}", text, labels=tuple(all_labels))
-        self.families[name].add_metric(tuple(all_labels.values()), value)
-
-
-@contextlib.contextmanager
-def serving(address: str, folder: Path) -> Iterator[None]:
-    """Expose what is measured in a folder while the block runs. Raises `UsageError`."""
-    host, port = address_of(address)
-    registry = client().CollectorRegistry()
-    registry.register(RunCollector(folder))
-    try:
-        server = _serve(host, port, registry)
-    except OSError as error:
-        raise UsageError(f"--metrics {address}: {_refused(host, port, error)}") from None
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
