@@ -23,7 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns, time, time_ns
 from typing import Any
 
 from perfharness.boot import ranks
@@ -48,6 +48,9 @@ NO_STAGE = ""
 
 WRITE_S = 1.0
 """What a killed process loses at most."""
+
+GAP_S = 30.0
+"""A service without a process for this long has ended; all workers may end before the next one is there."""
 
 MOST_ENDED = 16
 """With more files of ended processes, they are joined."""
@@ -173,10 +176,11 @@ class SharedSums:
             if self._folder.stat().st_uid != os.getuid():
                 raise PermissionError("it belongs to another user")
             lock = os.open(self._folder / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if _is_last(lock):
+            if _is_last(lock) and os.fstat(lock).st_mtime < time() - GAP_S:
                 for path in self._folder.glob("*.json"):
                     path.unlink()
             fcntl.flock(lock, fcntl.LOCK_SH)
+            os.utime(lock)
             self._in_use = lock
         except OSError as error:
             self._warn(error)
@@ -207,6 +211,8 @@ class SharedSums:
         while not never.wait(WRITE_S):
             self.write()
             self.now_and_then()
+            if self._in_use is not None:
+                os.utime(self._in_use)
 
     def write(self) -> Sums:
         """Write what this process has added up, if it has changed; return it."""

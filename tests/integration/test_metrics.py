@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -177,7 +178,11 @@ def test_workers_share_an_endpoint_that_outlives_each_of_them(tmp_path: Path) ->
         second.send_signal(signal.SIGTERM)
         second.wait()
         wait_for(has_batches(port, 30))
-    with worker(port, TMPDIR=str(tmp_path)):  # the service is started again
+    with worker(port, TMPDIR=str(tmp_path)):  # for a moment, there was no worker
+        wait_for(has_batches(port, 40))
+    (in_use,) = tmp_path.glob("*/in-use")
+    os.utime(in_use, (0, 0))
+    with worker(port, TMPDIR=str(tmp_path)):  # the service is started again, some time after its end
         wait_for(has_batches(port, 10))
 
 
