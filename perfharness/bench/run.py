@@ -101,6 +101,8 @@ def run_suite(
     suite = load_suite(suite) if isinstance(suite, Path) else suite
     if find_batch:
         suite = suite.model_copy(update={"equality": None, "accuracy": None})
+    if metrics is not None and "telemetry" not in suite.measure.passes:
+        raise UsageError("--metrics serves the readings of the telemetry pass; add telemetry to the passes")
     plan = plan_suite(suite)
     with measuring(output_dir) as interrupts, _served(metrics, output_dir):
         prepare(output_dir, resume=resume)

@@ -152,7 +152,7 @@ VALUES: dict[str, Any] = {
     "batch_pattern": "b.*",
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
     "nodes": True,
-    "telemetry": False, "measure_idle_s": 0.0, "cool_down_c": 40.0,
+    "telemetry": False, "metrics": "127.0.0.1:9400", "measure_idle_s": 0.0, "cool_down_c": 40.0,
     "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "sampling": False,
     "output_dir": Path("elsewhere"),
