@@ -166,6 +166,7 @@ class SharedSums:
         self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}-{time_ns()}.json"  # another after `os.exec…`
         self._written: Sums = Counter()
         self._writer: threading.Thread | None = None
+        self._has_warned = False
         self._join()
 
     def _join(self) -> None:
@@ -177,7 +178,7 @@ class SharedSums:
                 raise PermissionError("it belongs to another user")
             lock = os.open(self._folder / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if _is_last(lock) and os.fstat(lock).st_mtime < time() - GAP_S:
-                for path in self._folder.glob("*.json"):
+                for path in self._folder.glob("*.json*"):
                     path.unlink()
             fcntl.flock(lock, fcntl.LOCK_SH)
             os.utime(lock)
@@ -188,6 +189,9 @@ class SharedSums:
             os.close(before)  # not unlocked: the process that forked holds it, too
 
     def _warn(self, error: OSError) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
         message = f"{self._folder} cannot be written ({error}): metrics are those of process {os.getpid()} alone"
         warnings.warn(f"{message}; set PROMETHEUS_MULTIPROC_DIR to another folder", RuntimeWarning, stacklevel=2)
 
@@ -225,7 +229,6 @@ class SharedSums:
                     self._replace(self._name, sums)
                     self._written = sums
                 except OSError as error:
-                    self._in_use = None
                     self._warn(error)
             return sums
 
@@ -277,6 +280,7 @@ class SharedSums:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it, too
             os.close(lock)
 
     def _leave(self) -> None:

@@ -100,7 +100,7 @@ def shared_sums(where: str) -> SharedSums:
     Processes share the folder of PROMETHEUS_MULTIPROC_DIR, else that of the address, else that of their parent.
     """
     host, port = ("", 0) if where == IN_REGISTRY else address_of(where)
-    registry = client().CollectorRegistry(auto_describe=True) if port else client().REGISTRY
+    registry = client().CollectorRegistry() if port else client().REGISTRY
     place = f"perfharness-metrics-{os.getuid()}"
     given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     folder = Path(given or tempfile.gettempdir(), f"{place}-{host}-{port}" if port else place)
@@ -134,7 +134,7 @@ class _Endpoint:
     def __init__(self, registry: Any, host: str, port: int, folder: Path) -> None:
         self._registry, self._address, self._folder = registry, (host, port), folder
         self._server: Any = None
-        self._lock = -1
+        self._lock: int | None = None
         self._has_warned = False
         os.register_at_fork(after_in_child=self._begin_in_child)
 
@@ -148,17 +148,22 @@ class _Endpoint:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._server = serve(*self._address, self._registry)
             except OSError as error:
-                os.close(self._lock)
+                self._unlock()
                 if not isinstance(error, BlockingIOError) and not self._has_warned:
                     self._has_warned = True
                     message = f"metrics are not exposed: {refused(*self._address, error)}"
                     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _begin_in_child(self) -> None:
+        self._unlock()
         if self._server is not None:
             self._server.socket.close()
-            os.close(self._lock)
             self._server = None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def serve(host: str, port: int, registry: Any) -> Any:

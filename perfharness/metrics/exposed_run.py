@@ -61,10 +61,6 @@ class RunCollector:
         self._host = platform.node()
         self._readers: dict[Path, tuple[RunningReadings, RunningRanges]] = {}
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing, so that a registry does not ask for all."""
-        return ()
-
     def collect(self) -> Iterable[Metric]:
         """The metrics; those that are not read now are absent."""
         found = _Families(self._host)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfharness.files import is_own_folder
+from perfharness.metrics.collect import MAX_STAGES, OTHER_STAGES
 from perfharness.model.conventions import LANE_SEPARATOR, MARK_DELETE, MARK_ITEMS, MARK_RECORDER, parse_category
 from perfharness.model.manifest import MANIFEST_NAME, STAGING_PREFIX
 from perfharness.model.telemetry import LIVE_NAME
@@ -118,8 +119,11 @@ class RunningReadings:
         except OSError:
             return
         for line in lines:
-            entry = json.loads(line)
-            self.gpus |= entry["gpus"]
+            try:
+                entry = json.loads(line)
+                self.gpus |= entry["gpus"]
+            except (ValueError, KeyError, TypeError):
+                continue  # the disk was full
             for subject, values in entry["values"].items():
                 for metric, value in values.items():
                     points = self.series.setdefault((subject, metric), [])
@@ -156,7 +160,7 @@ class ProcessSoFar:
     Attributes:
         batches: that ended, without those inside others and deleted ones.
         items: of these batches; None: none of them has told its items.
-        stages: by recorder and path, as `pipeline/batch/decode`.
+        stages: by recorder and path, as `pipeline/batch/decode`; further ones than `MAX_STAGES` are `OTHER_STAGES`.
     """
 
     batches: int = 0
@@ -281,7 +285,10 @@ class _GrowingLog:
         owner = parse_category(ended.attributes.category or "", self._recorders)
         if owner is None or ended.is_deleted:
             return
-        stage = self._so_far.stages.setdefault((owner[0], path), StageSoFar())
+        stages, key = self._so_far.stages, (owner[0], path)
+        if key not in stages and len(stages) >= MAX_STAGES:
+            key = owner[0], OTHER_STAGES
+        stage = stages.setdefault(key, StageSoFar())
         stage.count += 1
         stage.total_ns += end_ns - ended.begin_ns
         if ended.is_batch and not any(one.is_batch for one in stack):

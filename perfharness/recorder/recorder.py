@@ -317,5 +317,6 @@ class PerfRecorder(core.Core):
 def _exposed_at(metrics: bool | str | None) -> str:
     """Where metrics are exposed, `1` or `HOST:PORT`; empty: nowhere."""
     if metrics is None:
-        return os.environ.get(environment.METRICS, "")
+        given = os.environ.get(environment.METRICS, "")
+        return "" if given == "0" else given
     return metrics if isinstance(metrics, str) else "1" if metrics else ""

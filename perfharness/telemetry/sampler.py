@@ -57,7 +57,7 @@ WRITE_S, WRITE_SHARE = 30.0, 50
 """The file is written so often, or as often as takes a fiftieth of the time: the most that a killed process loses."""
 
 LIVE_S = 1.0
-"""The last readings are appended to a file this often, for those who watch the run; a line takes 0.3 ms."""
+"""The last readings are appended to a file this often, for those who watch the run; 0.1 ms without a GPU."""
 
 GPU_TAIL_S = 0.3
 """How long GPUs are read after the end, so that sensors with an update period of 100 ms cover it."""
