@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +60,17 @@ class RunCollector:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._host = platform.node()
+        self._lock = threading.Lock()  # the server answers in several threads
         self._readers: dict[Path, tuple[RunningReadings, RunningRanges]] = {}
 
     def collect(self) -> Iterable[Metric]:
         """The metrics; those that are not read now are absent."""
+        with self._lock:
+            return self._collect()
+
+    def _collect(self) -> Iterable[Metric]:
         found = _Families(self._host)
-        folders = running_folders(self._folder) or [self._folder]
-        for folder in folders:
+        for folder in running_folders(self._folder) or [self._folder]:
             if folder not in self._readers:
                 self._readers[folder] = RunningReadings(folder, keep=1), RunningRanges(folder)
             readings, ranges = self._readers[folder]

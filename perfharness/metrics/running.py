@@ -52,6 +52,7 @@ STALE_S = 5.0
 """A reading older than this is not a current one; the slowest metrics are read every second."""
 
 _OP_MASK = (1 << OP_BITS) - 1
+_NO_NAME = RangeAttributes(None, "(unnamed)")
 
 
 def running_folders(folder: Path) -> list[Path]:
@@ -217,13 +218,13 @@ class _GrowingLog:
         waiting: set[int] = set()  # threads whose events are read up to here
         for first, (thread, begin, end) in list(self._chunks.items()):
             new = _written(records[begin:end]) if thread not in waiting else records[:0]
-            for head, value in new.tolist():
-                self._add(thread, head, value)
             if begin + len(new) < end:
                 self._chunks[first] = thread, begin + len(new), end
                 waiting.add(thread)
             else:
                 del self._chunks[first]
+            for head, value in new.tolist():
+                self._add(thread, head, value)
 
     def _find_chunks(self, records: NDArray[np.int64]) -> None:
         size = REGION_BYTES // RECORD_BYTES
@@ -267,7 +268,7 @@ class _GrowingLog:
     def _named(self, key: int) -> RangeAttributes:
         if key >= len(self._attributes):
             self._attributes = read_names(self._path)[2]
-        return self._attributes[key]
+        return self._attributes[key] if key < len(self._attributes) else _NO_NAME
 
     def _mark(self, stack: list[_Open], attributes: RangeAttributes, payload: int | None) -> None:
         if attributes.message == MARK_RECORDER and attributes.category is not None:
