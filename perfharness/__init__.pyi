@@ -98,6 +98,7 @@ class LaunchSettings(TypedDict, total=False):
     ray: str | None
     num_nodes: int | None
     telemetry: bool
+    metrics: str | None
     measure_idle_s: float
     cool_down_c: float | None
     cool_down_limit_s: float

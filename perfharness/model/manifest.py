@@ -19,6 +19,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.machines import gpu_name, node_name
 
 MANIFEST_NAME = "manifest.json"
+STAGING_PREFIX = ".perfharness-run-"  # folder of a run that is being written, or whose launcher was killed
 BENCHMARK_NAME = "benchmark.json"
 BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 LOAD_NAME = "load.json"

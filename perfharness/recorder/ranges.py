@@ -19,6 +19,7 @@ class Range:
         is_plain: pop_range has nothing to check or to do but to pop.
         is_inherited: begun before a fork; the events and counts are the parent process's.
         children, batches: the ranges below, by key or by the block that owns them.
+        timed_ns: when it began, for metrics; 0: unknown.
         push, pop, attributes, write_items: calls of the sink and what they take; None where nothing records.
     """
 
@@ -35,6 +36,7 @@ class Range:
     items: int | None = None
     is_deleted: bool = False
     begin_ns: int = 0
+    timed_ns: int = 0
     children: dict[Any, Range] = field(default_factory=dict)
     batches: dict[Any, Range] = field(default_factory=dict)
     sink: Sink | None = None
