@@ -21,10 +21,14 @@ import orjson
 from perfharness.errors import LaunchError, UsageError
 from perfharness.files import is_own_folder, locked, reason_of
 from perfharness.model.checks import PROCESS_FOLDER
-from perfharness.model.manifest import BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, SERIES_NAME, RunManifest
-
-STAGING_PREFIX = ".perfharness-run-"
-"""A run that is being written, or whose launcher was killed."""
+from perfharness.model.manifest import (
+    BENCHMARK_MEAN_NAME,
+    EXPLAIN_NAME,
+    MANIFEST_NAME,
+    SERIES_NAME,
+    STAGING_PREFIX,
+    RunManifest,
+)
 
 ASIDE_PREFIX = "run-"
 """A run without numbers, next to one that has some."""

@@ -18,6 +18,7 @@ from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding
 
 MANIFEST_NAME = "manifest.json"
+STAGING_PREFIX = ".perfharness-run-"  # folder of a run that is being written, or whose launcher was killed
 BENCHMARK_NAME = "benchmark.json"
 BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 LOAD_NAME = "load.json"

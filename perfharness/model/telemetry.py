@@ -18,6 +18,9 @@ from perfharness.model.columns import Bool, Columns, Int64
 from perfharness.model.columns import Float64 as Float64
 
 TELEMETRY_NAME = "telemetry.parquet"
+LIVE_NAME = ".telemetry.jsonl"
+"""While a run is measured: a line per second with the last value of each metric (`perfharness.metrics.running`)."""
+
 TELEMETRY_VERSION = 1
 
 HOST = "host"  # subject of the whole machine

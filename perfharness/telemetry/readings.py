@@ -53,6 +53,16 @@ class Readings:
                 numbers.extend([number for _, number in rows])
                 reads.extend([took_ns] * len(rows))
 
+    def newest(self, since_ns: int) -> dict[str, dict[str, float | None]]:
+        """The last values by subject and metric, of metrics read since that monotonic time; None: it failed."""
+        found: dict[str, dict[str, float | None]] = {}
+        with self._lock:
+            for (subject, metric), (times, values, _) in self._columns.items():
+                if times and times[-1] > since_ns:
+                    value = values[-1]
+                    found.setdefault(subject, {})[metric] = None if math.isnan(value) else value
+        return found
+
     def log(self, meta: TelemetryMeta) -> SampleLog:
         """The readings as columns, with update periods and failures added to the metadata."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,14 @@ from typing import Literal
 
 from perfharness.errors import ResultError
 from perfharness.files import replacing
-from perfharness.model.telemetry import ClockTieRecord, FailureRecord, SampleLog, SubjectRecord, TelemetryMeta
+from perfharness.model.telemetry import (
+    LIVE_NAME,
+    ClockTieRecord,
+    FailureRecord,
+    SampleLog,
+    SubjectRecord,
+    TelemetryMeta,
+)
 from perfharness.telemetry import gpu
 from perfharness.telemetry.cpu_quota import CpuQuota
 from perfharness.telemetry.gpm import PERIOD_NS as GPM_PERIOD_NS
@@ -47,6 +55,9 @@ QUOTA_PERIOD_NS = 20 * MS
 
 WRITE_S, WRITE_SHARE = 30.0, 50
 """The file is written so often, or as often as takes a fiftieth of the time: the most that a killed process loses."""
+
+LIVE_S = 1.0
+"""The last readings are appended to a file this often, for those who watch the run; a line takes 0.3 ms."""
 
 GPU_TAIL_S = 0.3
 """How long GPUs are read after the end, so that sensors with an update period of 100 ms cover it."""
@@ -119,6 +130,7 @@ class Sampler:
         self.followed: list[FollowedProcess] = []
         self.nvml_problem = None if nvml is None else nvml.opened.reason
         self._path, self._period_ns, self._nvml = path, period_ns, nvml
+        self._live_path = path.with_name(LIVE_NAME)
         self._devices = [] if nvml is None else chosen_devices(nvml, gpu_uuids)
         self._offset_ns, self._offset_error_ns = _clock_offset()
         self._readings, self._host = Readings(), Host()
@@ -190,12 +202,22 @@ class Sampler:
         self._write("stopped")
 
     def _write_now_and_then(self) -> None:
-        wait_s = WRITE_S
-        while not self._ending.wait(wait_s):
-            began = time.monotonic()
-            with contextlib.suppress(ResultError):  # the disk may be full only now
-                self._write("cut_off")
-            wait_s = max(WRITE_S, WRITE_SHARE * (time.monotonic() - began))
+        due, written_ns = time.monotonic() + WRITE_S, 0
+        while not self._ending.wait(LIVE_S):
+            written_ns = self._write_live(written_ns)
+            if (began := time.monotonic()) >= due:
+                with contextlib.suppress(ResultError):  # the disk may be full only now
+                    self._write("cut_off")
+                due = time.monotonic() + max(WRITE_S, WRITE_SHARE * (time.monotonic() - began))
+        self._live_path.unlink(missing_ok=True)
+
+    def _write_live(self, since_ns: int) -> int:
+        """Append what was read since that monotonic time to the file of live readings; return the time now."""
+        now_ns = time.monotonic_ns()
+        line = {"time_unix_ns": now_ns + self._offset_ns, "values": self._readings.newest(since_ns)}
+        with contextlib.suppress(OSError), self._live_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        return now_ns
 
     def _write(self, ended: Literal["stopped", "cut_off"]) -> None:
         failures = [
