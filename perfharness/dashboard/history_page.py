@@ -50,7 +50,7 @@ MARKED = f"Dashed line: a change, by the rule of the history ({RULE}). Click a p
 def layout(query: Query, known: KnownRuns) -> list[Component]:
     """The page of an address, which says what is filtered, drawn, sorted and chosen."""
     rows = known.rows()
-    problems = [sentence(text, "warning") for text in known.problems()]
+    problems = [sentence(text) for text in known.problems()]
     if not rows:
         return [*problems, sentence(NO_HISTORY)]
     found, stages, stage, metric = _asked(rows, query, known)
@@ -69,7 +69,7 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
         dcc.Store(id="shown", data=[*(query.get(name, []) for name in FILTERS), stage, metric]),
         dcc.Graph(id="trend", figure=_trend(points, metric), config=GRAPH, className="chart"),
         sentence(MARKED),
-        *_table(found, points, query),
+        *_table(found, points, metric, query),
     ]
 
 
@@ -123,11 +123,14 @@ def _points(found: Sequence[Row], stage: str, metric: str, known: KnownRuns) -> 
 
 def _labelled(metric: str) -> dict[str, str]:
     """A metric in a list."""
-    return {"label": f"{metric}: {METRICS[metric].label}" if metric in METRICS else metric, "value": metric}
+    label = METRICS[metric].label if metric in METRICS else metric
+    return {"label": metric if label == metric else f"{metric}: {label}", "value": metric}
 
 
-def _values(rows: Sequence[Row], name: str) -> list[str]:
-    return sorted({str(row[name]) for row in rows if row[name] is not None})
+def _values(rows: Sequence[Row], name: str) -> list[dict[str, str]]:
+    """The values of a fact, for a list."""
+    found = {str(row[name]): cell(row, name) for row in rows if row[name] is not None}
+    return [{"label": label, "value": value} for value, label in sorted(found.items())]
 
 
 # ---- the chart ----
@@ -189,7 +192,7 @@ def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
 # ---- the table ----
 
 
-def _table(found: Sequence[Row], points: Sequence[Row], query: Query) -> Iterator[Component]:
+def _table(found: Sequence[Row], points: Sequence[Row], metric: str, query: Query) -> Iterator[Component]:
     """The runs, a page of them, in the order of a column; a mark in front of each run chooses it."""
     values = {row["id"]: row["value"] for row in points}
     rows = [{**row, "value": values.get(row["id"])} for row in found]
@@ -207,7 +210,7 @@ def _table(found: Sequence[Row], points: Sequence[Row], query: Query) -> Iterato
     def link(text: str, **changed: Sequence[str]) -> Component:
         return dcc.Link(text, href=address("/", {**query, **changed}))
 
-    headings = ["", *(_heading(name, order, link) for name in COLUMNS)]
+    headings = ["", *(_heading(name, metric if name == "value" else name, order, link) for name in COLUMNS)]
     lines = []
     for row in rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]:
         is_chosen = row["id"] in runs
@@ -228,10 +231,10 @@ def _table(found: Sequence[Row], points: Sequence[Row], query: Query) -> Iterato
             else "Choose two or more to compare them",
         ]
     )
-    yield table("runs", headings, lines)
+    yield table("runs", headings, lines, len(NUMBERS))
 
 
-def _heading(name: str, order: str, link: Callable[..., Component]) -> Component:
+def _heading(name: str, text: str, order: str, link: Callable[..., Component]) -> Component:
     """A link that sorts by the column, downwards at first."""
     arrow = {f"-{name}": " ↓", name: " ↑"}.get(order, "")
-    return link(f"{name}{arrow}", sort=[name if order == f"-{name}" else f"-{name}"], page=[])
+    return link(f"{text}{arrow}", sort=[name if order == f"-{name}" else f"-{name}"], page=[])

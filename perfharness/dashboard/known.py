@@ -31,6 +31,7 @@ class KnownRuns:
         self.folders = {str(folder): folder.absolute() for folder in folders}
         """By the text that was typed."""
 
+        self._seen: list[Path] = []
         self._history: History | None = None
 
     @property
@@ -46,6 +47,18 @@ class KnownRuns:
         known = {row["id"] for row in rows}
         rows += [entry.run for run_id, entry in self._named().items() if run_id not in known]
         return sorted(rows, key=lambda row: str(row["created"]), reverse=True)
+
+    def newest(self, count: int) -> list[Row]:
+        """The newest runs of the history."""
+        return [] if self.history is None else self.history.runs(count)
+
+    def runs_in(self, folder: Path) -> list[str]:
+        """Ids of the runs in a folder, which are shown from now on."""
+        found = _entries(folder, stamp_of(folder))
+        if isinstance(found, str):
+            return []
+        self._seen.append(folder)
+        return [entry.run["id"] for entry in found]
 
     def entry(self, run_id: str) -> Entry:
         """A run with its figures, by its whole id. Raises `HistoryError` where there is none."""
@@ -84,7 +97,8 @@ class KnownRuns:
         ]
 
     def _named(self) -> Mapping[str, Entry]:
-        found = (_entries(folder, stamp_of(folder)) for folder in self.folders.values())
+        folders = dict.fromkeys([*self.folders.values(), *self._seen])
+        found = (_entries(folder, stamp_of(folder)) for folder in folders)
         return {entry.run["id"]: entry for entries in found if not isinstance(entries, str) for entry in entries}
 
 

@@ -24,7 +24,7 @@ from perfharness.dashboard.parts import (
     sentence,
 )
 from perfharness.errors import HistoryError, UsageError
-from perfharness.render.blocks import Column, Document, Paragraph, Table
+from perfharness.render.blocks import Block, Column, Document, Paragraph, Table
 from perfharness.render.html import html_page
 from perfharness.render.report.files import gather_all
 from perfharness.render.report.sections import document_of
@@ -70,7 +70,7 @@ def report_of(query: Query, known: KnownRuns) -> str:
             [one["stage"], one["metric"], *(one[end] for end in ("value", "low", "high"))] for one in entry.figures
         ]
         numbers = [Column(name, "number") for name in ("value", "low", "high")]
-        blocks = [
+        blocks: list[Block] = [
             Paragraph(f"{error}. The history has these numbers.", "warning"),
             Table("run", [Column("fact"), Column("value")], facts),
             Table("figures", [Column("stage"), Column("figure"), *numbers], figures),

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlencode
 
 from dash import dcc, html
 
-from perfharness.render.charts.drawing import CONFIG
+from perfharness.render.charts.drawing import CONFIG, PALETTE
 from perfharness.render.numbers import NOT_MEASURED
 from perfharness.runs.history import Row
 
@@ -47,6 +47,7 @@ def chart_layout(title: str, **more: Any) -> dict[str, Any]:
         "showlegend": True,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888", "activecolor": PALETTE[0]},
         "xaxis": axis,
         "yaxis": {**axis, "title": {"text": title}},
         **more,
@@ -100,11 +101,13 @@ def frame(source: str, title: str) -> Component:
     return html.Iframe(src=source, title=title, className="page")
 
 
-def table(name: str, headings: Sequence[Component], rows: Iterable[Sequence[Component]]) -> Component:
-    """A table as the report has it."""
-    head = html.Thead(html.Tr([html.Th(one, scope="col") for one in headings]))
-    body = html.Tbody([html.Tr([html.Td(cell, className="short") for cell in row]) for row in rows])
-    return html.Div(html.Table([head, body]), className="scroll", tabIndex=0, role="region", **{"aria-label": name})
+def table(name: str, headings: Sequence[Component], rows: Iterable[Sequence[Component]], numbers: int) -> Component:
+    """A table as the report has it; the last columns are `numbers`."""
+    kinds = ["short"] * (len(headings) - numbers) + ["number"] * numbers
+    head = [html.Th(one, scope="col", className=kind) for one, kind in zip(headings, kinds, strict=True)]
+    body = [html.Tr([html.Td(one, className=kind) for one, kind in zip(cells, kinds, strict=True)]) for cells in rows]
+    content = html.Table([html.Thead(html.Tr(head)), html.Tbody(body)])
+    return html.Div(content, className="scroll", tabIndex=0, role="region", **{"aria-label": name})
 
 
 def cell(row: Row, name: str) -> str:

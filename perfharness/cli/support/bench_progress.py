@@ -12,7 +12,7 @@ from perfharness.bench.plan import PlannedCase
 from perfharness.bench.run import BenchObserver
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
-from perfharness.render.numbers import number
+from perfharness.render.numbers import duration, number
 
 
 class BenchProgress(BenchObserver):
@@ -77,7 +77,7 @@ class BenchProgress(BenchObserver):
         self._done += 1
         self._durations_s += [result.duration_s] if result.duration_s is not None else []
         rest = max(0, self._count - self._done) if self._durations_s else 0
-        left = f"{format_duration(rest * statistics.mean(self._durations_s))} left" if rest else ""
+        left = f"{duration(rest * statistics.mean(self._durations_s))} left" if rest else ""
         self._bar.update(self._task, completed=self._done, left=left)
         median = None if result.latency is None else result.latency.median
         found = status_line(result) or f"{_shown(median)} ms, {_shown(result.items_per_second)} items/s"
@@ -88,11 +88,3 @@ class BenchProgress(BenchObserver):
 
 def _shown(estimate: Estimate | None) -> str:
     return number(None if estimate is None else estimate.value)
-
-
-def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
