@@ -129,8 +129,8 @@ def _labelled(metric: str) -> dict[str, str]:
 
 def _values(rows: Sequence[Row], name: str) -> list[dict[str, str]]:
     """The values of a fact, for a list."""
-    found = {str(row[name]): cell(row, name) for row in rows if row[name] is not None}
-    return [{"label": label, "value": value} for value, label in sorted(found.items())]
+    found = {str(row[name]) for row in rows if row[name] is not None}
+    return [{"label": cell({name: value}, name), "value": value} for value in sorted(found)]
 
 
 # ---- the chart ----
@@ -197,13 +197,9 @@ def _table(found: Sequence[Row], points: Sequence[Row], metric: str, query: Quer
     values = {row["id"]: row["value"] for row in points}
     rows = [{**row, "value": values.get(row["id"])} for row in found]
     order, runs = first(query, "sort", "-created"), query.get("run", [])
-    column = order.removeprefix("-")
+    column, is_down = order.removeprefix("-"), order.startswith("-")
     if column in COLUMNS:
-        rows.sort(
-            key=lambda row: (row[column] is not None, row[column] or 0 if column in NUMBERS else str(row[column]))
-        )
-    if order.startswith("-"):
-        rows.reverse()
+        rows.sort(key=lambda row: (row[column] is not None, _sortable(row, column)), reverse=is_down)
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(int(text) if (text := first(query, "page", "1")).isdecimal() else 1, 1), pages)
 
@@ -232,6 +228,10 @@ def _table(found: Sequence[Row], points: Sequence[Row], metric: str, query: Quer
         ]
     )
     yield table("runs", headings, lines, len(NUMBERS))
+
+
+def _sortable(row: Row, column: str) -> float | str:
+    return row[column] or 0 if column in NUMBERS else str(row[column])
 
 
 def _heading(name: str, text: str, order: str, link: Callable[..., Component]) -> Component:

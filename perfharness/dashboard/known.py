@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from perfharness.bench.run import suite_exit_code
 from perfharness.errors import HistoryError, PerfHarnessError
-from perfharness.model.manifest import BENCH_NAME, MANIFEST_NAME, SERIES_NAME
+from perfharness.model.manifest import BENCH_NAME, BENCHMARK_MEAN_NAME, MANIFEST_NAME, SERIES_NAME
 from perfharness.runs.figures import METRICS
 from perfharness.runs.history import Entry, History, Row, entries_of, exists
 
@@ -24,7 +24,7 @@ class KnownRuns:
     """Everything is read again at each request. Methods raise `HistoryError` where the database cannot be read.
 
     Args:
-        folders: runs, repeats and suites; they need not exist yet.
+        folders: runs, repeats and suites, or folders of these; they need not exist yet.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
@@ -92,23 +92,32 @@ class KnownRuns:
 
     def problems(self) -> list[str]:
         """Why a folder that was named shows no run."""
-        return [
-            found for folder in self.folders.values() if isinstance(found := _entries(folder, stamp_of(folder)), str)
-        ]
+        return [found for found in self._read() if isinstance(found, str)]
 
     def _named(self) -> Mapping[str, Entry]:
-        folders = dict.fromkeys([*self.folders.values(), *self._seen])
-        found = (_entries(folder, stamp_of(folder)) for folder in folders)
-        return {entry.run["id"]: entry for entries in found if not isinstance(entries, str) for entry in entries}
+        return {entry.run["id"]: entry for found in self._read() if not isinstance(found, str) for entry in found}
+
+    def _read(self) -> Iterator[list[Entry] | str]:
+        """The runs of each folder, or why it has none."""
+        inside = (one for folder in self.folders.values() for one in _runs_below(folder))
+        for folder in dict.fromkeys([*inside, *self._seen]):
+            yield _entries(folder, stamp_of(folder))
 
 
 def stamp_of(folder: Path) -> tuple[int, ...]:
-    """Changes when another run is in the folder."""
-    files = (folder / name for name in (MANIFEST_NAME, SERIES_NAME, BENCH_NAME))
+    """Changes when other results are in the folder; all 0: there are none."""
+    files = (folder / name for name in (MANIFEST_NAME, SERIES_NAME, BENCH_NAME, BENCHMARK_MEAN_NAME))
     return tuple(file.stat().st_mtime_ns if file.is_file() else 0 for file in files)
 
 
-@lru_cache(maxsize=64)
+def _runs_below(folder: Path) -> list[Path]:
+    """The folder, or those in it that hold results where it holds none."""
+    if any(stamp_of(folder)) or not folder.is_dir():
+        return [folder]
+    return [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and any(stamp_of(one))] or [folder]
+
+
+@lru_cache(maxsize=1024)
 def _entries(folder: Path, stamp: tuple[int, ...]) -> list[Entry] | str:
     """The runs of a folder, or why there are none."""
     del stamp

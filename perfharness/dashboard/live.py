@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -107,7 +108,7 @@ class Running(ABC):
         folder: that is locked while it is measured.
         placed: where its results may be afterwards.
         run_id: None: not known before the end.
-        title: what is measured.
+        title: the command.
         start_s: UTC; None: not known.
     """
 
@@ -138,6 +139,10 @@ class Running(ABC):
         """What is drawn."""
 
 
+def _title(command: Sequence[str]) -> str:
+    return shlex.join([*(Path(name).name for name in command[:1]), *command[1:]])
+
+
 class RunningLaunch(Running):
     """A launch or a load test."""
 
@@ -145,7 +150,7 @@ class RunningLaunch(Running):
         run_id, out = folder.name.removeprefix(STAGING_PREFIX), folder.parent
         super().__init__(folder, (out, out / f"{ASIDE_PREFIX}{run_id}"), run_id)
         self._manifest = read_manifest(folder)
-        self.title = " ".join([Path(self._manifest.script).name, *self._manifest.script_arguments])
+        self.title = _title(self._manifest.command)
         self.start_s = datetime.fromisoformat(self._manifest.created).timestamp()
         self._readings, self._ranges, self._load = RunningReadings(folder), RunningRanges(folder), RunningLoad(folder)
         self._counts, self._total_ns = Counter[str](), Counter[str]()
@@ -292,7 +297,7 @@ class RunningSuite(Running):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, (folder,))
         self._suite = read_suite(folder)
-        self.title = self._suite.name or folder.name
+        self.title = _title(self._suite.command)
         self._case: CaseResult | None = None
         self._readings: dict[Path, RunningReadings] = {}
 
@@ -308,7 +313,8 @@ class RunningSuite(Running):
         for folder in self.folder.glob(f"{CASES}/.*.running"):
             self._case = read_model(folder / RESULT_NAME, CaseResult) or self._case
             self._readings.setdefault(folder, RunningReadings(folder)).read()
-        started = [one.started_unix_ns for one in self._suite.cases if one.started_unix_ns is not None]
+        cases = [*self._suite.cases, *filter(None, [self._case])]
+        started = [one.started_unix_ns for one in cases if one.started_unix_ns is not None]
         self.start_s = min(started) / 1e9 if started else None
 
     def facts(self) -> dict[str, str]:

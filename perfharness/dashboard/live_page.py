@@ -97,11 +97,12 @@ def _figure(panels: Sequence[Panel], shown: Running | None) -> dict[str, Any]:
     for place, panel in enumerate(panels, 1):
         bottom, top = 1 - place * share, 1 - (place - 1 + TITLE_SHARE) * share
         made[f"yaxis{place}"] = {**axis, "domain": [bottom, top], "rangemode": "tozero"}
-        made[f"legend{place}"] = {**LEGEND, "y": top}
+        suffix = "" if place == 1 else str(place)
+        made[f"legend{suffix}"] = {**LEGEND, "y": top}
         titles.append({**TITLE, "y": top, "text": panel.title})
         for (name, points), color in zip(panel.lines.items(), cycle(LINE_PALETTE), strict=False):
             line = {"name": short_label(name, LABEL_WIDTH), "line": {"color": color, "width": 1.4}}
-            where = {"yaxis": f"y{place}", "legend": f"legend{place}", "showlegend": len(panel.lines) > 1}
+            where = {"yaxis": f"y{place}", "legend": f"legend{suffix}", "showlegend": len(panel.lines) > 1}
             lines.append({**line, **where, **_line(points, zero_s)})
     made["xaxis"] |= {"anchor": f"y{max(len(panels), 1)}", "title": {"text": "s"}}
     made["annotations"] = titles

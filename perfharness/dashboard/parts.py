@@ -38,7 +38,8 @@ GRAPH = {
 
 def chart_layout(title: str, **more: Any) -> dict[str, Any]:
     """Plotly's layout of a chart, in the colours and font of the report's charts."""
-    axis = {"gridcolor": CONFIG["axis"]["gridColor"], "linecolor": CONFIG["axis"]["domainColor"], "automargin": True}
+    of = CONFIG["axis"]
+    axis = {"gridcolor": of["gridColor"], "linecolor": of["domainColor"], "automargin": True, "zeroline": False}
     return {
         "font": {"family": CONFIG["font"], "size": 12},
         "paper_bgcolor": "#fff",
