@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from perfharness.cli.main import run
+from tests.contract.tiny_models import onnx_model
 from tests.integration.launches import (
     PATIENCE_S,
     environment,
@@ -341,3 +342,124 @@ def test_a_launch_is_watched_to_its_end_and_its_report_is_linked(tmp_path: Path)
         assert shown.process is not None
         shown.process.send_signal(signal.SIGINT)
         assert shown.process.wait(PATIENCE_S) == 0
+
+
+# ---- in a browser ----
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM:
+        pytest.skip("PERFHARNESS_TEST_CHROMIUM names no Chromium")
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
+    """A page on which nothing is requested from elsewhere, and nothing fails."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(1000 * PATIENCE_S)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    origin = "/".join(address.split("/")[:3])
+    page.on("request", lambda one: None if one.url.startswith((origin, "data:", "blob:")) else wrong.append(one.url))
+    page.goto(address)
+    yield page
+    page.close()
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: str) -> None:
+    with opened(browser, f"{shown.address}/?stage={DECODE}&metric=cpu_time", width, scheme) as page:
+        points = page.locator("#trend .point")
+        points.first.wait_for()
+        assert points.count() == RUNS
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        with page.expect_download() as download:
+            page.locator("#trend .modebar-btn").first.click()
+        assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+        page.get_by_role("link", name="commit").focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="commit ↓").wait_for()
+        for _ in range(2):
+            page.get_by_role("link", name="☐").first.click()
+            page.wait_for_timeout(500)
+        page.get_by_role("link", name="Compare the 2 chosen").click()
+        page.frame_locator("iframe").get_by_text("Comparison").first.wait_for()
+        page.get_by_role("link", name="History").click()
+        points.nth(3).click(force=True)
+        page.frame_locator("iframe").locator("main").wait_for()
+        assert "/run?run=run-" in page.url
+        page.go_back()
+        points.first.wait_for()
+
+
+LOADED = """
+import time
+
+def answer(request=None):
+    time.sleep(0.004)
+"""
+
+
+WATCHED = {
+    "launch": (["--tracer", "embedded", "toy.py", "go"], ["decode"]),
+    "stress": (["app.py:answer", "--rate", "100", "--duration", "12s", "--tracer", "embedded"], ["answered", "p99"]),
+    "bench": (
+        ["--model", "tiny.onnx", "--backend", "onnxruntime", "--batch-size", "1,2,4,8", "--duration", "2"],
+        ["tiny onnxruntime/cpu/fp32"],
+    ),
+}
+"""Arguments of a command that lasts some seconds, and lines that the page draws meanwhile."""
+
+CHART = "document.querySelector('#lines .js-plotly-plot')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", WATCHED)
+def test_a_run_is_watched_in_a_browser(browser: Any, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "app.py").write_text(LOADED)
+    (tmp_path / "toy.py").write_text(SCRIPT)
+    (tmp_path / "tiny.onnx").write_bytes(onnx_model("fp32"))
+    words, lines = WATCHED[verb]
+    command = [sys.executable, "-m", "perfharness", verb, "-o", "out", *words]
+    with dashboard(tmp_path) as shown, opened(browser, f"{shown.address}/live") as page:
+        page.get_by_text("Nothing is running").wait_for()
+        with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL) as measuring:
+            facts = page.locator("#live .figures")
+            facts.wait_for()
+            for name in lines:
+                page.wait_for_function(f"{CHART}?.data.some((one) => one.name === '{name}')")
+            page.evaluate(f"Plotly.relayout({CHART}, {{'xaxis.range': [1, 4]}})")
+            before = facts.inner_text()
+            page.wait_for_function(
+                "(before) => document.querySelector('#live').innerText.includes('ended') ||"
+                " document.querySelector('#live .figures').innerText !== before",
+                arg=before,
+            )
+            assert facts.inner_text() != before
+            assert page.evaluate(f"{CHART}._fullLayout.xaxis.range") == [1, 4]
+            (tmp_path / "go").touch()
+            page.get_by_role("link", name="Open its report").click()
+            page.frame_locator("iframe").locator("main").wait_for()
+            assert measuring.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_launch_is_shown_as_ended(browser: Any, tmp_path: Path) -> None:
+    script, out = tmp_path / "toy.py", tmp_path / "out"
+    script.write_text(SCRIPT)
+    with dashboard(out) as shown, opened(browser, f"{shown.address}/live") as page:
+        with launching(("--tracer", "embedded", "-o", out, script, tmp_path / "go"), environment()) as launcher:
+            page.locator("#live .figures").wait_for()
+            launcher.kill()
+            page.get_by_text("was killed").wait_for()
+        (tmp_path / "go").touch()
+        assert "perfharness analyze" in page.locator("#live .ended").inner_text()
+        assert "Nothing is running" in page.locator("#live").inner_text()
