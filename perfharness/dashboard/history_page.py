@@ -175,9 +175,9 @@ def _line(name: str, rows: Sequence[Row], color: str, *, is_many: bool) -> dict[
     }
 
 
-def _distance(row: Row, end: str) -> float:
-    """From the value to an end of its interval; 0: it has none."""
-    return 0.0 if row[end] is None else abs(float(row[end]) - float(row["value"]))
+def _distance(row: Row, end: str) -> float | None:
+    """From the value to an end of its interval; None: it has none."""
+    return None if row[end] is None else abs(float(row[end]) - float(row["value"]))
 
 
 def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -19,13 +18,13 @@ from perfharness.analysis.suites.bench_figures import cell_of
 from perfharness.bench.results import CASES
 from perfharness.bench.spec import RESULT_NAME
 from perfharness.dashboard.known import KnownRuns
-from perfharness.errors import PerfHarnessError
+from perfharness.errors import HistoryError, PerfHarnessError
 from perfharness.files import read_model
 from perfharness.load.record import read_lines
 from perfharness.metrics.running import RunningRanges, RunningReadings, is_locked, running_folders
 from perfharness.model.bench import CaseResult
 from perfharness.model.load import WINDOWS_NAME
-from perfharness.model.manifest import BENCH_NAME, STAGING_PREFIX
+from perfharness.model.manifest import BENCH_NAME, EXPLAIN_NAME, MANIFEST_NAME, STAGING_PREFIX
 from perfharness.model.telemetry import HOST
 from perfharness.render.numbers import duration, number
 from perfharness.runs.comparison.suites import read_suite
@@ -101,54 +100,25 @@ def _kind(subject: str) -> str:
     return kind if colon or subject == HOST else "gpu"
 
 
-class Running(ABC):
-    """A run that is being measured. `read` and what comes after it raise `ResultError` where a file is damaged.
-
-    Attributes:
-        folder: that is locked while it is measured.
-        placed: where its results may be afterwards.
-        run_id: None: not known before the end.
-        title: the command.
-        start_s: UTC; None: not known.
-    """
-
-    def __init__(self, folder: Path, placed: Sequence[Path], run_id: str | None = None) -> None:
-        self.folder, self.placed, self.run_id = folder, placed, run_id
-        self.title = ""
-        self.start_s: float | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process that measures it lives."""
-        return is_locked(self.folder)
-
-    @abstractmethod
-    def left(self) -> str | None:
-        """Of one that is over: what to do with what a killed one left; None: it came to its end."""
-
-    @abstractmethod
-    def read(self) -> None:
-        """Read what is new."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, str]:
-        """Words and numbers; `phase` and `time left` are always among them."""
-
-    @abstractmethod
-    def panels(self) -> Iterator[Panel]:
-        """What is drawn."""
-
-
 def _title(command: Sequence[str]) -> str:
     return shlex.join([*(Path(name).name for name in command[:1]), *command[1:]])
 
 
-class RunningLaunch(Running):
-    """A launch or a load test."""
+class RunningLaunch:
+    """A launch or a load test. Raises `ResultError`, also in `read`, where a file is damaged.
+
+    Attributes:
+        folder: locked while it is measured.
+        places: where its results may be afterwards.
+        title: the command.
+        start_s: UTC; None: not known.
+    """
+
+    start_s: float | None
 
     def __init__(self, folder: Path) -> None:
-        run_id, out = folder.name.removeprefix(STAGING_PREFIX), folder.parent
-        super().__init__(folder, (out, out / f"{ASIDE_PREFIX}{run_id}"), run_id)
+        self.folder, self.run_id = folder, folder.name.removeprefix(STAGING_PREFIX)
+        self.places: Sequence[Path] = (folder.parent, folder.parent / f"{ASIDE_PREFIX}{self.run_id}")
         self._manifest = read_manifest(folder)
         self.title = _title(self._manifest.command)
         self.start_s = datetime.fromisoformat(self._manifest.created).timestamp()
@@ -159,7 +129,7 @@ class RunningLaunch(Running):
         self._read_s: float | None = None
 
     def left(self) -> str | None:
-        """A killed launcher leaves the folder."""
+        """After the end: what to do with what a killed launcher left; None: it came to its end."""
         return f"perfharness analyze {self.folder}" if self.folder.is_dir() else None
 
     def read(self) -> None:
@@ -188,7 +158,7 @@ class RunningLaunch(Running):
         self._counts, self._total_ns, self._read_s = counts, total_ns, now_s
 
     def facts(self) -> dict[str, str]:
-        """Phase, time left, batches and rates."""
+        """Words and numbers; `phase` and `time left` are always among them."""
         found = {"phase": self._phase(), **self._load.facts()}
         found.setdefault("time left", NOT_KNOWN)
         if self._counts["batches/s"]:
@@ -204,16 +174,17 @@ class RunningLaunch(Running):
 
     def _phase(self) -> str:
         if self._manifest.complete:
-            return "reading the traces"
+            profiling = self.folder / EXPLAIN_NAME
+            is_done = (profiling / MANIFEST_NAME).exists()
+            return "profiling pass" if profiling.is_dir() and not is_done else "reading the traces"
         pids = [process.pid for process in self._manifest.processes]
         if None in pids:
             return "starting"
         alive = sum(psutil.pid_exists(pid) for pid in pids if pid is not None)
-        pass_ = "profiling pass" if self._manifest.explaining else "running"
-        return f"{pass_}, {alive} of {len(pids)} processes" if alive else "collecting the traces"
+        return f"running, {alive} of {len(pids)} processes" if alive else "collecting the traces"
 
     def panels(self) -> Iterator[Panel]:
-        """Load, stages, rate and telemetry."""
+        """What is drawn: load, stages, rate and telemetry."""
         yield from self._load.panels()
         if self._stages:
             most = sorted(self._stages, key=lambda name: self._total_ns[name], reverse=True)[:MOST_STAGES]
@@ -291,11 +262,13 @@ def _second(lines: Sequence[Mapping[str, Any]]) -> Second:
     return Second((end_ns + time.time_ns() - time.perf_counter_ns()) / 1e9, asked, answered, p50, p99)
 
 
-class RunningSuite(Running):
-    """A suite of `bench`; its file lists all cases while it is measured, those to come too."""
+class RunningSuite:
+    """A suite of `bench`, with the attributes and methods of a launch; its file lists the cases to come too."""
+
+    start_s: float | None = None
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, (folder,))
+        self.folder, self.places = folder, (folder,)
         self._suite = read_suite(folder)
         self.title = _title(self._suite.command)
         self._case: CaseResult | None = None
@@ -346,63 +319,71 @@ class RunningSuite(Running):
             yield from telemetry_panels(readings, {})
 
 
+Running = RunningLaunch | RunningSuite
+
+
 class Ended(NamedTuple):
     """A run that was seen running."""
 
     title: str
     how: str
-    run_id: str | None
+    run_id: str | None = None
     """Of its page; None: there is none."""
 
 
 class Watch:
-    """Finds what is running in the folders that were named, or in the current one, and in those of the newest runs."""
+    """Finds what is running in the folders that were named, or in the current one, and in those of the newest runs.
+
+    Attributes:
+        lock: for `look` and the runs that it returned.
+    """
 
     def __init__(self, known: KnownRuns) -> None:
+        self.lock = Lock()
         self.problems: list[str] = []
         self.ended: deque[Ended] = deque(maxlen=KEPT)
         self.places = list(known.folders.values()) or [Path.cwd()]
-        self._known, self._runs = known, dict[Path, Running]()
-        self._lock, self._looked_s = Lock(), 0.0
+        self._known, self._runs, self._looked_s = known, dict[Path, Running](), 0.0
 
     def look(self) -> list[Running]:
-        """What is running now, the latest first, and read."""
-        with self._lock:
-            if time.monotonic() - self._looked_s >= SHARED_S:
-                self.problems = []
-                self._find()
-                for folder, one in list(self._runs.items()):
-                    self._read(folder, one)
-                self._looked_s = time.monotonic()
-            return list(reversed(self._runs.values()))
+        """What is running now, the latest first, as it was read."""
+        if time.monotonic() - self._looked_s >= SHARED_S:
+            self.problems = []
+            for folder in dict.fromkeys([*self._runs, *self._found()]):
+                self._read(folder)
+            self._looked_s = time.monotonic()
+        return list(reversed(self._runs.values()))
 
-    def _find(self) -> None:
-        with_history = [Path(row["folder"]) for row in self._known.newest(NEWEST)]
-        for place in dict.fromkeys([*self.places, *with_history]):
-            launches = [one for one in running_folders(place) if one.name.startswith(STAGING_PREFIX)]
-            suites = [file.parent for file in (*place.glob(BENCH_NAME), *place.glob(f"*/{BENCH_NAME}"))]
-            kinds = [*((one, RunningLaunch) for one in launches), *((one, RunningSuite) for one in suites)]
-            for folder, kind in kinds:
-                if folder not in self._runs and is_locked(folder):
-                    try:
-                        self._runs[folder] = kind(folder)
-                    except PerfHarnessError as error:
-                        self.problems.append(str(error))
-
-    def _read(self, folder: Path, one: Running) -> None:
+    def _found(self) -> Iterator[Path]:
+        """Folders of what is running."""
         try:
-            one.read()
+            of_newest = [Path(row["folder"]) for row in self._known.newest(NEWEST)]
+        except HistoryError as error:
+            of_newest = []
+            self.problems.append(str(error))
+        for place in dict.fromkeys([*self.places, *of_newest]):
+            launches = (one for one in running_folders(place) if one.name.startswith(STAGING_PREFIX))
+            yield from (one for one in launches if one.parent.name != EXPLAIN_NAME)  # a part of another launch
+            suites = (file.parent for file in (*place.glob(BENCH_NAME), *place.glob(f"*/{BENCH_NAME}")))
+            yield from (one for one in suites if is_locked(one))
+
+    def _read(self, folder: Path) -> None:
+        known = self._runs.get(folder)
+        if known is not None and not is_locked(folder):
+            del self._runs[folder]
+            self.ended.appendleft(self._end_of(known))
+            return
+        try:
+            if known is None:
+                is_launch = folder.name.startswith(STAGING_PREFIX)
+                known = self._runs[folder] = RunningLaunch(folder) if is_launch else RunningSuite(folder)
+            known.read()
         except PerfHarnessError as error:
             self.problems.append(str(error))
-        if not one.is_running:
-            del self._runs[folder]
-            self.ended.appendleft(self._end_of(one))
 
     def _end_of(self, one: Running) -> Ended:
-        for place in one.placed:
-            for run_id in self._known.runs_in(place):
-                if one.run_id in (None, run_id):
-                    how = one.left()
-                    return Ended(one.title, "ended" if how is None else f"ended early: {how}", run_id)
         how = one.left()
-        return Ended(one.title, f"was killed. To read what it left: {how}" if how else "ended without results", None)
+        for run_id in (run_id for place in one.places for run_id in self._known.runs_in(place)):
+            if isinstance(one, RunningSuite) or run_id == one.run_id:
+                return Ended(one.title, "ended" if how is None else f"ended early. To go on, {how}", run_id)
+        return Ended(one.title, "ended without results" if how is None else f"was killed. To read what it left: {how}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input, Output, dcc, html
@@ -41,15 +40,17 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def register(app: Dash, known: KnownRuns) -> None:
-    """Each second the facts and the lines change, not the graph: zooming in stays."""
+    """Each second facts and lines change."""
     watch = Watch(known)
 
     def tick(_: int | None, search: str) -> tuple[Component, dict[str, Any], dict[str, Any]]:
-        running = watch.look()
         asked = first(query_of(search), "folder")
-        shown = next((one for one in running if str(one.folder) == asked), None) or next(iter(running), None)
-        panels = [] if shown is None else [panel for panel in shown.panels() if any(panel.lines.values())]
-        return _facts(running, shown, watch), _figure(panels, shown), {"height": _height(panels)} if panels else HIDDEN
+        with watch.lock:
+            running = watch.look()
+            shown = next((one for one in running if str(one.folder) == asked), None) or next(iter(running), None)
+            panels = [] if shown is None else [panel for panel in shown.panels() if any(panel.lines.values())]
+            style = {"height": _height(panels)} if panels else HIDDEN
+            return _facts(running, shown, watch), _figure(panels, shown), style
 
     outputs = [Output("live", "children"), Output("lines", "figure"), Output("lines", "style")]
     app.callback(outputs, Input("tick", "n_intervals"), Input("url", "search"))(tick)
@@ -58,14 +59,15 @@ def register(app: Dash, known: KnownRuns) -> None:
 def _facts(running: Sequence[Running], shown: Running | None, watch: Watch) -> list[Component]:
     found: list[Component] = []
     if shown is None:
-        found.append(sentence(f"Nothing is running in {_places(watch.places)}, nor where the newest runs are."))
+        places = ", ".join(map(str, watch.places))
+        found.append(sentence(f"Nothing is running in {places}, nor in the folders of the newest runs."))
     else:
         if len(running) > 1:
             links = [dcc.Link(one.title, href=address("/live", {"folder": [str(one.folder)]})) for one in running]
             found.append(html.P([part for link in links for part in (link, " ")], className="others"))
         ran = NOT_MEASURED if shown.start_s is None else duration(time.time() - shown.start_s)
         facts = {"running for": ran, **shown.facts()}
-        found += [html.H2(shown.title), html.P(str(shown.placed[0]), className="note")]
+        found += [html.H2(shown.title), html.P(str(shown.places[0]), className="note")]
         found.append(
             html.Dl([html.Div([html.Dt(name), html.Dd(text)]) for name, text in facts.items()], className="figures")
         )
@@ -78,10 +80,6 @@ def _facts(running: Sequence[Running], shown: Running | None, watch: Watch) -> l
         )
         found.append(html.P([f"{one.title} {one.how}.", *opened], className="ended"))
     return found
-
-
-def _places(places: Sequence[Path]) -> str:
-    return ", ".join(map(str, places))
 
 
 def _height(panels: Sequence[Panel]) -> int:

@@ -102,11 +102,12 @@ def compare_layout(query: Query, known: KnownRuns) -> list[Component]:
 
 
 def comparison_of(query: Query, known: KnownRuns) -> str:
-    """The comparison of the runs, the side with the oldest one as base."""
+    """The comparison of the runs, the side with the oldest one as base; runs of one version are sides by themselves."""
     rows = sorted((known.entry(run).run for run in query.get("run", [])), key=lambda row: str(row["created"]))
+    if len(rows) < 2:
+        raise UsageError("Choose two or more runs.")
     sides = _sides(rows, first(query, "by", "version"))
-    if len(sides) < 2:
-        raise UsageError("All these runs are of one version. Choose runs of another one, or one side per run.")
+    sides = sides if len(sides) > 1 else _sides(rows, "run")
     base, *others = [SideInput(name, [launch_of(row) for row in of_side]) for name, of_side in sides.items()]
     comparison = compare_sides(base, others, CompareOptions())
     return html_page(Document("Comparison", f"Base: {base.name}", compare_view(comparison, fold=True, charts=True)))
