@@ -93,6 +93,7 @@ class LaunchSettings(TypedDict, total=False):
     barrier_timeout_s: float
     nodes: bool
     telemetry: bool
+    metrics: str | None
     measure_idle_s: float
     cool_down_c: float | None
     cool_down_limit_s: float

@@ -104,6 +104,17 @@ class Run:
 Condition = Callable[[Run], AbstractContextManager[None]]
 
 
+def served_metrics(address: str) -> Condition:
+    """Serve the current readings to Prometheus (`--metrics`)."""
+
+    def condition(run: Run) -> AbstractContextManager[None]:
+        from perfharness.metrics.exposed_run import serving  # NumPy, which no other launch needs here
+
+        return serving(address, run.folder)
+
+    return condition
+
+
 # ---- other processes on the GPUs ----
 
 LISTS = (

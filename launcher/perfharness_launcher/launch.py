@@ -17,7 +17,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness_launcher.barrier import MayGo
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users
+from perfharness_launcher.conditions import Condition, Run, cooled_down, machine_load, other_users, served_metrics
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys import find_gpu_metrics
 from perfharness_launcher.outcome import (
@@ -92,6 +92,8 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
     """
     options = plan.options
     conditions: list[Condition] = [other_users(required=options.require_exclusive)]
+    if options.metrics is not None:
+        conditions.append(served_metrics(options.metrics))
     if not plan.explaining:  # the clocks of a GPU that has just worked are still high
         conditions.append(noted_clocks)
     if options.cool_down_c is not None:  # before the clocks are locked: an idle GPU with locked clocks stays warmer

@@ -162,6 +162,15 @@ class LaunchOptions(Settings):
     telemetry: Annotated[
         bool, Option(("--telemetry",), MACHINE, "Sample GPUs and host during the run.", negative="--no-telemetry")
     ] = True
+    metrics: Annotated[
+        str | None,
+        Option(
+            ("--metrics",),
+            MACHINE,
+            "Serve the readings to Prometheus during the run, as at 127.0.0.1:9400; 0.0.0.0 for other hosts.",
+            metavar="HOST:PORT",
+        ),
+    ] = None
     measure_idle_s: Annotated[
         float, Option(("measure-idle",), MACHINE, "Sample the idle GPUs this long before the run.", metavar="SECONDS")
     ] = 1.0

@@ -149,6 +149,8 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             yield f"{name} {value}: must be {text}"
     if cool_down is not None and not math.isfinite(cool_down):
         yield f"--cool-down {cool_down}: must be degrees Celsius"
+    if options.metrics is not None:
+        yield from _metrics_conflicts(options)
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus cannot be combined with -ng or -go"
     if options.explain and tracer in ("ranges", "none"):
@@ -161,6 +163,18 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             re.compile(options.batch_pattern)
         except re.error as error:
             yield f"batch-pattern {options.batch_pattern!r} is not a regular expression: {error}"
+
+
+def _metrics_conflicts(options: LaunchOptions) -> Iterator[str]:
+    from perfharness.metrics.endpoint import address_of, client  # of no use to other plans
+
+    try:
+        address_of(options.metrics or "")
+        client()
+    except UsageError as error:
+        yield f"--metrics: {error}"
+    if not options.telemetry:
+        yield "--metrics serves what is sampled; drop --no-telemetry"
 
 
 def _tracer_conflicts(

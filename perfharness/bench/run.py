@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -79,6 +80,7 @@ def run_suite(
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
     history: bool = True,
+    metrics: str | None = None,
 ) -> BenchSuiteResult:
     """Measure every case of a suite, each in its own process; writes `bench.json` and the cases to `output_dir`.
 
@@ -91,6 +93,7 @@ def run_suite(
         observer: called during the run.
         command: the command line, for the results.
         history: add it to the history; if that fails, the last remark of the returned result says why.
+        metrics: `HOST:PORT` at which the readings of the running case are served to Prometheus.
 
     Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
     process writes to it. An interrupt ends the running case: `complete` is False then.
@@ -99,7 +102,7 @@ def run_suite(
     if find_batch:
         suite = suite.model_copy(update={"equality": None, "accuracy": None})
     plan = plan_suite(suite)
-    with measuring(output_dir) as interrupts:
+    with measuring(output_dir) as interrupts, _served(metrics, output_dir):
         prepare(output_dir, resume=resume)
         run = (SearchRun if find_batch else SuiteRun)(
             suite, output_dir, plan, interrupts, observer or BenchObserver(), retry_failed=retry_failed, command=command
@@ -111,6 +114,14 @@ def run_suite(
 
     found = record(lambda: suite_entry(result, output_dir, suite_exit_code(result)))
     return result.model_copy(update={"remarks": [*result.remarks, *(one.message for one in found)]})
+
+
+def _served(metrics: str | None, output_dir: Path) -> AbstractContextManager[None]:
+    if metrics is None:
+        return nullcontext()
+    from perfharness.metrics.exposed_run import serving  # its library may be missing
+
+    return serving(metrics, output_dir)
 
 
 def suite_exit_code(result: BenchSuiteResult) -> int:

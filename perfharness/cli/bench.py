@@ -32,7 +32,7 @@ REFUSED = {
     "start_up": (
         *("find_batch", "dry_run", "equality", "seed", "shuffle", *RECOMMENDING, "max_latency_ms"),
         *("latency_percentile", "resume", "retry_failed", "charts", "warmup", "iterations", "duration"),
-        *("memory_limit", "passes", "layers", "cool_down", "cool_down_limit"),
+        *("memory_limit", "passes", "layers", "cool_down", "cool_down_limit", "metrics"),
     ),
 }
 """Options that these measurements do not use: they choose their own cases, and recommend nothing."""
@@ -105,6 +105,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
             observer=progress,
             command=command_line(),
             history=run.history,
+            metrics=run.metrics,
         )
     print_blocks(Console(), suite_view(result))
     if run.charts is not False:

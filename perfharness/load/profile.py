@@ -23,8 +23,8 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 LAUNCH_SETTINGS = (
     "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
     "timeout_s", "log_level", "annotate", "annotate_torch",
-    "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks",
-    "output_dir", "history",
+    "tracer", "nsys", "trace_os", "telemetry", "metrics", "measure_idle_s", "cool_down_c", "cool_down_limit_s",
+    "maximize_clocks", "output_dir", "history",
 )  # fmt: skip
 """Fields of `LaunchOptions` that a load test takes too."""
 

@@ -95,13 +95,18 @@ Key = tuple[str, str]
 class RunningReadings:
     """Readings of a run so far, about one per second of each metric.
 
+    Args:
+        keep: how many of each; None: all.
+
     Attributes:
         series: times (UTC nanoseconds) and values by subject and metric; None: the reading failed.
+        gpus: numbers of the GPUs by subject.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keep: int | None = None) -> None:
         self.series: dict[Key, list[tuple[int, float | None]]] = {}
-        self._path, self._position = folder / LIVE_NAME, 0
+        self.gpus: dict[str, int] = {}
+        self._path, self._position, self._keep = folder / LIVE_NAME, 0, keep
 
     def read(self) -> None:
         """Read the lines that are new."""
@@ -114,9 +119,13 @@ class RunningReadings:
             return
         for line in lines:
             entry = json.loads(line)
+            self.gpus |= entry["gpus"]
             for subject, values in entry["values"].items():
                 for metric, value in values.items():
-                    self.series.setdefault((subject, metric), []).append((entry["time_unix_ns"], value))
+                    points = self.series.setdefault((subject, metric), [])
+                    points.append((entry["time_unix_ns"], value))
+                    if self._keep is not None:
+                        del points[: -self._keep]
 
     def latest(self) -> dict[Key, float]:
         """Current values; a metric is absent where its last reading failed, or is old."""

@@ -23,6 +23,7 @@ ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"  # JSON of `model.annotations.Annotation
 NVML_MODULE = "PERFHARNESS_NVML_MODULE"  # for tests: the module used as `pynvml` (docs/internals/tests.md)
 START_BARRIER = "PERFHARNESS_START_BARRIER"  # folder of the barrier's FIFOs; empty: no barrier
 START_BARRIER_LIMIT = "PERFHARNESS_START_BARRIER_LIMIT"  # seconds after which a process continues without the others
+METRICS = "PERFHARNESS_METRICS"  # `1` or `HOST:PORT`: recorders time stages for Prometheus; a launch does not set it
 HISTORY = "PERFHARNESS_HISTORY"
 """Path (SQLite), `postgresql://` URL, or `off`. `off` in measured processes: traces contain their environment."""
 

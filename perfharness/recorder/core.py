@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
@@ -32,6 +32,17 @@ MOST_NAMED = 20
 
 MOST_KEPT = 4096
 """Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
+
+
+class RangeTimer(Protocol):
+    """Times ranges of a recorder outside of a launch, for metrics."""
+
+    def time(self, stack: Stack, node: Range) -> None:
+        """Have a prepared range timed from now on."""
+
+    def begin_in_child(self) -> None:
+        """Begin from 0, in a forked child."""
+
 
 RangeEnd = Callable[[Range, int, int | None, bool], None]
 """Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
@@ -61,6 +72,7 @@ class Core:
         self._journal = journal.active()
         self._barrier, self._capture = barrier.active(), capture.active()
         self._hook: RangeEnd | None = None
+        self._timer: RangeTimer | None = None
         self._holds_batches = self._barrier is not None or self._capture is not None
         self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
         self._stacks: list[Stack] = []  # of threads that live or have ranges open
@@ -81,14 +93,17 @@ class Core:
 
     def counts(self) -> dict[str, Any]:
         """Count what was written, and name the ranges that are open."""
-        with self._lock:
-            stacks = self._all_stacks()
-            totals = {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
-        found = {"name": self.name, "domain": self.domain, **totals, "threads": self._threads}
+        found: dict[str, Any] = {"name": self.name, "domain": self.domain, **self.totals(), "threads": self._threads}
         if self._capture is not None:
             found["captured"] = self._capture.counts()
         named = self._open_ranges(with_daemons=True)[: 50 * MOST_NAMED]
         return {**found, "finalized": self.is_finalized, "open_ranges": named}
+
+    def totals(self) -> dict[str, int]:
+        """Count what was written, on all threads."""
+        with self._lock:
+            stacks = self._all_stacks()
+            return {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
 
     def _open_ranges(self, *, with_daemons: bool) -> list[str]:
         """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
@@ -139,6 +154,8 @@ class Core:
         self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
         for stack in self._all_stacks():
             stack.begin_in_child()
+        if self._timer is not None:
+            self._timer.begin_in_child()
 
     # ---- the first time on a path ----
 
@@ -171,6 +188,8 @@ class Core:
             node.pop = _then(node.pop, partial(self._local.stack.release, stack))
         if self._hook is not None:
             _call_at_end(node, self._hook)
+        if self._timer is not None:
+            self._timer.time(stack, node)
         if is_batch:
             startup.note("batch")
         stack.prepared += 1

@@ -7,12 +7,15 @@ A `Sink` (events.py) writes the events. A mark is an event without length.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from perfharness import compiled_code
-from perfharness.errors import RecorderError
-from perfharness.model import conventions
+from perfharness.errors import RecorderError, UsageError
+from perfharness.model import conventions, environment
 from perfharness.recorder import core
 from perfharness.recorder.blocks import BatchBlock, RangeBlock, annotated
 from perfharness.recorder.names import (
@@ -48,6 +51,8 @@ class PerfRecorder(core.Core):
         domain: NVTX domain of the ranges. A recorder of another name gets `domain:name`, because two recorders on one
             NVTX stack would end each other's ranges.
         default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
+        metrics: time stages for Prometheus. True: in prometheus_client's default registry; `HOST:PORT`: an HTTP server
+            there; None: what PERFHARNESS_METRICS says; False: not.
     """
 
     _blocks: dict[RangeKey, RangeBlock]
@@ -59,6 +64,7 @@ class PerfRecorder(core.Core):
         *,
         domain: str | None = conventions.DEFAULT_DOMAIN,
         default_args: object = None,
+        metrics: bool | str | None = None,
     ) -> Self:
         """Find the recorder of that name, or make it."""
         name = checked_part("recorder", name)
@@ -72,7 +78,20 @@ class PerfRecorder(core.Core):
             self._users += 1
         if self._journal is not None:
             self._journal.add(self, args if args is not None else default_args)
+        if self._timer is None and (where := _exposed_at(metrics)):
+            self._expose(where, is_asked=metrics is not None)
         return self
+
+    def _expose(self, where: str, *, is_asked: bool) -> None:
+        """Time ranges for Prometheus from now on. Raises `UsageError`, but warns where the environment asked for it."""
+        try:  # a layer above this one, and its library: loaded only where metrics are on
+            self._timer = import_module("perfharness.metrics.endpoint").switch_on(self, where)
+        except UsageError as error:
+            if is_asked:
+                raise
+            warnings.warn(f"{environment.METRICS}: {error}", RuntimeWarning, stacklevel=3)
+        for stack in self._all_stacks():
+            stack.forget_prepared()
 
     # ---- CV-CUDA's calls: the plain case is inlined, because a call costs a tenth of a range ----
 
@@ -282,7 +301,7 @@ class PerfRecorder(core.Core):
 
         def decorate(function: Callable[..., Any]) -> Any:
             name = message if isinstance(message, str) else getattr(function, "__name__", type(function).__name__)
-            if self.output.listening is False and self._journal is None and self._hook is None:
+            if self.output.listening is False and self._journal is None and self._hook is None and self._timer is None:
                 return function
             return annotated(function, name, self.range(name, color, domain, category))
 
@@ -293,3 +312,10 @@ class PerfRecorder(core.Core):
         self._hook = hook
         for stack in self._all_stacks():
             stack.forget_prepared()
+
+
+def _exposed_at(metrics: bool | str | None) -> str:
+    """Where metrics are exposed, `1` or `HOST:PORT`; empty: nowhere."""
+    if metrics is None:
+        return os.environ.get(environment.METRICS, "")
+    return metrics if isinstance(metrics, str) else "1" if metrics else ""

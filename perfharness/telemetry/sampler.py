@@ -214,7 +214,9 @@ class Sampler:
     def _write_live(self, since_ns: int) -> int:
         """Append what was read since that monotonic time to the file of live readings; return the time now."""
         now_ns = time.monotonic_ns()
-        line = {"time_unix_ns": now_ns + self._offset_ns, "values": self._readings.newest(since_ns)}
+        gpus = {device.uuid: device.index for device in self._devices}
+        values = self._readings.newest(since_ns)
+        line = {"time_unix_ns": now_ns + self._offset_ns, "gpus": gpus, "values": values}
         with contextlib.suppress(OSError), self._live_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         return now_ns

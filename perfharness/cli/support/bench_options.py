@@ -224,6 +224,15 @@ class BenchSettings(BaseModel):
         bool | None,
         Option(("--charts",), RESULTS, "Draw charts: PNG and a page. [default: charts]", negative="--no-charts"),
     ] = None
+    metrics: Annotated[
+        str | None,
+        Option(
+            ("--metrics",),
+            MEASURING,
+            "Serve the readings of the telemetry pass to Prometheus meanwhile, as at 127.0.0.1:9400.",
+            metavar="HOST:PORT",
+        ),
+    ] = None
     history: Annotated[
         bool, Option(("--history",), RESULTS, "Add the suite to the history.", negative="--no-history")
     ] = True
@@ -232,7 +241,7 @@ class BenchSettings(BaseModel):
 RARE = {
     *("warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "baseline", "latency_percentile"),
     *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
-    *("retry_failed", "history"),
+    *("retry_failed", "history", "metrics"),
 }
 """Options that only `--help-all` shows; most people set them in SUITE.toml."""
 

@@ -1,0 +1,303 @@
+"""Adds up the ranges of a service, and shares the sums of all its processes through files. Standard library only.
+
+A stack (thread or asyncio task) has one list of integers per stage. An integer holds the number of ranges of a bucket
+and their nanoseconds, so one addition changes both, and nobody reads one without the other. Nothing is locked where
+ranges are timed.
+
+Each process writes its sums to a file of its own, every `WRITE_S` while they change, and before a scrape reads the
+files of all. A file only grows, so the sums never fall, whichever process answers. The files of processes that have
+ended stay, joined into one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter_ns, time, time_ns
+from typing import Any
+
+from perfharness.boot import ranks
+from perfharness.recorder.core import Core
+from perfharness.recorder.ranges import Range
+from perfharness.recorder.stacks import Stack
+
+COUNT_SHIFT = 72
+ONE_RANGE = 1 << COUNT_SHIFT
+"""Added with the nanoseconds of a range, which stay below it."""
+
+BUCKETS = 65
+"""Bucket n has ranges of less than 2**n nanoseconds that are in no lower one."""
+
+MAX_STAGES = 200
+"""Paths of a recorder, in a process, that get a histogram of their own: a name may contain an id."""
+
+OTHER_STAGES = "(other)"
+COUNTERS = ("items", "batches", "failed_batches")
+NO_STAGE = ""
+"""Stage of the counters, whose buckets are places in `COUNTERS`."""
+
+WRITE_S = 1.0
+"""What a killed process loses at most."""
+
+GAP_S = 30.0
+"""A service without a process for this long has ended; all workers may end before the next one is there."""
+
+MOST_ENDED = 16
+"""With more files of ended processes, they are joined."""
+
+ENDED = "ended.json"
+"""The sums of processes that have ended."""
+
+Sums = Counter[tuple[str, str, int]]
+"""By recorder, stage and bucket: ranges and nanoseconds in one integer; of counters, the count."""
+
+
+class Meter:
+    """What a recorder has timed in this process."""
+
+    def __init__(self, recorder: Core) -> None:
+        self.shared: SharedSums | None = None
+        self._recorder = recorder
+        self.begin_in_child()
+
+    def begin_in_child(self) -> None:
+        """Begin from 0."""
+        self._lock = threading.RLock()  # a signal's handler may record
+        self._lists: dict[tuple[Stack, str], list[int]] = {}
+        self._ended: Sums = Counter()  # of threads that have ended
+        self._paths: set[str] = {NO_STAGE}
+
+    def time(self, stack: Stack, node: Range) -> None:
+        """Have a prepared range timed from now on."""
+        if self.shared is not None:
+            self.shared.keep_writing()
+        around = [outer.message for outer in stack.open_ranges()]
+        sums = self._list(stack, "/".join([*reversed(around), node.message]))
+        if node.is_batch:
+            node.pop = _counting(node, self._list(stack, NO_STAGE))
+        node.push, node.pop = _timing(node, sums)
+
+    def _list(self, stack: Stack, path: str) -> list[int]:
+        with self._lock:
+            if path not in self._paths and len(self._paths) > MAX_STAGES:
+                path = OTHER_STAGES
+            self._paths.add(path)
+            return self._lists.setdefault((stack, path), [0] * BUCKETS)
+
+    def sums(self) -> Sums:
+        """Add up all threads."""
+        name = self._recorder.name
+        with self._lock:
+            found = Counter(self._ended)
+            for (stack, path), sums in list(self._lists.items()):
+                is_over = not stack.thread.is_alive()  # asked first: it may add until it ends
+                counted = {(name, path, place): value for place, value in enumerate(list(sums)) if value}
+                found.update(counted)
+                if is_over:
+                    self._ended.update(counted)
+                    del self._lists[stack, path]
+        totals = self._recorder.totals()
+        found.update({(name, NO_STAGE, place): totals[COUNTERS[place]] for place in (1, 2)})
+        return found
+
+
+def _timing(node: Range, sums: list[int]) -> tuple[Callable[[Any], object], Callable[[], object]]:
+    """A push and a pop around those of a range, which may be None."""
+    inner_push, inner_pop, clock = node.push, node.pop, perf_counter_ns
+    begin_ns = 0
+
+    def push(attributes: Any) -> None:
+        nonlocal begin_ns
+        if inner_push is not None:
+            inner_push(attributes)
+        begin_ns = clock()
+
+    def pop() -> None:
+        passed_ns = clock() - begin_ns
+        sums[passed_ns.bit_length()] += passed_ns + ONE_RANGE
+        if inner_pop is not None:
+            inner_pop()
+
+    return push, pop
+
+
+def _counting(node: Range, counters: list[int]) -> Callable[[], object]:
+    """A pop that counts the items of a batch; those of a deleted or failed one were not processed."""
+    inner_pop = node.pop
+
+    def pop() -> None:
+        if node.items is not None and not node.is_deleted:
+            counters[0] += node.items
+        if inner_pop is not None:
+            inner_pop()
+
+    return pop
+
+
+class SharedSums:
+    """The sums of all processes that use a folder."""
+
+    def __init__(self, folder: Path, *, is_temporary: bool) -> None:
+        self._folder, self._is_temporary = folder, is_temporary
+        self._meters: list[Meter] = []
+        self._lock = threading.RLock()
+        self._in_use: int | None = None
+        self.now_and_then: Callable[[], object] = lambda: None
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin_in_child)
+        atexit.register(self._leave)
+
+    def add(self, meter: Meter) -> None:
+        """Share a meter, too."""
+        meter.shared = self
+        self._meters.append(meter)
+
+    def _begin(self) -> None:
+        self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}-{time_ns()}.json"  # another after `os.exec…`
+        self._written: Sums = Counter()
+        self._writer: threading.Thread | None = None
+        self._join()
+
+    def _join(self) -> None:
+        """Hold the folder in use; what a service that has ended left in it is removed."""
+        before, self._in_use = self._in_use, None
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._folder.stat().st_uid != os.getuid():
+                raise PermissionError("it belongs to another user")
+            lock = os.open(self._folder / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _is_last(lock) and os.fstat(lock).st_mtime < time() - GAP_S:
+                for path in self._folder.glob("*.json"):
+                    path.unlink()
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            os.utime(lock)
+            self._in_use = lock
+        except OSError as error:
+            self._warn(error)
+        if before is not None:
+            os.close(before)  # not unlocked: the process that forked holds it, too
+
+    def _warn(self, error: OSError) -> None:
+        message = f"{self._folder} cannot be written ({error}): metrics are those of process {os.getpid()} alone"
+        warnings.warn(f"{message}; set PROMETHEUS_MULTIPROC_DIR to another folder", RuntimeWarning, stacklevel=2)
+
+    def _begin_in_child(self) -> None:
+        self._lock = threading.RLock()
+        self._begin()
+
+    def keep_writing(self) -> None:
+        """Write every `WRITE_S` from now on; a second call in a process does nothing."""
+        with self._lock:
+            if self._writer is not None:
+                return
+            self._writer = threading.Thread(target=self._write_on, name="perfharness-metrics", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the interpreter is about to end
+                self._writer.start()
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self.write, exitpriority=0)  # its processes end without exit functions
+
+    def _write_on(self) -> None:
+        never = threading.Event()
+        while not never.wait(WRITE_S):
+            self.write()
+            self.now_and_then()
+            if self._in_use is not None:
+                os.utime(self._in_use)
+
+    def write(self) -> Sums:
+        """Write what this process has added up, if it has changed; return it."""
+        with self._lock:
+            sums: Sums = Counter()
+            for meter in self._meters:
+                sums.update(meter.sums())
+            if sums != self._written and self._in_use is not None:
+                try:
+                    self._replace(self._name, sums)
+                    self._written = sums
+                except OSError as error:
+                    self._in_use = None
+                    self._warn(error)
+            return sums
+
+    def sums(self) -> Sums:
+        """Add up all processes, those that have ended too."""
+        found = Counter(self.write())
+        if self._in_use is not None:
+            with self._alone():
+                others, joined = self._others()
+                for sums in others.values():
+                    found.update(sums)
+                ended = [name for name in others if not _is_running(name)]
+                if len(ended) > MOST_ENDED:
+                    self._join_files({name: others[name] for name in ended}, joined)
+        return found
+
+    def _others(self) -> tuple[dict[str, Sums], list[str]]:
+        """Sums by file without this process's, and the files whose sums the file of ended processes has."""
+        read = {path.name: json.loads(path.read_bytes()) for path in sorted(self._folder.glob("*.json"))}
+        joined = [name for content in read.values() for name in content["joined"]]
+        sums = {
+            name: Counter({(recorder, stage, place): value for recorder, stage, place, value in content["sums"]})
+            for name, content in read.items()
+            if name != self._name and name not in joined
+        }
+        return sums, joined
+
+    def _join_files(self, ended: dict[str, Sums], joined: list[str]) -> None:
+        """Make one file of several. It names them: they are not read again if this process is killed meanwhile."""
+        total: Sums = Counter()
+        for sums in ended.values():
+            total.update(sums)
+        names = {*joined, *ended} - {ENDED}
+        self._replace(ENDED, total, sorted(name for name in names if (self._folder / name).exists()))
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _replace(self, name: str, sums: Sums, joined: Sequence[str] = ()) -> None:
+        temporary = self._folder / f"{name}.{threading.get_native_id()}"
+        content = {"joined": joined, "sums": [[*key, value] for key, value in sums.items()]}
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(self._folder / name)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from joining files."""
+        lock = os.open(self._folder / "joining", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _leave(self) -> None:
+        """Write for the last time; the last process removes a temporary folder."""
+        self.write()
+        if self._in_use is not None and self._is_temporary and _is_last(self._in_use):
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _is_last(lock: int) -> bool:
+    """Whether no other process holds the lock; it is held alone then."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_running(name: str) -> bool:
+    """Whether the process of that file is running."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pid, ticks = name.split("-")[:2]
+        return Path(f"/proc/{int(pid)}/stat").read_bytes().rpartition(b")")[2].split()[19] == ticks.encode()
+    return False

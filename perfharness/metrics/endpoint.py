@@ -1,0 +1,174 @@
+"""Exposes what a service has added up, in prometheus_client's default registry or over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfharness.boot import ranks
+from perfharness.distribution import install_command
+from perfharness.errors import UsageError
+from perfharness.files import reason_of
+from perfharness.metrics.collect import COUNT_SHIFT, COUNTERS, NO_STAGE, ONE_RANGE, Meter, SharedSums
+from perfharness.recorder.core import Core
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+IN_REGISTRY = "1"
+"""In place of an address: prometheus_client's default registry, for a service with an endpoint of its own."""
+
+BOUNDS = [(bucket, str(((1 << bucket) - 1) / 1e9)) for bucket in range(17, 37)]
+"""Buckets with their upper bounds in seconds, from 131 us to 69 s."""
+
+COUNTER_HELP = {
+    "items": "Items of batches that ended, without failed and deleted ones.",
+    "batches": "Batches that ended.",
+    "failed_batches": "Batches that ended by an exception.",
+}
+
+
+@cache
+def client() -> Any:
+    """Import `prometheus_client`. Raises `UsageError`."""
+    try:
+        import prometheus_client.metrics_core
+    except ImportError:
+        message = f"metrics need prometheus-client; install it with: {install_command('metrics')}"
+        raise UsageError(message) from None
+    return prometheus_client
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """`127.0.0.1:9400` or `[::1]:9400` -> host and port. Raises `UsageError`."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise UsageError(f"metrics at {text!r}: give HOST:PORT, such as 127.0.0.1:9400 (0.0.0.0 for other hosts)")
+    return host, int(port)
+
+
+class ServiceCollector:
+    """Histograms of stages, and counters, of all processes of a service."""
+
+    def __init__(self, shared: SharedSums) -> None:
+        self._shared = shared
+
+    def describe(self) -> list[Any]:
+        """The metrics without samples."""
+        families = client().metrics_core
+        stages = families.HistogramMetricFamily(
+            "perfharness_stage_seconds", "Time from the start to the end of a stage.", labels=("recorder", "stage")
+        )
+        counters = [
+            families.CounterMetricFamily(f"perfharness_{name}", COUNTER_HELP[name], labels=("recorder",))
+            for name in COUNTERS
+        ]
+        return [stages, *counters]
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        stages, *counters = self.describe()
+        buckets: dict[tuple[str, str], dict[int, int]] = {}
+        for (recorder, stage, place), value in sorted(self._shared.sums().items()):
+            if stage == NO_STAGE:
+                counters[place].add_metric((recorder,), value)
+            else:
+                buckets.setdefault((recorder, stage), {})[place] = value
+        for labels, sums in buckets.items():
+            counts = [
+                (bound, sum(value >> COUNT_SHIFT for place, value in sums.items() if place <= bucket))
+                for bucket, bound in BOUNDS
+            ]
+            total = sum(sums.values())
+            stages.add_metric(labels, [*counts, ("+Inf", total >> COUNT_SHIFT)], total % ONE_RANGE / 1e9)
+        return [stages, *counters]
+
+
+@cache
+def shared_sums(where: str) -> SharedSums:
+    """What all processes of this service add up for an address, or for `IN_REGISTRY`. Raises `UsageError`.
+
+    Processes share the folder of PROMETHEUS_MULTIPROC_DIR, else that of the address, else that of their parent.
+    """
+    host, port = ("", 0) if where == IN_REGISTRY else address_of(where)
+    registry = client().CollectorRegistry(auto_describe=True) if port else client().REGISTRY
+    place = f"perfharness-metrics-{os.getuid()}"
+    given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    folder = Path(given or tempfile.gettempdir(), f"{place}-{host}-{port}" if port else place)
+    is_temporary = not given and not port
+    if is_temporary:
+        folder = folder.with_name(f"{place}-of-{os.getpid()}-{ranks.start_ticks() or 0}")
+    shared = SharedSums(folder, is_temporary=is_temporary)
+    registry.register(ServiceCollector(shared))
+    if port:
+        shared.now_and_then = _Endpoint(registry, host, port, folder).open
+        shared.now_and_then()
+        shared.keep_writing()
+    return shared
+
+
+def switch_on(recorder: Core, where: str) -> Meter:
+    """Make what times the ranges of a recorder, and expose it. Raises `UsageError`.
+
+    Args:
+        where: `HOST:PORT`, or `IN_REGISTRY`.
+    """
+    shared = shared_sums(where)
+    meter = Meter(recorder)
+    shared.add(meter)
+    return meter
+
+
+class _Endpoint:
+    """The HTTP server of a service: one process has it, and when that ends, another takes over."""
+
+    def __init__(self, registry: Any, host: str, port: int, folder: Path) -> None:
+        self._registry, self._address, self._folder = registry, (host, port), folder
+        self._server: Any = None
+        self._lock = -1
+        self._has_warned = False
+        os.register_at_fork(after_in_child=self._begin_in_child)
+
+    def open(self) -> None:
+        """Serve, unless this or another process of the service does."""
+        if self._server is not None:
+            return
+        with contextlib.suppress(OSError):
+            self._lock = os.open(self._folder / "endpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._server = serve(*self._address, self._registry)
+            except OSError as error:
+                os.close(self._lock)
+                if not isinstance(error, BlockingIOError) and not self._has_warned:
+                    self._has_warned = True
+                    message = f"metrics are not exposed: {refused(*self._address, error)}"
+                    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _begin_in_child(self) -> None:
+        if self._server is not None:
+            self._server.socket.close()
+            os.close(self._lock)
+            self._server = None
+
+
+def serve(host: str, port: int, registry: Any) -> Any:
+    """Answer in a thread of this process; return the server. Raises `OSError`."""
+    server, _ = client().start_http_server(port, host, registry)
+    return server
+
+
+def refused(host: str, port: int, error: OSError) -> str:
+    """Why nothing can be served there, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is taken; choose another"
+    return f"{host}:{port} cannot be listened on ({reason_of(error)}); use an address of this machine"

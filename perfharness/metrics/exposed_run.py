@@ -1,0 +1,137 @@
+"""Exposes a run while it is measured: the current readings, and batches, items and stages so far."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfharness.errors import UsageError
+from perfharness.metrics.endpoint import address_of, client, refused, serve
+from perfharness.metrics.running import RunningRanges, RunningReadings, running_folders
+from perfharness.model.telemetry import HOST, process_subject
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """A metric of the sampler as Prometheus has it: in base units, a counter where `name` ends in `_total`."""
+
+    metric: str
+    name: str
+    scale: float
+    text: str
+
+
+OF_GPU = (
+    Exposed("power_instant_mw", "gpu_power_watts", 1e-3, "Power of the GPU."),
+    Exposed("energy_total_mj", "gpu_energy_joules_total", 1e-3, "Energy since the driver was loaded."),
+    Exposed("gpu_utilization_percent", "gpu_utilization_ratio", 1e-2, "Share of time in which a kernel ran."),
+    Exposed("memory_utilization_percent", "gpu_memory_utilization_ratio", 1e-2, "Share of time in memory use."),
+    Exposed("temperature_c", "gpu_temperature_celsius", 1, "Temperature of the GPU."),
+    Exposed("sm_clock_mhz", "gpu_sm_clock_hertz", 1e6, "Clock of the multiprocessors."),
+    Exposed("memory_clock_mhz", "gpu_memory_clock_hertz", 1e6, "Clock of the memory."),
+    Exposed("memory_used_bytes", "gpu_memory_used_bytes", 1, "Memory allocated on the GPU by all processes."),
+)
+OF_PROCESS = (
+    Exposed("cpu_time_ns", "process_cpu_seconds_total", 1e-9, "CPU time of a process and all that it started."),
+    Exposed("rss_bytes", "process_resident_memory_bytes", 1, "Resident memory of a process and all it started."),
+    Exposed("process_memory_bytes", "process_gpu_memory_bytes", 1, "Memory that a process has on its GPUs."),
+)
+OF_HOST = (
+    Exposed("cpu_percent", "host_cpu_ratio", 1e-2, "CPU time of the machine in use; 1 is all cores."),
+    Exposed("memory_used_bytes", "host_memory_used_bytes", 1, "Memory in use, without caches."),
+)
+
+
+class RunCollector:
+    """The current readings of a run, and its batches, items and stages under the embedded tracer.
+
+    Args:
+        folder: where it is being written, or the folder of a suite, whose running cases are read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._host = platform.node()
+        self._readers: dict[Path, tuple[RunningReadings, RunningRanges]] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that a registry does not ask for all."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics; those that are not read now are absent."""
+        found = _Families(self._host)
+        folders = running_folders(self._folder) or [self._folder]
+        for folder in folders:
+            if folder not in self._readers:
+                self._readers[folder] = RunningReadings(folder, keep=1), RunningRanges(folder)
+            readings, ranges = self._readers[folder]
+            readings.read()
+            ranges.read()
+            self._add_readings(found, readings)
+            self._add_ranges(found, ranges)
+        return found.families.values()
+
+    def _add_readings(self, found: _Families, readings: RunningReadings) -> None:
+        for (subject, metric), value in readings.latest().items():
+            rows: Sequence[Exposed] = OF_HOST
+            labels: dict[str, str] = {}
+            if subject in readings.gpus:
+                rows, labels = OF_GPU, {"gpu": str(readings.gpus[subject]), "uuid": subject}
+            elif "#" not in subject and subject.startswith(process_subject("")):
+                rows, labels = OF_PROCESS, {"process": subject.removeprefix(process_subject(""))}
+            elif subject != HOST:
+                continue  # a core, or one process of a tree
+            for one in rows:
+                if one.metric == metric:
+                    found.add(one.name, one.text, labels, value * one.scale)
+
+    def _add_ranges(self, found: _Families, ranges: RunningRanges) -> None:
+        for process, done in ranges.processes.items():
+            labels = {"process": process}
+            found.add("run_batches_total", "Batches so far, without deleted ones.", labels, done.batches)
+            if done.items is not None:
+                found.add("run_items_total", "Items of these batches.", labels, done.items)
+            for (recorder, stage), times in done.stages.items():
+                of_stage = {**labels, "recorder": recorder, "stage": stage}
+                found.add("run_stage_seconds_total", "Time in a stage so far.", of_stage, times.total_ns / 1e9)
+                found.add("run_stage_ranges_total", "Ranges of a stage so far.", of_stage, times.count)
+
+
+class _Families:
+    """Metrics by name; every sample has the label `host`."""
+
+    def __init__(self, host: str) -> None:
+        self.families: dict[str, Any] = {}
+        self._host = host
+
+    def add(self, name: str, text: str, labels: dict[str, str], value: float) -> None:
+        core, all_labels = client().metrics_core, {"host": self._host, **labels}
+        kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
+        if name not in self.families:
+            self.families[name] = kind(f"perfharness_{name}", text, labels=tuple(all_labels))
+        self.families[name].add_metric(tuple(all_labels.values()), value)
+
+
+@contextlib.contextmanager
+def serving(address: str, folder: Path) -> Iterator[None]:
+    """Expose what is measured in a folder while the block runs. Raises `UsageError`."""
+    host, port = address_of(address)
+    registry = client().CollectorRegistry()
+    registry.register(RunCollector(folder))
+    try:
+        server = serve(host, port, registry)
+    except OSError as error:
+        raise UsageError(f"--metrics {address}: {refused(host, port, error)}") from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
