@@ -79,8 +79,9 @@ TELEMETRY = (
 )
 
 
-def telemetry_panels(readings: RunningReadings, names: Mapping[str, str]) -> Iterator[Panel]:
-    """Panels of the metrics that have readings; `names` are those of GPUs, by their UUIDs."""
+def telemetry_panels(readings: RunningReadings) -> Iterator[Panel]:
+    """Panels of the metrics that have readings."""
+    names = {subject: f"GPU {index}" for subject, index in readings.gpus.items()}
     for one in TELEMETRY:
         lines = {
             names.get(subject, subject.removeprefix("process:")): [
@@ -190,8 +191,7 @@ class RunningLaunch:
             most = sorted(self._stages, key=lambda name: self._total_ns[name], reverse=True)[:MOST_STAGES]
             yield Panel("stage (ms)", {name: self._stages[key] for name, key in _short(sorted(most)).items()})
             yield Panel(self._rate, {self._rate: self._rates[self._rate]})
-        gpus = {gpu.uuid: f"GPU {gpu.index}" for gpu in self._manifest.environment.gpus}
-        yield from telemetry_panels(self._readings, gpus)
+        yield from telemetry_panels(self._readings)
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:
@@ -316,7 +316,7 @@ class RunningSuite:
             if lines:
                 yield Panel(title, {name: sorted(points) for name, points in lines.items()})
         for readings in list(self._readings.values())[-1:]:
-            yield from telemetry_panels(readings, {})
+            yield from telemetry_panels(readings)
 
 
 Running = RunningLaunch | RunningSuite
