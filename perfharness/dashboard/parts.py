@@ -30,10 +30,10 @@ GRAPH = {
     "displaylogo": False,
     "displayModeBar": True,
     "responsive": True,
-    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
     "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "perfharness"},
 }
-"""Buttons of a chart."""
+"""Buttons of a chart. A list in a list would reset the zoom at each update: Plotly finds it changed."""
 
 
 def chart_layout(title: str, **more: Any) -> dict[str, Any]:
