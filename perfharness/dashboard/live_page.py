@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, Patch, State, dcc, html
 
 from perfharness.dashboard.known import KnownRuns
 from perfharness.dashboard.live import Panel, Points, Running, Watch
@@ -34,26 +34,34 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
     del query, known
     return [
         dcc.Interval(id="tick", interval=PERIOD_MS),
+        dcc.Store(id="drawn"),
         html.Div(sentence("Looking for what is running …"), id="live"),
         dcc.Graph(id="lines", figure=_figure([], None), config=GRAPH, style=HIDDEN, className="chart"),
     ]
 
 
 def register(app: Dash, known: KnownRuns) -> None:
-    """Each second facts and lines change."""
+    """Each second facts and lines change; the chart's layout does not while it has the same panels: zooming stays."""
     watch = Watch(known)
 
-    def tick(_: int | None, search: str) -> tuple[Component, dict[str, Any], dict[str, Any]]:
+    def tick(
+        _: int | None, search: str, drawn: Sequence[str] | None
+    ) -> tuple[Component, Any, dict[str, Any], list[str]]:
         asked = first(query_of(search), "folder")
         with watch.lock:
             running = watch.look()
             shown = next((one for one in running if str(one.folder) == asked), None) or next(iter(running), None)
             panels = [] if shown is None else [panel for panel in shown.panels() if any(panel.lines.values())]
             style = {"height": _height(panels)} if panels else HIDDEN
-            return _facts(running, shown, watch), _figure(panels, shown), style
+            figure: Any = _figure(panels, shown)
+            draws = [str(shown and shown.folder), *(panel.title for panel in panels)]
+            if draws == drawn:
+                lines, figure = figure["data"], Patch()
+                figure["data"] = lines
+            return _facts(running, shown, watch), figure, style, draws
 
-    outputs = [Output("live", "children"), Output("lines", "figure"), Output("lines", "style")]
-    app.callback(outputs, Input("tick", "n_intervals"), Input("url", "search"))(tick)
+    outputs = [Output("live", "children"), Output("lines", "figure"), Output("lines", "style"), Output("drawn", "data")]
+    app.callback(outputs, Input("tick", "n_intervals"), Input("url", "search"), State("drawn", "data"))(tick)
 
 
 def _facts(running: Sequence[Running], shown: Running | None, watch: Watch) -> list[Component]:
@@ -87,9 +95,9 @@ def _height(panels: Sequence[Panel]) -> int:
 
 
 def _figure(panels: Sequence[Panel], shown: Running | None) -> dict[str, Any]:
-    """Plotly's figure: panels below each other over one time axis; `uirevision` keeps what was zoomed."""
+    """Plotly's figure: panels below each other over one time axis."""
     zero_s = 0.0 if shown is None else shown.start_s or 0.0
-    made = chart_layout("", uirevision=str(shown and shown.folder), height=_height(panels))
+    made = chart_layout("", height=_height(panels))
     axis, share = made.pop("yaxis"), 1 / max(len(panels), 1)
     lines, titles = [], []
     for place, panel in enumerate(panels, 1):

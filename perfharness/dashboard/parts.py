@@ -33,7 +33,7 @@ GRAPH = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
     "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "perfharness"},
 }
-"""Buttons of a chart. A list in a list would reset the zoom at each update: Plotly finds it changed."""
+"""Buttons of a chart."""
 
 
 def chart_layout(title: str, **more: Any) -> dict[str, Any]:

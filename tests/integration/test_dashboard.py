@@ -95,7 +95,8 @@ class Dashboard:
 
     def live(self) -> tuple[str, list[str]]:
         """What the page says, and the names of its lines."""
-        found = self.call(["live.children", "lines.figure", "lines.style"], {"tick.n_intervals": 1, "url.search": ""})
+        outputs = ["live.children", "lines.figure", "lines.style", "drawn.data"]
+        found = self.call(outputs, {"tick.n_intervals": 1, "url.search": ""}, {"drawn.data": None})
         return text_of(found["live"]["children"]), [one["name"] for one in found["lines"]["figure"]["data"]]
 
     def _answer(self, request: urllib.request.Request) -> tuple[int, str]:
@@ -174,8 +175,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 run_id=f"run-{number:02}",
                 source={"git_commit": commit, "git_dirty": False},
                 start_s=60.0 * number,
-                **({"ended": "failed"} if number == RUNS - 2 else {}),
-                **({"script": "other.py"} if number == RUNS - 1 else {}),
+                ended="failed" if number == RUNS - 2 else "ok",
+                script="other.py" if number == RUNS - 1 else "toy.py",
             )
         assert run(["history", "add", *map(str, sorted((folder / "runs").iterdir()))]) == 0
         yield folder
@@ -233,7 +234,7 @@ def test_history_filters_and_sorts(shown: Dashboard, query: dict[str, str], ids:
 
 
 def test_what_is_chosen_is_in_the_address(shown: Dashboard) -> None:
-    inputs = {f"choose-{name}.value": [] for name in FACTS}
+    inputs: dict[str, Any] = {f"choose-{name}.value": [] for name in FACTS}
     inputs |= {"choose-stage.value": DECODE, "choose-metric.value": "p95", "choose-script.value": ["toy.py"]}
     before = {"shown.data": [*[[]] * len(FACTS), "(run)", "throughput"], "url.search": "?page=2&run=run-01"}
     search = shown.call(["url.search"], inputs, before)["url"]["search"]
@@ -420,7 +421,7 @@ WATCHED = {
 """Arguments of a command that lasts some seconds, and lines that the page draws meanwhile."""
 
 CHART = "document.querySelector('#lines .js-plotly-plot')"
-CHANGED = "(before) => document.querySelector('#live .figures')?.innerText !== before"
+HAS_CHANGED = "(before) => document.querySelector('#live .figures')?.innerText !== before"
 
 
 @pytest.mark.slow
@@ -441,7 +442,7 @@ def test_a_run_is_watched_in_a_browser(browser: Any, tmp_path: Path, verb: str) 
             page.evaluate("document.querySelector('#lines .modebar-btn[data-title=\"Zoom in\"]').click()")
             page.wait_for_function(f"{CHART}._fullLayout.xaxis.autorange === false")
             zoomed, before = page.evaluate(f"{CHART}._fullLayout.xaxis.range"), facts.inner_text()
-            page.wait_for_function(CHANGED, arg=before)
+            page.wait_for_function(HAS_CHANGED, arg=before)
             assert page.evaluate(f"{CHART}._fullLayout.xaxis.range") == zoomed
             (tmp_path / "go").touch()
             page.get_by_role("link", name="Open its report").click()
