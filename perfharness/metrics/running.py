@@ -60,9 +60,9 @@ def running_folders(folder: Path) -> list[Path]:
     launches = [
         path for pattern in RUNNING_LAUNCHES for path in folder.glob(pattern) if (path / MANIFEST_NAME).exists()
     ]
-    found = [path for path in launches if is_own_folder(path) and _is_locked(path)]
+    found = [path for path in launches if is_own_folder(path) and is_locked(path)]
     cases = [path for path in folder.glob(RUNNING_CASES) if is_own_folder(path)]
-    if cases and _is_locked(folder):
+    if cases and is_locked(folder):
         found += cases
     return sorted(found, key=_age)
 
@@ -73,7 +73,7 @@ def _age(folder: Path) -> float:
     return 0.0
 
 
-def _is_locked(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a launcher or a suite that lives has locked the folder; a killed one left it unlocked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

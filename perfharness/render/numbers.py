@@ -48,6 +48,14 @@ def significant(value: float) -> str:
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}" if size >= 1e-4 or not size else f"{value:.3g}"
 
 
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min`, `2 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def percent(share: float | None, digits: int = 0) -> str:
     """A share (0 to 1) in percent."""
     return NOT_MEASURED if share is None else f"{100 * share:.{digits}f} %"

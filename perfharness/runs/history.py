@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,12 @@ def find_place(environ: Mapping[str, str] = os.environ) -> sa.URL | None:
     return sa.URL.create("sqlite", database=str(path.absolute())) if named or path.is_absolute() else None
 
 
+def exists() -> bool:
+    """Whether there is a history to read; a database on a server is taken to be one. Raises `UsageError`."""
+    place = find_place()
+    return place is not None and (place.get_backend_name() != "sqlite" or Path(str(place.database)).exists())
+
+
 class History:
     """The open database; every method is one transaction. All raise `HistoryError`."""
 
@@ -222,6 +229,20 @@ class History:
             of_run = (sa.select(table).where(table.c.run == found["id"]) for table in (figure, promise))
             return Entry(found, *([dict(row) for row in connection.execute(one).mappings()] for one in of_run))
 
+    def values(self, stage: str, metric: str) -> list[Row]:
+        """Every run that has a metric, with its value and interval, the oldest first."""
+        statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run)
+        statement = statement.where(figure.c.stage == stage, figure.c.metric == metric)
+        with self._transaction() as connection:
+            rows = connection.execute(statement.order_by(run.c.created, run.c.id)).mappings()
+            return [dict(row) for row in rows]
+
+    def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
+        """Stages and metrics that any of these runs has."""
+        statement = sa.select(figure.c.stage, figure.c.metric).where(figure.c.run.in_(runs)).distinct()
+        with self._transaction() as connection:
+            return {(stage, metric) for stage, metric in connection.execute(statement)}
+
     def forget(self, name: str) -> str:
         """Remove a run; returns its id. Its folder stays."""
         with self._transaction() as connection:
@@ -251,7 +272,7 @@ class History:
         if stage not in paths and len(paths) > 1:
             raise UsageError(f"several stages are called {stage}; give the path: {', '.join(sorted(paths))}")
         rows = [row for row in found if row["stage"] == stage or stage not in paths]
-        usable = [row for row in rows if row["kind"] == "bench" or row["exit"] == 0]
+        usable = [row for row in rows if is_usable(row)]
         alike = [row for row in usable if all(row[key] == usable[-1][key] for key in ALIKE)]
         return Series(rows[0]["stage"], metric, alike, len(rows) - len(usable), len(usable) - len(alike))
 
@@ -345,6 +366,11 @@ class Series:
     others: int  # because their script, machine or settings are not those of the newest
 
 
+def is_usable(row: Row) -> bool:
+    """Whether a run counts in a series: it did not end with an error."""
+    return bool(row["kind"] == "bench" or row["exit"] == 0)
+
+
 def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
     """Median before, median after, and whether `RULE` calls that a change; None: there are too few runs."""
     if len(values) < 2 * WINDOW:
@@ -354,6 +380,31 @@ def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
     middles = zip(windows, (before, after), strict=True)
     noise = max(statistics.median(abs(value - middle) for value in window) for window, middle in middles)
     return before, after, abs(after - before) > max(LEAST_CHANGE * abs(before), LEAST_DEVIATIONS * noise)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change in a series: the place of the first value after it, and the medians on both sides."""
+
+    place: int
+    before: float
+    after: float
+
+
+def changes_of(values: Sequence[float]) -> list[Change]:
+    """The changes that `change_of` would have reported, run after run.
+
+    A step is reported after the third run behind it, and until it has left the window; its place is the middle of that.
+    """
+    found: list[Change] = []
+    windows = ((end, values[end - 2 * WINDOW : end]) for end in range(2 * WINDOW, len(values) + 1))
+    reports = [(end, report) for end, window in windows if (report := change_of(window)) is not None]
+    for has_changed, streak in groupby(reports, lambda one: one[1][2]):
+        if has_changed:
+            same = list(streak)
+            end, (before, after, _) = same[len(same) // 2]
+            found.append(Change(end - WINDOW, before, after))
+    return found
 
 
 # ---- for commands ----
@@ -373,9 +424,13 @@ def record(make: Callable[[], Entry]) -> list[Finding]:
 
 def recorded_launch(name: str) -> LaunchFigures:
     """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
+    return launch_of(History().entry(name).run)
+
+
+def launch_of(found: Row) -> LaunchFigures:
+    """The launch or suite of a run, from its folder. Raises `HistoryError` where that holds another one."""
     from perfharness.runs.comparison.suites import figures_of_suite, read_suite
 
-    found = History().entry(name).run
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"
     try:
         launch = figures_of_suite(read_suite(folder / BENCH_NAME), folder) if is_suite else read_launch(folder)

@@ -13,7 +13,7 @@ from perfharness.bench.run import BenchObserver
 from perfharness.cli.support.progress import BAR_WIDTH, format_duration
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
-from perfharness.render.numbers import number
+from perfharness.render.numbers import duration, number
 
 
 class BenchProgress(BenchObserver):
@@ -78,7 +78,7 @@ class BenchProgress(BenchObserver):
         self._done += 1
         self._durations_s += [result.duration_s] if result.duration_s is not None else []
         rest = max(0, self._count - self._done) if self._durations_s else 0
-        left = f"{format_duration(rest * statistics.mean(self._durations_s))} left" if rest else ""
+        left = f"{duration(rest * statistics.mean(self._durations_s))} left" if rest else ""
         self._bar.update(self._task, completed=self._done, left=left)
         median = None if result.latency is None else result.latency.median
         found = status_line(result) or f"{_shown(median)} ms, {_shown(result.items_per_second)} items/s"

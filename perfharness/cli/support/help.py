@@ -25,6 +25,7 @@ GROUPS = {
         "report": "Write a report: HTML, PDF or Markdown.",
         "export": "Write a timeline, tables or sampled stacks.",
         "history": "List earlier runs, or one number over all of them.",
+        "dashboard": "Show earlier runs and what is running in a browser.",
     },
     "Machine": {
         "demo": "Find the bottleneck of a small example pipeline.",

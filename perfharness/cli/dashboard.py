@@ -1,0 +1,81 @@
+"""`perfharness dashboard`: earlier runs and what is running, in a browser."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, Field
+
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.output import Output
+from perfharness.cli.support.settings import with_settings
+from perfharness.distribution import install_command
+from perfharness.errors import ResultError, ToolNotFoundError
+from perfharness.model.environment import HISTORY
+from perfharness.model.settings import Option
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("dashboard", cls=GroupedCommand)(dashboard)
+
+
+class DashboardSettings(BaseModel):
+    """What is shown where."""
+
+    history: Annotated[
+        str | None,
+        Option(("--history",), "", f"Database of the history, a path or postgresql://… [default: ${HISTORY}]"),
+    ] = None
+    port: Annotated[int, Option(("--port",), "", "Port on 127.0.0.1; 0: any that is free.")] = Field(
+        default=8050, ge=0, le=65535
+    )
+    opened: Annotated[bool, Option(("--open",), "", "Show it in a browser.")] = False
+
+
+@with_settings()
+def dashboard(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[OUT…]",
+            help="Runs, repeats, suites of bench; and where to look for running ones. [default: the history, and the "
+            "current folder]",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    asked: DashboardSettings,
+) -> None:
+    """Show earlier runs, comparisons, reports and what is running, in a browser, until Ctrl-C.
+
+    For this machine alone: it listens on 127.0.0.1, loads nothing from elsewhere, and changes no run. Needs the extra
+    dashboard.
+
+    Exit codes: 0 ended by Ctrl-C; 1 dash is not installed, or no browser could be started; 2 usage.
+    """
+    if asked.history is not None:
+        os.environ[HISTORY] = asked.history
+    try:
+        from perfharness.dashboard.app import make_app, make_server_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "perfharness":
+            raise
+        raise ToolNotFoundError(
+            f"The dashboard needs {error.name}. Install it: {install_command('dashboard')}"
+        ) from error
+    from perfharness.dashboard.known import KnownRuns
+
+    server = make_server_of(make_app(KnownRuns(folders or [])), asked.port)
+    place = f"http://{server.host}:{server.port}/"
+    Output().line(place)
+    if asked.opened and not webbrowser.open(place):
+        raise ResultError(f"No browser could be started here; open {place} with one.")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
