@@ -231,7 +231,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
         if trend.verdict == "leaks" and slope.value is not None:
             each = "" if trend.per_request_bytes is None else f", {trend.per_request_bytes:,.0f} bytes per request"
             yield Finding(
-                "load-drifts",
+                "load-memory-leaks",
                 Severity.WARNING,
                 f"Memory leaks ({trend.of}): it grew by {slope.value:.3g} MB/s ({slope.low:.3g} to {slope.high:.3g}) "
                 f"after the first third of {sustained.phase}{each}.",
@@ -240,14 +240,14 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
     if rises is not None and not is_saturated and not sustained.queue_grows:
         yield Finding(
-            "load-drifts",
+            "load-latency-rises",
             Severity.WARNING,
             f"The latency rose during {sustained.phase}: its {rises.of.removeprefix('latency.')} {_change(rises)}.",
             "Compare memory and clocks over the same time, and the slowest requests (analyze --slowest 5).",
         )
     if sustained.throughput is not None and sustained.throughput.verdict == "falls" and not is_saturated:
         yield Finding(
-            "load-drifts",
+            "load-throughput-falls",
             Severity.WARNING,
             f"Fewer requests were answered without error over the course of {sustained.phase}: "
             f"{_change(sustained.throughput)}.",
@@ -264,7 +264,7 @@ def sustained_findings(sustained: Sustained, asked_rate: float | None, *, is_sat
     if sustained.queue_grows and not is_saturated:
         asked = "" if asked_rate is None else f" of {asked_rate:.4g} requests/s"
         yield Finding(
-            "load-drifts",
+            "load-queue-grows",
             Severity.WARNING,
             f"The queue grew during the whole phase {sustained.phase}: the target does not keep up with the "
             f"rate{asked}. Latencies depend on the duration.",

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from perfharness.analysis.suites.bench_names import CaseNames, first_line, status_line
 from perfharness.bench.plan import PlannedCase
 from perfharness.bench.run import BenchObserver
-from perfharness.cli.support.progress import BAR_WIDTH, format_duration
+from perfharness.cli.support.progress import BAR_WIDTH
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.render.console import Console, say
 from perfharness.render.numbers import duration, number

@@ -267,7 +267,7 @@ def _remarks_on(result: CaseResult) -> Iterator[str]:
     if result.clock_drop_percent is not None and result.clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
         yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
-        yield "its latency had not settled when measuring ended"
+        yield "its latency was not stable when measuring ended"
     yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
 
 

@@ -77,16 +77,16 @@ def test_a_steady_run_has_intervals(tmp_path: Path) -> None:
     [
         ({}, set()),
         ({"seconds": 20, "leak_mb_per_s": 5.0}, set()),  # too short
-        ({"leak_mb_per_s": 1.0}, {"load-drifts"}),
+        ({"leak_mb_per_s": 1.0}, {"load-memory-leaks"}),
         ({"leak_mb_per_s": 1.0, "nsys_bytes": 25 * 10**6}, set()),  # 89 MB in 90 s: nsys may hold them
-        ({"leak_mb_per_s": 1.0, "nsys_bytes": 20 * 10**6}, {"load-drifts"}),
-        ({"seconds": 240, "slower": 2.0, "failing": 0.3}, {"load-drifts", "load-errors"}),
+        ({"leak_mb_per_s": 1.0, "nsys_bytes": 20 * 10**6}, {"load-memory-leaks"}),
+        ({"seconds": 240, "slower": 2.0, "failing": 0.3}, {"load-latency-rises", "load-errors"}),
     ],
 )
 def test_what_changes_is_a_finding(tmp_path: Path, more: dict[str, Any], found: set[str]) -> None:
     result = made(tmp_path, **more)
-    assert codes(result) - {"load-drifts"} == found
-    if "load-drifts" in found:
+    assert codes(result) - {"load-throughput-falls"} == found
+    if "load-memory-leaks" in found:
         assert result.sustained is not None
         memory = result.sustained.memory[0]
         assert memory.slope_mb_per_s.value == pytest.approx(1.0)
