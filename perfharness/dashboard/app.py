@@ -23,7 +23,7 @@ ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
 """Names that the server answers to: a page of another site cannot reach it under a name of its own."""
 
-POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; base-uri 'self'"
+POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
 """The browser loads nothing from elsewhere. Plotly and Dash write styles, and compile functions."""
 
 INDEX = """<!doctype html>

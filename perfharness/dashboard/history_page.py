@@ -35,7 +35,7 @@ CHOICES = (*FILTERS, "stage", "metric")
 COLUMNS = ("created", "kind", *FILTERS, "exit", "value")
 PAGE_ROWS = 25
 MANY_POINTS = 1000
-"""More are drawn by WebGL, without intervals."""
+"""More are drawn by WebGL, without intervals, and named by their ids."""
 
 RUN_STAGE = "(run)"
 """The stage of figures of the run as a whole, in lists and addresses."""
@@ -168,10 +168,9 @@ def _line(name: str, rows: Sequence[Row], color: str, *, is_many: bool) -> dict[
         "x": [row["created"][:SECONDS] for row in rows],
         "y": [row["value"] for row in rows],
         "customdata": [row["id"] for row in rows],
-        "text": [label_of(row) for row in rows],
-        "hovertemplate": "%{y:.5g}<br>%{text}<extra></extra>",
+        "hovertemplate": f"%{{y:.5g}}<br>%{{{'customdata' if is_many else 'text'}}}<extra></extra>",
         "line": {"color": color, "width": 1.4},
-        **({} if is_many else {"error_y": interval}),
+        **({} if is_many else {"error_y": interval, "text": [label_of(row) for row in rows]}),
     }
 
 

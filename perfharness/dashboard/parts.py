@@ -30,10 +30,11 @@ GRAPH = {
     "displaylogo": False,
     "displayModeBar": True,
     "responsive": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
     "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "perfharness"},
 }
-"""Buttons of a chart."""
+"""Buttons of a chart: none that sends it to Plotly's cloud."""
 
 
 def chart_layout(title: str, **more: Any) -> dict[str, Any]:

@@ -220,7 +220,7 @@ class History:
         """The newest runs first."""
         statement = _of_script(sa.select(run), script).order_by(run.c.created.desc(), run.c.id.desc()).limit(limit)
         with self._transaction() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
+            return _rows(connection.execute(statement))
 
     def entry(self, name: str) -> Entry:
         """A run with its numbers, by its id or a part of it that no other id has."""
@@ -234,8 +234,7 @@ class History:
         statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run)
         statement = statement.where(figure.c.stage == stage, figure.c.metric == metric)
         with self._transaction() as connection:
-            rows = connection.execute(statement.order_by(run.c.created, run.c.id)).mappings()
-            return [dict(row) for row in rows]
+            return _rows(connection.execute(statement.order_by(run.c.created, run.c.id)))
 
     def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
         """Stages and metrics that any of these runs has."""
@@ -325,6 +324,12 @@ class History:
         except (SQLAlchemyError, OSError) as error:
             why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             raise HistoryError(f"the history {self.place} cannot be used: {why}") from error
+
+
+def _rows(result: sa.CursorResult[Any]) -> list[Row]:
+    """All rows; `mappings()` takes four times as long, which shows with 10,000 runs."""
+    names = list(result.keys())
+    return [dict(zip(names, row, strict=True)) for row in result]
 
 
 def _few(names: Iterable[str]) -> str:

@@ -382,6 +382,7 @@ def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: 
         points = page.locator("#trend .point")
         points.first.wait_for()
         assert points.count() == RUNS
+        assert page.locator("#trend .modebar-btn[data-title^=Share]").count() == 0  # would send it to a cloud
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         with page.expect_download() as download:
             page.locator("#trend .modebar-btn").first.click()
