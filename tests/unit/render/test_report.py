@@ -169,7 +169,7 @@ def test_the_numbers_of_a_profiled_run(tmp_path: Path, capsys: Captured) -> None
     assert "| 14 | 96.039 | 100.0 % |" in of["Stages"]
     assert re.search(r"\| encode \|.*_iterencode_dict.* 4\d\.\d %", of["What limits each stage"])
     assert "| encode |" in of[SLOW]
-    warning = capsys.readouterr().err.partition("profiling pass")[2].split(":")[0]
+    warning = capsys.readouterr().err.partition("profiling pass")[2].split(";")[0]
     assert page.count(warning) == 1, "a warning is on the page once"
     assert "GPU" not in re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", page)
     assert len(page) < 1_000_000

@@ -287,6 +287,11 @@ RECORDS: dict[str, dict[str, Any]] = {
 """Records of a process that lead out of the run folder, or hold what no launch writes."""
 
 
+def errors_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Messages without the steps, which begin with their time."""
+    return [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_what_leads_out_of_a_run_folder_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -301,7 +306,7 @@ def test_what_leads_out_of_a_run_folder_is_refused(
     before = sorted(tmp_path.rglob("*"))
     for verb in (["analyze"], ["analyze", "--slowest", "1"], ["export", "-o", str(tmp_path / "made")]):
         assert run([*verb, str(out)]) == 1
-        assert len(capsys.readouterr().err.splitlines()) == 1
+        assert len(errors_of(capsys)) == 1
         assert sorted(tmp_path.rglob("*")) == before
     assert (outside / "benchmark.json").read_text() == "mine"
 
@@ -310,7 +315,7 @@ def test_what_leads_out_of_a_run_folder_is_refused(
 def test_a_manifest_that_is_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     assert run(["analyze", str(tmp_path)]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(errors_of(capsys)) == 1
 
 
 # ---- who else writes, and what cannot be written ----
