@@ -96,9 +96,8 @@ def test_one_that_dies_and_one_that_never_comes_hold_nobody_up(tmp_path: Path) -
     code, manifest, _ = launch(tmp_path, *options, "|", 0, 5, "dies")
     assert code == 1
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "failed", "ok"]
-    found = {finding["code"]: finding["process"] for finding in manifest["findings"]}
-    assert found["start-barrier-missed"] == "proc_1_gpu_0"
-    assert found["start-barrier-missed"] == "proc_2_gpu_0"
+    missed = [one["process"] for one in manifest["findings"] if one["code"] == "start-barrier-missed"]
+    assert sorted(filter(None, missed)) == ["proc_1_gpu_0", "proc_2_gpu_0"]
 
 
 @pytest.mark.slow
