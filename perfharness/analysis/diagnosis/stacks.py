@@ -39,7 +39,7 @@ MOST = 0.5
 
 @dataclass(frozen=True)
 class Library:
-    """The library with most of a function's computing, and the `function` called in it."""
+    """The library with most of a function's computing, and its outermost `function`."""
 
     name: str
     function: str
@@ -82,7 +82,8 @@ class Stacks:
             frames = program_frames(self.frames[stack])
             name = library_of(frames[0].file) if own is not frames[0] else None
             if name is not None:
-                called, functions = frames[frames.index(own) - 1].function, by_name.setdefault(name, {})
+                inside = [one for one in frames[: frames.index(own)] if library_of(one.file) == name]
+                called, functions = inside[-1].function, by_name.setdefault(name, {})
                 functions[called] = functions.get(called, 0.0) + ns
         for name, functions in by_name.items():
             if sum(functions.values()) >= MOST * whole:

@@ -110,6 +110,17 @@ def test_the_place_of_a_cause(name: str, tmp_path: Path) -> None:
         assert (verdict.place.function_share, verdict.place.line_share) == pytest.approx((1.0, 0.7))
 
 
+@pytest.mark.parametrize(
+    ("stack", "named"),
+    [
+        (f"{ENCODE}|{DUMPS}", "Call dumps of json"),
+        (f"run@{SITE}/onnxruntime/a.py:4|identify@{SITE}/magika/magika.py:7", "Call run of onnxruntime"),
+    ],
+)
+def test_the_function_that_is_named_is_one_of_the_library_that_computes(stack: str, named: str, tmp_path: Path) -> None:
+    assert named in stage_of(diagnosed(tmp_path, f"running@{stack}|main@user.py:3 0..1000")).verdict.step
+
+
 ASYNC = "lock@wait@/x/torch/_inductor/async_compile.py:809|model@user.py:9 0..600; running@post@user.py:12 600..1000"
 CROWDED = "runnable@work 0..600; running@work 600..1000; crowded 0..1000"
 
