@@ -26,6 +26,9 @@ from perfharness.runs.comparison.result import EnvironmentDifference, NotCompare
 from perfharness.runs.comparison.sides import SideInput
 from perfharness.runs.figures import BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, Figure, find_stage
 
+SAME_ITEMS = 0.02
+"""Items per batch may differ by this part, because a last batch may not be full."""
+
 Places = Sequence[int] | None
 """Each launch's place in the order in which all were started; None: a start is not known."""
 
@@ -95,6 +98,15 @@ class MatchedSides:
         """The figure of the new version."""
         return Figure(self.new_path.get(figure.path, ()), figure.metric)
 
+    def unlike_items(self, path: StagePath) -> tuple[float, float] | None:
+        """Items per batch of the base and of the new version, if they differ; `path` is that in the new version."""
+        base, new = (
+            [items for launch in side.used if (items := launch.batches.get(there))]
+            for side, there in ((self.base, self.base_path(path)), (self.new, path))
+        )
+        was, now = float(np.mean(base or 0.0)), float(np.mean(new or 0.0))
+        return (was, now) if was and now and abs(now - was) > SAME_ITEMS * was else None
+
     @property
     def deciding(self) -> list[EnvironmentDifference]:
         """What makes the comparison meaningless."""
@@ -131,7 +143,11 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         values = [launch.value(figure) for launch in base.used]
         new_values = [launch.value(there) for launch in new.used]
         (known, at), (new_known, new_known_at) = _known(values, base_at), _known(new_values, new_at)
-        if not len(known) or not len(new_known):
+        unlike = matched.unlike_items(there.path) if figure.metric in BATCH_LATENCIES else None
+        if unlike is not None:
+            reason = f"{unlike[0]:.4g} and {unlike[1]:.4g} items per batch"
+            matched.not_compared.append(NotCompared(stage=figure.stage, metric=figure.metric, reason=reason))
+        elif not len(known) or not len(new_known):
             reason = _why_missing((base, figure, known), (new, there, new_known))
             matched.not_compared.append(NotCompared(stage=figure.stage, metric=figure.metric, reason=reason))
         elif known.any() or new_known.any():  # else the stage does nothing on the GPU

@@ -22,9 +22,6 @@ from perfharness.runs.series.machine import machine_changes, unsteady_findings
 LISTED = 8
 """Metrics of accuracy that a remark names."""
 
-SAME_ITEMS = 0.02
-"""Items of a batch may differ by this part, as of a last batch that is not full, without a remark."""
-
 FEW_LAUNCHES = 3
 """With fewer a side an interval is so wide that hardly anything is decided."""
 
@@ -77,17 +74,12 @@ def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
 
 
 def items_remarks(matched: MatchedSides) -> Iterator[str]:
-    """Batches of another size: their percentiles are those of batches, whatever a time per item says."""
-    for there in dict.fromkeys(path for launch in matched.new.used for path in launch.batches):
-        base, new = (
-            [items for launch in side.used if (items := launch.batches.get(path))]
-            for side, path in ((matched.base, matched.base_path(there)), (matched.new, there))
-        )
-        if base and new and abs(np.mean(new) - np.mean(base)) > SAME_ITEMS * np.mean(base):
+    """Batches of another size, whose times per batch are not compared."""
+    for path in dict.fromkeys(path for launch in matched.new.used for path in launch.batches):
+        if (unlike := matched.unlike_items(path)) is not None:
             yield (
-                f"A batch ({path_text(there)}) has {np.mean(new):.4g} items with {matched.new.name}, and "
-                f"{np.mean(base):.4g} before: throughput and times per item compare the work, p50 and p95 are of "
-                "unlike batches."
+                f"{path_text(path)} has {unlike[1]:.4g} items per batch, {unlike[0]:.4g} before: throughput and times "
+                "per item are compared, times per batch are not."
             )
 
 
