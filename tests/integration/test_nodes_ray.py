@@ -172,7 +172,8 @@ def assert_nothing_is_left(cluster: RayCluster) -> None:
 def test_a_job_of_ray_launches(cluster: RayCluster, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     shutil.copy(cluster.script, tmp_path / "job" / "only_here.py")
-    entry = ["perfharness", "launch", "--no-telemetry", "--ray", "auto", "--tracer", "embedded"]
+    perfharness = str(Path(sys.executable).with_name("perfharness"))  # not the first on PATH
+    entry = [perfharness, "launch", "--no-telemetry", "--ray", "auto", "--tracer", "embedded"]
     entry += ["-o", str(tmp_path / "out"), "only_here.py", str(cluster.folder)]
     submit = [Path(sys.executable).with_name("ray"), "job", "submit", "--address", "http://127.0.0.1:8265"]
     variables = json.dumps({"env_vars": {"OMP_NUM_THREADS": "3"}})
