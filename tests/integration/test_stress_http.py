@@ -100,8 +100,7 @@ def test_a_server_with_several_workers(tmp_path: Path) -> None:
     assert phase.ok == phase.queueing.count == 60
     run = api.open_run(out)
     assert sorted(run.batches()["batch_index"].to_pylist()) == list(range(60))
-    ended = [one.record.ended for one in run.processes if one.record is not None]
-    assert ended in (["ok"], ["ok", "ok"])  # the kernel may give all requests to one worker
+    assert [one.record.ended for one in run.processes if one.record is not None] == ["ok", "ok"]
     assert processes_naming(f"--port {port}") == []
 
 

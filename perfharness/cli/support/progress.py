@@ -12,6 +12,7 @@ from rich.table import Table
 
 from perfharness.progress import listening
 from perfharness.render.console import Console, say
+from perfharness.render.numbers import duration
 
 BAR_WIDTH = 30
 
@@ -69,7 +70,7 @@ def steps(console: Console, first: str = "") -> Iterator[Steps]:
 def bar(done_s: float, total_s: float) -> Table:
     """A bar, and the time left."""
     grid = Table.grid(padding=(0, 1))
-    left = format_duration(max(total_s - done_s, 0.0))
+    left = duration(max(total_s - done_s, 0.0))
     grid.add_row(ProgressBar(total=total_s, completed=min(done_s, total_s), width=BAR_WIDTH), f"{left} left")
     return grid
 
@@ -78,12 +79,4 @@ def time_left(begin_s: float, done: int, total: int) -> str:
     """`40 s left`, if each part takes as long as those that are done; empty before the first is."""
     if not 0 < done < total:
         return ""
-    return f"{format_duration((time.monotonic() - begin_s) / done * (total - done))} left"
-
-
-def format_duration(seconds: float) -> str:
-    """`45 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{duration((time.monotonic() - begin_s) / done * (total - done))} left"
