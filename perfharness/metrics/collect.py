@@ -1,8 +1,7 @@
 """Adds up the ranges of a service, and shares the sums of all its processes through files. Standard library only.
 
-A stack (thread or asyncio task) has one list of integers per stage. An integer holds the number of ranges of a bucket
-and their nanoseconds, so one addition changes both, and nobody reads one without the other. Nothing is locked where
-ranges are timed.
+Each thread and asyncio task has one list per stage, to which a range appends its nanoseconds when it ends. Nothing is
+locked or added up there. The writer's thread empties the lists.
 
 Each process writes its sums to a file of its own, every `WRITE_S` while they change, and before a scrape reads the
 files of all. A file only grows, so the sums never fall, whichever process answers. The files of processes that have
@@ -23,20 +22,18 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter_ns, time, time_ns
-from typing import Any
+from time import time, time_ns
 
 from perfharness.boot import ranks
 from perfharness.recorder.core import Core
 from perfharness.recorder.ranges import Range
 from perfharness.recorder.stacks import Stack
 
-COUNT_SHIFT = 72
-ONE_RANGE = 1 << COUNT_SHIFT
-"""Added with the nanoseconds of a range, which stay below it."""
+TOTAL_NS = -1
+"""Place of a stage's nanoseconds. Place n counts its ranges of less than 2**n nanoseconds that are in no lower one."""
 
-BUCKETS = 65
-"""Bucket n has ranges of less than 2**n nanoseconds that are in no lower one."""
+MOST_AT_ONCE = 1000
+"""Times that are added up without letting other threads run: about 0.1 ms."""
 
 MAX_STAGES = 200
 """Paths of a recorder, in a process, that get a histogram of their own: a name may contain an id."""
@@ -44,7 +41,7 @@ MAX_STAGES = 200
 OTHER_STAGES = "(other)"
 COUNTERS = ("items", "batches", "failed_batches")
 NO_STAGE = ""
-"""Stage of the counters, whose buckets are places in `COUNTERS`."""
+"""Stage of the counters, whose places are those in `COUNTERS`."""
 
 WRITE_S = 1.0
 """What a killed process loses at most."""
@@ -59,7 +56,7 @@ ENDED = "ended.json"
 """The sums of processes that have ended."""
 
 Sums = Counter[tuple[str, str, int]]
-"""By recorder, stage and bucket: ranges and nanoseconds in one integer; of counters, the count."""
+"""By recorder, stage and place."""
 
 
 class Meter:
@@ -74,76 +71,60 @@ class Meter:
         """Begin from 0."""
         self._lock = threading.RLock()  # a signal's handler may record
         self._lists: dict[tuple[Stack, str], list[int]] = {}
-        self._ended: Sums = Counter()  # of threads that have ended
+        self._sums: Sums = Counter()
         self._paths: set[str] = {NO_STAGE}
 
-    def time(self, stack: Stack, node: Range) -> None:
-        """Have a prepared range timed from now on."""
+    def times_of(self, stack: Stack, node: Range) -> list[int]:
+        """Return the list to which the times of a range are appended, in nanoseconds."""
         if self.shared is not None:
             self.shared.keep_writing()
-        names, around = [node.message], node.parent  # it may be open already, where a window begins or ends
+        names, around = [node.message], node.parent
         while around is not stack.root:
             names.append(around.message)
             around = around.parent
-        sums = self._list(stack, "/".join(reversed(names)))
-        if node.is_batch:
-            node.pop = _counting(node, self._list(stack, NO_STAGE))
-        node.push, node.pop = _timing(node, sums)
+        return self._list(stack, "/".join(reversed(names)))
+
+    def item_counter(self, stack: Stack, node: Range) -> Callable[[], None]:
+        """Make what counts the items of a batch that has ended; those of a deleted or failed one were not processed."""
+        counts = self._list(stack, NO_STAGE)
+
+        def count() -> None:
+            if node.items is not None and not node.is_deleted:
+                counts.append(node.items)
+
+        return count
 
     def _list(self, stack: Stack, path: str) -> list[int]:
         with self._lock:
             if path not in self._paths and len(self._paths) > MAX_STAGES:
                 path = OTHER_STAGES
             self._paths.add(path)
-            return self._lists.setdefault((stack, path), [0] * BUCKETS)
+            return self._lists.setdefault((stack, path), [])
 
     def sums(self) -> Sums:
         """Add up all threads."""
         name = self._recorder.name
         with self._lock:
-            found = Counter(self._ended)
-            for (stack, path), sums in list(self._lists.items()):
-                is_over = not stack.thread.is_alive()  # asked first: it may add until it ends
-                counted = {(name, path, place): value for place, value in enumerate(list(sums)) if value}
-                found.update(counted)
-                if is_over:
-                    self._ended.update(counted)
+            for (stack, path), numbers in list(self._lists.items()):
+                if not stack.thread.is_alive():  # asked before the list is read: a thread appends until it ends
                     del self._lists[stack, path]
-        totals = self._recorder.totals()
-        found.update({(name, NO_STAGE, place): totals[COUNTERS[place]] for place in (1, 2)})
-        return found
+                taken = numbers[:]
+                del numbers[: len(taken)]
+                for first in range(0, len(taken), MOST_AT_ONCE):
+                    self._add(path, taken[first : first + MOST_AT_ONCE])
+            totals = self._recorder.totals()
+            found = Counter(self._sums)
+            found.update({(name, NO_STAGE, place): totals[COUNTERS[place]] for place in (1, 2)})
+            return found
 
-
-def _timing(node: Range, sums: list[int]) -> tuple[Callable[[Any], object], Callable[[], object]]:
-    """A push and a pop around those of a range, which may be None."""
-    inner_push, inner_pop, clock = node.push, node.pop, perf_counter_ns
-
-    def push(attributes: Any) -> None:
-        if inner_push is not None:
-            inner_push(attributes)
-        node.timed_ns = clock()
-
-    def pop() -> None:
-        if node.timed_ns:
-            passed_ns = clock() - node.timed_ns
-            sums[passed_ns.bit_length()] += passed_ns + ONE_RANGE
-        if inner_pop is not None:
-            inner_pop()
-
-    return push, pop
-
-
-def _counting(node: Range, counters: list[int]) -> Callable[[], object]:
-    """A pop that counts the items of a batch; those of a deleted or failed one were not processed."""
-    inner_pop = node.pop
-
-    def pop() -> None:
-        if node.items is not None and not node.is_deleted:
-            counters[0] += node.items
-        if inner_pop is not None:
-            inner_pop()
-
-    return pop
+    def _add(self, path: str, numbers: list[int]) -> None:
+        name = self._recorder.name
+        if path == NO_STAGE:
+            self._sums[name, NO_STAGE, COUNTERS.index("items")] += sum(numbers)
+            return
+        self._sums[name, path, TOTAL_NS] += sum(numbers)
+        for bucket, count in Counter(map(int.bit_length, numbers)).items():
+            self._sums[name, path, bucket] += count
 
 
 class SharedSums:

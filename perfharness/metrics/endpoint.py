@@ -17,7 +17,7 @@ from perfharness.boot import ranks
 from perfharness.distribution import install_command
 from perfharness.errors import UsageError
 from perfharness.files import reason_of
-from perfharness.metrics.collect import COUNT_SHIFT, COUNTERS, NO_STAGE, ONE_RANGE, Meter, SharedSums
+from perfharness.metrics.collect import COUNTERS, NO_STAGE, TOTAL_NS, Meter, SharedSums
 from perfharness.recorder.core import Core
 
 if TYPE_CHECKING:
@@ -84,12 +84,11 @@ class ServiceCollector:
             else:
                 buckets.setdefault((recorder, stage), {})[place] = value
         for labels, sums in buckets.items():
+            total_ns = sums.pop(TOTAL_NS)
             counts = [
-                (bound, sum(value >> COUNT_SHIFT for place, value in sums.items() if place <= bucket))
-                for bucket, bound in BOUNDS
+                (bound, sum(count for place, count in sums.items() if place <= bucket)) for bucket, bound in BOUNDS
             ]
-            total = sum(sums.values())
-            stages.add_metric(labels, [*counts, ("+Inf", total >> COUNT_SHIFT)], total % ONE_RANGE / 1e9)
+            stages.add_metric(labels, [*counts, ("+Inf", sum(sums.values()))], total_ns / 1e9)
         return [stages, *counters]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from perfharness import compiled_code
@@ -44,8 +45,11 @@ class RangeBlock:
             node = recorder._prepare(stack, self._key, owner=self)
         stack.ranges += 1
         stack.node = node
-        if node.push is not None:
-            node.push(node.attributes)
+        if node.is_active:
+            if node.push is not None:
+                node.push(node.attributes)
+            if node.times is not None:
+                node.begin_ns = perf_counter_ns()
         return self
 
     def __exit__(
@@ -58,8 +62,11 @@ class RangeBlock:
         node = stack.node
         if node.owner is self:
             stack.node = node.parent
-            if node.pop is not None:
-                node.pop()
+            if node.is_active:
+                if node.times is not None:
+                    node.times.append(perf_counter_ns() - node.begin_ns)
+                if node.pop is not None:
+                    node.pop()
         else:
             recorder._leave(stack, self, kind is not None)
 

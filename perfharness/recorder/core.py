@@ -34,18 +34,23 @@ MOST_KEPT = 4096
 """Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
 
 
-class RangeTimer(Protocol):
-    """Times ranges of a recorder outside of a launch, for metrics."""
+Push = Callable[[Any], object]
+Pop = Callable[[], object]
+RangeEnd = Callable[[Range, int, int | None, bool], None]
+"""Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
 
-    def time(self, stack: Stack, node: Range) -> None:
-        """Have a prepared range timed from now on."""
+
+class RangeTimer(Protocol):
+    """Keeps the times of a recorder's ranges, for metrics."""
+
+    def times_of(self, stack: Stack, node: Range) -> list[int]:
+        """Return the list to which the times of a range are appended, in nanoseconds."""
+
+    def item_counter(self, stack: Stack, node: Range) -> Pop:
+        """Make what counts the items of a batch that has ended."""
 
     def begin_in_child(self) -> None:
         """Begin from 0, in a forked child."""
-
-
-RangeEnd = Callable[[Range, int, int | None, bool], None]
-"""Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
 
 
 class _OwnStack(threading.local):
@@ -191,29 +196,33 @@ class Core:
         return node
 
     def connect(self, stack: Stack, node: Range) -> None:
-        """Give a range the calls of what records its stack now."""
-        node.push = node.pop = node.write_items = None
+        """Give a range the calls of what records its stack now. Its thread may pop it meanwhile."""
+        push: Push | None = None
+        pop: Pop | None = None
         sink = node.sink = self._sink_of(stack, node.domain or self.domain)
         if sink is not None:
-            node.push, node.pop = sink.push, sink.pop
+            push, pop = sink.push, sink.pop
             node.attributes = sink.attributes(node.message, node.color, node.category, with_value=node.is_batch)
             if node.is_batch or node.parent.is_batch:
                 own_category = conventions.category_name(self.name, None, stack.lane)
-                node.push, node.pop = stack.marks.around(node, sink, own_category)
-            if node.is_batch:
-                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+                push, pop = stack.marks.around(node, sink, own_category)
+        node.write_items = sink.marker(conventions.MARK_ITEMS, node.category) if sink and node.is_batch else None
         if node.is_batch and self._capture is not None:
-            node.pop = _then(node.pop, partial(self._capture.end_after, stack))
+            pop = _then(pop, partial(self._capture.end_after, stack))
         if node.is_batch and self._windows is not None and self._windows.log_of(stack) is not None:
-            node.pop = _then(node.pop, partial(self._windows.after_batch, self, stack))
+            pop = _then(pop, partial(self._windows.after_batch, self, stack))
         if node.is_batch and self._journal is not None:
-            node.pop = _then(node.pop, self._journal.write_now_and_then)
+            pop = _then(pop, self._journal.write_now_and_then)
         if stack.lane and node.parent is stack.root:
-            node.pop = _then(node.pop, partial(self._local.stack.release, stack))
+            pop = _then(pop, partial(self._local.stack.release, stack))
         if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # its begin is, or will be, known
-            _call_at_end(node, self._hook)
-        if self._timer is not None:
-            self._timer.time(stack, node)
+            push, pop = _call_at_end(node, self._hook, push, pop)
+        if self._timer is not None and node.is_batch:
+            pop = _then(pop, self._timer.item_counter(stack, node))
+        if self._timer is not None and (node.begin_ns or stack.node is node.parent):
+            node.times = self._timer.times_of(stack, node)
+        node.push, node.pop = push, pop
+        node.is_active = push is not None or pop is not None or node.times is not None
 
     def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
         if domain in stack.sinks:
@@ -260,8 +269,7 @@ class Core:
         stack.ranges += 1
         node.index, node.owner = index, owner
         stack.node = node
-        if node.push is not None:
-            node.push(node.attributes)
+        node.begin()
 
     def _before_batch(self, stack: Stack, message: object) -> None:
         """Begin a capture, and wait at the first measured batch of a loop.
@@ -331,8 +339,7 @@ class Core:
                 stack.items += items or 0
         stack.node = node.parent
         node.items, node.is_deleted = items, delete
-        if node.pop is not None:
-            node.pop()
+        node.end()
         node.is_deleted = False
 
     def _leave(
@@ -369,7 +376,7 @@ class Core:
             raise RecorderError(f"{inner} ended while still open inside it: {', '.join(left_open)}; pop them first")
 
 
-def _then(pop: Callable[[], object] | None, call: Callable[[], object]) -> Callable[[], object]:
+def _then(pop: Pop | None, call: Pop) -> Pop:
     """A pop that is followed by a call."""
 
     def both() -> None:
@@ -380,17 +387,15 @@ def _then(pop: Callable[[], object] | None, call: Callable[[], object]) -> Calla
     return both
 
 
-def _call_at_end(node: Range, hook: RangeEnd) -> None:
-    """Have the push note when the range begins, and the pop call the hook."""
-    push = node.push
+def _call_at_end(node: Range, hook: RangeEnd, push: Push | None, pop: Pop | None) -> tuple[Push, Pop]:
+    """A push that notes when the range begins, and a pop that calls the hook."""
 
     def noted(attributes: Any) -> None:
         node.begin_ns = time.perf_counter_ns()
         if push is not None:
             push(attributes)
 
-    node.push = noted
-    node.pop = _then(node.pop, lambda: hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted))
+    return noted, _then(pop, lambda: hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted))
 
 
 # ---- the recorders of this process ----

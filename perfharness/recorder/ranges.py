@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ class Range:
         is_plain: pop_range has nothing to check or to do but to pop.
         is_inherited: begun before a fork; the events and counts are the parent process's.
         children, batches: the ranges below, by key or by the block that owns them.
-        timed_ns: when it began, for metrics; 0: unknown.
+        begin_ns: when it began, or 0 if nobody asks.
+        times: nanoseconds that it took, for metrics; None if they are off.
         push, pop, attributes, write_items: calls of the sink and what they take; None where nothing records.
+        is_active: one of push, pop and times is set.
     """
 
     parent: Range
@@ -36,7 +39,8 @@ class Range:
     items: int | None = None
     is_deleted: bool = False
     begin_ns: int = 0
-    timed_ns: int = 0
+    times: list[int] | None = None
+    is_active: bool = False
     children: dict[Any, Range] = field(default_factory=dict)
     batches: dict[Any, Range] = field(default_factory=dict)
     sink: Sink | None = None
@@ -44,6 +48,22 @@ class Range:
     pop: Callable[[], object] | None = None
     attributes: Any = None
     write_items: Callable[[int], object] | None = None
+
+    def begin(self) -> None:
+        """Write and time its begin."""
+        if self.is_active:
+            if self.push is not None:
+                self.push(self.attributes)
+            if self.times is not None:
+                self.begin_ns = perf_counter_ns()
+
+    def end(self) -> None:
+        """Write and time its end."""
+        if self.is_active:
+            if self.times is not None:
+                self.times.append(perf_counter_ns() - self.begin_ns)
+            if self.pop is not None:
+                self.pop()
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from perfharness import compiled_code
@@ -133,8 +134,11 @@ class PerfRecorder(core.Core):
             node = self._prepare(stack, key)
         stack.ranges += 1
         stack.node = node
-        if node.push is not None:
-            node.push(node.attributes)
+        if node.is_active:
+            if node.push is not None:
+                node.push(node.attributes)
+            if node.times is not None:
+                node.begin_ns = perf_counter_ns()
 
     def pop_range(
         self,
@@ -163,8 +167,11 @@ class PerfRecorder(core.Core):
         node = stack.node
         if node.is_plain and domain is None and total_items is None and not delete_range and not shared:
             stack.node = node.parent
-            if node.pop is not None:
-                node.pop()
+            if node.is_active:
+                if node.times is not None:
+                    node.times.append(perf_counter_ns() - node.begin_ns)
+                if node.pop is not None:
+                    node.pop()
         elif (  # a batch, which is inlined as well
             node.is_batch
             and node.owner is None
@@ -181,8 +188,7 @@ class PerfRecorder(core.Core):
             stack.batches += 1
             stack.items += total_items
             node.items = total_items
-            if node.pop is not None:
-                node.pop()
+            node.end()
         else:
             self._pop(stack, domain, total_items, delete_range, shared)
 

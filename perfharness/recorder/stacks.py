@@ -91,5 +91,6 @@ class Stack:
         for name in COUNTS:
             setattr(self, name, 0)
         for node in self.open_ranges():
-            node.push = node.pop = node.sink = None
+            node.push = node.pop = node.sink = node.times = None
+            node.is_active = False
             node.is_inherited = True
