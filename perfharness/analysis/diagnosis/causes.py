@@ -75,7 +75,7 @@ UNRECORDED = 0.5
 class Evidence:
     """Known facts about a stage. Shares are of its time; `wall_ms` is per batch, from the measured pass.
 
-    `throttled`: share of time stopped by a CPU quota. `has_profile`: samples are from a profiling pass. `has_inner`:
+    `throttled`: share of time stopped by a CPU quota. `cpu_load`: share of the CPUs in use (None if unknown). `has_profile`: samples are from a profiling pass. `has_inner`:
     there are stages inside it.
     """
 
@@ -84,6 +84,7 @@ class Evidence:
     gpu: GpuTime | None = None
     supply: CpuSupply = field(default_factory=CpuSupply)
     throttled: float = 0.0
+    cpu_load: float | None = None
     has_profile: bool = False
     has_inner: bool = False
 
@@ -362,8 +363,9 @@ def cpu_bound(e: Evidence) -> Cause | None:
         return None
     place, library = host.places.get(Activity.COMPUTE), host.library
     inside = "" if library is None else f", most of that in {library.function} of {library.name}"
-    what = f"Computing {_percent(share)} of its time{inside}{_besides(e)}{_number(host)}."
-    step = _closer(e) if place is None else cheaper(place, library)
+    load = f", with {_percent(e.cpu_load)} of the CPUs in use" if library and e.cpu_load is not None else ""
+    what = f"Computing {_percent(share)} of its time{inside}{_besides(e)}{load}{_number(host)}."
+    step = _closer(e) if place is None else cheaper(place, library, e.cpu_load)
     return _cause(e, Code.CPU_BOUND, share, what, step, place)
 
 

@@ -97,15 +97,16 @@ def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> flo
     time_ns = samples.time_ns[rows]
     at = np.maximum(np.searchsorted(start, time_ns, side="right") - 1, 0)
     is_inside = (start[at] <= time_ns) & (time_ns < end[at])
-    got = np.minimum(cpus_used(events, start, end), 1.0)
+    used = cpus_used(events, start, end)
+    got = np.ones(len(start)) if used is None else np.minimum(used, 1.0)
     return float((waited * got[at] * is_inside).sum() / waited.sum())
 
 
-def cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64:
-    """CPUs used by the process and its forked children in each interval; 1 if not read."""
+def cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64 | None:
+    """CPUs used by the process and its forked children in each interval, or None if not read."""
     readings = np.flatnonzero(events.kind == HostEventKind.CPU_TIME)
     if not len(readings):
-        return np.ones(len(start))
+        return None
     used = np.zeros(len(start))
     for process in np.unique(events.thread[readings]).tolist():
         mine = readings[events.thread[readings] == process]

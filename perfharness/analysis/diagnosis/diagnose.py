@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.causes import Evidence, find_causes
-from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply
+from perfharness.analysis.diagnosis.cpu_supply import CpuQuota, CpuSupply, cpus_used
 from perfharness.analysis.diagnosis.gpu.stage import GpuTime, copies, gpu_time, top_kernels
 from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEvents, Workload, stage_events
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
@@ -99,6 +99,17 @@ class Pass:
         within = self.quota.within(stages.start_ns[stage.rows], stages.end_ns[stage.rows])
         return within / float(self._length(stage).sum())
 
+    def cpu_load(self, stage: StageRows) -> float | None:
+        """Share of its CPUs that the processes of this launch use during a stage, or None if unknown."""
+        stages, probe, length = self.analysis.stages, self.analysis.host_probe, self._length(stage)
+        if probe is None or self.supply.cpus is None:
+            return None
+        used = cpus_used(probe.events, stages.start_ns[stage.rows], stages.end_ns[stage.rows])
+        if used is None:
+            return None
+        cpus = min(self.supply.cpus, self.supply.cpus if self.quota is None else self.quota.cpus)
+        return float(np.average(used, weights=np.maximum(length, 1))) * self.supply.processes / cpus
+
     def _length(self, stage: StageRows) -> Int64:
         stages = self.analysis.stages
         return np.asarray(stages.end_ns[stage.rows] - stages.start_ns[stage.rows])
@@ -106,13 +117,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """Evidence of one pass about a stage. `wall_ms` is per batch."""
+    """Evidence of one pass about a stage. `wall_ms` is per batch; `cpu_load`: share of the CPUs in use."""
 
     batches: int
     wall_ms: float
     host: HostTime
     gpu: GpuTime | None
     throttled: float
+    cpu_load: float | None
     functions: list[FunctionShare]
     kernels: list[KernelGroup]
     copies: list[CopyGroup]
@@ -149,6 +161,7 @@ def _of_stage(one: Pass, host: HostTimes, stage: StageRows) -> StageEvidence:
         host=host.of_stage(stage.number),
         gpu=None if events is None else gpu_time(events),
         throttled=one.throttled(stage),
+        cpu_load=one.cpu_load(stage),
         functions=host.functions(stage.number),
         kernels=[] if events is None else top_kernels(events),
         copies=[] if events is None else copies(events),
@@ -180,6 +193,7 @@ def _diagnose_stage(
         gpu=gpu,
         supply=measured.supply if profiling is None or again is None else profiling.supply,
         throttled=stage.throttled,
+        cpu_load=stage.cpu_load,
         has_profile=has_profile,
         has_inner=any(len(one) > len(path) and one[: len(path)] == path for one in measured.stages),
     )

@@ -71,11 +71,19 @@ LESS = {
 """Ways to give each library less to do."""
 
 
-def cheaper(place: Place, library: Library | None) -> str:
+ALL_CPUS = 0.8
+"""Share of the CPUs in use from which more threads do not help."""
+
+
+def cheaper(place: Place, library: Library | None, cpu_load: float | None) -> str:
     """Suggest how to compute less in this function, most of whose time is in `library`."""
     if library is None:
         what = f"line {place.line}" if place.function.startswith("<") else place.function
         return f"Make {what} cheaper, or spread its work over processes."
-    less = LESS.get(library.name, "smaller inputs, cheaper options")
-    threads = f", or more threads ({THREADS[library.name]})" if library.name in THREADS else ""
-    return f"Call {library.function} of {library.name} less, or give it less to do ({less}){threads}."
+    call, less = f"{library.function} of {library.name}", LESS.get(library.name, "smaller inputs, cheaper options")
+    threads = THREADS.get(library.name)
+    if threads is None or cpu_load is None:
+        return f"Call {call} less, or give it less to do ({less})."
+    if cpu_load >= ALL_CPUS:
+        return f"Give {call} less to do ({less}), or more CPUs; more threads or larger batches do not help."
+    return f"Give {call} more threads ({threads}), or less to do ({less})."

@@ -210,6 +210,31 @@ def test_what_others_have(
     assert verdict.share == pytest.approx(share, abs=0.005)
 
 
+RUN = "running@run@/v/lib/python3.12/site-packages/onnxruntime/capi/session.py:9|work@a.py:7 0..1000"
+
+
+@pytest.mark.parametrize(
+    ("used_us", "of_pass", "has_more_threads", "load"),
+    [
+        (1000, cpu(2, 1, None), True, "50 %"),
+        (1590, cpu(2, 1, None), True, "80 %"),
+        (1650, cpu(2, 1, None), False, "82 %"),
+        (1000, cpu(2, 2, None), False, "100 %"),  # the other process has as many threads
+        (1700, cpu(8, 1, None) | quota(0), False, "85 %"),
+        (None, cpu(2, 1, None), False, None),
+        (1000, {}, False, None),
+    ],
+)
+def test_more_threads_are_advised_while_cpus_are_free(
+    used_us: int | None, of_pass: dict[str, Any], has_more_threads: bool, load: str | None, tmp_path: Path
+) -> None:
+    used = "" if used_us is None else f"; used -1000..1000 detail={2 * used_us}"
+    verdict = causes_of(tmp_path, RUN + used, **of_pass).verdict
+    assert verdict.code is Code.CPU_BOUND
+    assert ("intra_op_num_threads" in verdict.step) is has_more_threads
+    assert (f"{load} of the CPUs" in verdict.what) is (load is not None)
+
+
 def test_activities_add_up_and_further_causes_follow(tmp_path: Path) -> None:
     stage = causes_of(tmp_path, "lock@wait 0..300; file@wait 300..500; gil@wait 500..800; running@work 800..1000")
     assert sum(stage.activities.values()) == pytest.approx(1.0)
