@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import posixpath
 from collections.abc import Callable
 from typing import Any
@@ -89,7 +88,7 @@ def _node(node: NodeRecord) -> Tree:
 
 
 def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup_batches: int) -> Tree:
-    """`meta` where there is a trace file and nothing else."""
+    """`meta` of a trace file alone. The Python of the traced program is not known."""
     return {
         "schema_version": SCHEMA_VERSION,
         "measurement_unit": UNIT,
@@ -97,7 +96,7 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
         **_of_trace(trace, result),
         "device": {"id": None, "uuid": None, "name": _only_device(trace)},
         "sources": {"trace": source, "recorder": None},
-        "versions": {"perfharness": VERSION, "python": platform.python_version()},
+        "versions": {"perfharness": VERSION},
         "findings": [finding.to_json() for finding in result.findings],
     }
 
