@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
+from perfharness.load.http_settings import http_settings
 from perfharness.load.profile import Phase, checked_profile, profile_of
 
 
@@ -113,3 +114,9 @@ def test_objectives(text: str, limit_ms: float, percentile: float, errors: float
     assert found is not None
     assert (found.latency_ms, found.percentile) == (limit_ms, percentile)
     assert found.max_error_rate == (None if errors is None else pytest.approx(errors))
+
+
+def test_the_profile_in_the_documentation_is_one() -> None:
+    file = Path(__file__).parents[3] / "docs" / "examples" / "load.toml"
+    assert [phase.loop for phase in profile_of({}, file).phases] == ["open", "open", "closed"]
+    assert http_settings("http://localhost/", file).read_timeout_s == 30
