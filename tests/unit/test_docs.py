@@ -1,4 +1,4 @@
-"""The documentation names what there is: its links lead somewhere, and code names pages that exist."""
+"""The documentation names what there is: links, commands, options and fields exist, and code names pages that exist."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.analysis.diagnosis.causes import THRESHOLDS
 from perfharness.cli.main import run
 from perfharness.model import environment
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS
@@ -120,6 +121,15 @@ def test_commands_of_pages_have_verbs_and_options_that_exist(capsys: pytest.Capt
     assert len(commands()) > 100
 
 
+def test_scripts_of_pages_have_the_options_that_pages_name() -> None:
+    calls: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for name, arguments in re.findall(r"scripts/(\w+)((?: [^\s`#]+)*)", page.read_text("utf-8")):
+            calls |= {(name, option) for option in re.findall(r"(?<=\s)--[a-z-]+", arguments)}
+    assert len(calls) > 10
+    assert not [call for call in calls if call[1] not in (CHECKOUT / "scripts" / call[0]).read_text("utf-8")]
+
+
 @pytest.mark.parametrize("example", MANIFESTS, ids=lambda example: example.name)
 def test_pods_of_examples_run_commands_that_exist(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     yaml = pytest.importorskip("yaml")
@@ -168,3 +178,10 @@ def test_fields_that_the_reference_names_are_in_the_schemas() -> None:
             known |= set(model.get("properties", {}))
     assert names_in_rows("results.md", "## Fields") <= known
     assert len(names_in_rows("results.md", "## Fields")) > 50
+
+
+def test_the_page_of_causes_has_every_threshold() -> None:
+    text = (CHECKOUT / "docs" / "guides" / "causes.md").read_text("utf-8")
+    cells = dict(re.findall(r"^\| `([\w-]+)` ([^|]*)\|", text, re.MULTILINE))
+    for name, threshold in THRESHOLDS.items():
+        assert f"{threshold.least:.0%}".replace("%", " %") in cells[name.partition(",")[0]], name
