@@ -35,7 +35,7 @@ SHOWN = {
 }  # fmt: skip
 """Options in `--help`; `--help-all` shows all."""
 
-EPILOG = "docs/guides/load.md: phases, mixes, files of times."
+EPILOG = "docs/examples/load.toml has all settings of a profile."
 
 
 class LoadSettings(BaseModel):

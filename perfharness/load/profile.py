@@ -257,7 +257,7 @@ def _sentence(problem: Any) -> str:
     from perfharness.bench.suite import sentence_of  # slow import, not needed for most command lines
 
     if problem["type"] != "value_error":
-        return f"{sentence_of(problem)}; docs/guides/load.md has the settings"
+        return f"{sentence_of(problem)}; docs/examples/load.toml has all settings"
     place = ".".join(map(str, problem["loc"]))  # without the value, which may be a secret
     return f"{place} {problem['msg'].removeprefix('Value error, ')}".strip()
 
@@ -273,7 +273,7 @@ def _table_of(file: Path) -> dict[str, Any] | None:
             f"{file}: {unknown[0]} is not in a table of a profile; the tables are [{TABLE}] and [{TARGET_TABLE}]"
         )
     if not isinstance(table, dict):
-        raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md has an example")
+        raise UsageError(f"{file} has no table [{TABLE}]; docs/examples/load.toml is an example")
     for part, key in (("phases", "times-file"), ("phases", "times_file"), ("mix", "input")):
         entries = table.get(part)
         for entry in entries if isinstance(entries, list) else ():

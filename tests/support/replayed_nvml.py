@@ -1,7 +1,7 @@
 """A replacement for `pynvml` that replays a recorded NVML; it needs no GPU, driver or NVML library.
 
 Names, constants and error classes are those of `pynvml` itself. Readings come from the record, by the time since the
-replay began; setters change the readings that they affect (docs/internals/tests.md).
+replay began; setters change the readings that they affect (docs/internals/architecture.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation names what there is: its links lead somewhere, and code names pages that exist."""
+"""The documentation names what there is: links, commands, options and fields exist, and code names pages that exist."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.analysis.diagnosis.causes import THRESHOLDS
 from perfharness.cli.main import run
 from perfharness.model import environment
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS
@@ -28,6 +29,7 @@ EXAMPLES = CHECKOUT / "docs" / "examples"
 MANIFESTS = sorted(EXAMPLES.rglob("*.yaml"))
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
@@ -93,12 +95,15 @@ def test_modules_that_pages_and_code_run_exist() -> None:
 
 
 def commands() -> set[str]:
-    """What follows `perfharness` in the blocks of code of all pages, and in the images of examples."""
+    """What follows `perfharness` in the code of all pages, blocks and inline, and in the images of examples."""
     found: set[str] = set()
     for page in PAGES:
         text = page.read_text("utf-8").replace("\\\n", " ")
-        blocks = FENCE.findall(text) + re.findall(r"(?:^    .*\n)+", FENCE.sub("", text), re.MULTILINE)
-        found |= set(re.findall(r"^(?:.*?[ (])?perfharness (?!import )([a-z].*)$", "\n".join(blocks), re.MULTILINE))
+        prose = FENCE.sub("", text)
+        blocks = FENCE.findall(text) + INDENTED.findall(prose)
+        spans = re.findall(r"`([^`]+)`", INDENTED.sub("", prose).replace("\\|", "|"))
+        lines = "\n".join([*blocks, *(" ".join(span.split()) for span in spans)])
+        found |= set(re.findall(r"^(?:.*?[ (])?perfharness (?!import )([a-z].*)$", lines, re.MULTILINE))
     for image in EXAMPLES.rglob("Containerfile"):
         found |= set(re.findall(r"^RUN perfharness (.*)$", image.read_text("utf-8"), re.MULTILINE))
     return found
@@ -113,7 +118,16 @@ def test_commands_of_pages_have_verbs_and_options_that_exist(capsys: pytest.Capt
         if run([verb, "--help", *arguments]):
             failed[command] = capsys.readouterr().err
     assert not failed
-    assert len(commands()) > 50
+    assert len(commands()) > 100
+
+
+def test_scripts_of_pages_have_the_options_that_pages_name() -> None:
+    calls: set[tuple[str, str]] = set()
+    for page in PAGES:
+        for name, arguments in re.findall(r"scripts/(\w+)((?: [^\s`#]+)*)", page.read_text("utf-8")):
+            calls |= {(name, option) for option in re.findall(r"(?<=\s)--[a-z-]+", arguments)}
+    assert len(calls) > 10
+    assert not [call for call in calls if call[1] not in (CHECKOUT / "scripts" / call[0]).read_text("utf-8")]
 
 
 @pytest.mark.parametrize("example", MANIFESTS, ids=lambda example: example.name)
@@ -164,3 +178,10 @@ def test_fields_that_the_reference_names_are_in_the_schemas() -> None:
             known |= set(model.get("properties", {}))
     assert names_in_rows("results.md", "## Fields") <= known
     assert len(names_in_rows("results.md", "## Fields")) > 50
+
+
+def test_the_page_of_causes_has_every_threshold() -> None:
+    text = (CHECKOUT / "docs" / "guides" / "causes.md").read_text("utf-8")
+    cells = dict(re.findall(r"^\| `([\w-]+)` ([^|]*)\|", text, re.MULTILINE))
+    for name, threshold in THRESHOLDS.items():
+        assert f"{threshold.least:.0%}".replace("%", " %") in cells[name.partition(",")[0]], name

@@ -7,6 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -263,8 +264,11 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
         suite_of(folder, text)
     assert "key" not in str(caught.value)
     assert "`" not in str(caught.value).replace("`input_file`", "")
-    for name in ("net.onnx", "models.py", "net.plan"):
-        (folder / name).write_text("")
+    (folder / "val" / "images").mkdir(parents=True)
+    np.save(folder / "val" / "images" / "a.npy", np.zeros(3))
+    contents = {"val/labels.csv": "a,cat", "classes.txt": "cat", "own.py": "bias = len"}
+    for name in ("net.onnx", "models.py", "net.plan", *contents):
+        (folder / name).write_text(contents.get(name, ""))
     text = (
         text.replace('input_file = "inputs.npz"', "")
         .replace('calibration = "samples.npz"', "")

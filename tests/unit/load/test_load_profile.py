@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
-from perfharness.load.profile import Phase, checked_profile, profile_of
+from perfharness.load.http_settings import HttpSettings, http_settings
+from perfharness.load.profile import MixEntry, Phase, Profile, checked_profile, profile_of
 
 
 def times(**settings: Any) -> np.ndarray[Any, Any]:
@@ -113,3 +115,11 @@ def test_objectives(text: str, limit_ms: float, percentile: float, errors: float
     assert found is not None
     assert (found.latency_ms, found.percentile) == (limit_ms, percentile)
     assert found.max_error_rate == (None if errors is None else pytest.approx(errors))
+
+
+def test_the_profile_in_the_documentation_has_every_setting() -> None:
+    file = Path(__file__).parents[3] / "docs" / "examples" / "load.toml"
+    aliases = [field.alias for kind in (Profile, Phase, MixEntry, HttpSettings) for field in kind.model_fields.values()]
+    assert {str(alias) for alias in aliases} - set(re.findall(r"[\w-]+", file.read_text("utf-8"))) == {"url"}
+    assert [phase.loop for phase in profile_of({}, file).phases] == ["open", "open", "closed"]
+    assert http_settings("http://localhost/", file).read_timeout_s == 30
