@@ -21,7 +21,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from perfharness.metrics.running import RunningRanges, RunningReadings, running_folders
 from perfharness.model.telemetry import HOST
 from perfharness.telemetry.store import read_sample_log
-from tests.integration.launches import CHECKOUT, environment, hanging, launching, perfharness, wait_for
+from tests.contract.tiny_models import onnx_model
+from tests.integration.launches import (
+    CHECKOUT,
+    PATIENCE_S,
+    environment,
+    hanging,
+    launching,
+    perfharness,
+    wait_for,
+)
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.replayed_nvml import replay_environment
 
@@ -304,3 +313,32 @@ def test_options_that_do_not_work(tmp_path: Path, options: tuple[str, ...], name
     assert done.returncode == 2
     assert all(name in done.stderr for name in names)
     assert "Traceback" not in done.stderr
+
+
+ANSWER = """
+import time
+
+def answer(request=None):
+    time.sleep(0.002)
+"""
+OTHER_VERBS = {
+    "stress": ("app.py:answer", "--rate", 50, "--duration", "20s", "--tracer", "embedded"),
+    "bench": ("--model", "tiny.onnx", "--backend", "onnxruntime", "--batch-size", 1, "--duration", 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", OTHER_VERBS)
+def test_loads_and_suites_are_exposed(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "app.py").write_text(ANSWER)
+    (tmp_path / "tiny.onnx").write_bytes(onnx_model("fp32"))
+    port = free_port()
+    words = (verb, *OTHER_VERBS[verb], "--metrics", f"127.0.0.1:{port}", "-o", "out")
+    command = [sys.executable, "-m", "perfharness", *map(str, words)]
+    wanted = {"perfharness_process_resident_memory_bytes", "perfharness_host_cpu_ratio"}
+    if verb == "stress":
+        wanted |= {"perfharness_run_batches_total", "perfharness_run_stage_ranges_total"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL) as started:
+        wait_for(lambda: wanted <= {name for name, *_ in scrape(port)})
+        assert started.wait(PATIENCE_S) == 0
+    assert scrape(port) == {}
