@@ -110,7 +110,7 @@ def _compile(source: bytes, path: str, targets: dict[str, Target]) -> CodeType:
         target.note.imported = True
         found = definitions(tree.body, qualname.split("."))
         if not found:
-            target.note.problem = "the script defines no function of that name"
+            target.note.problem = "the script defines no function of this name"
         for definition in found:
             call = ast.Call(ast.Name(DECORATE, ast.Load()), [ast.Constant(qualname)], [])
             place = (*definition.decorator_list, definition)[0]  # a function begins at its first decorator

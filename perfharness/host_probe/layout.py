@@ -150,8 +150,9 @@ def _text_state(memory: int) -> int:
 
 
 def _find_gil(memory: int, thread: int) -> int:
-    """Address of the interpreter lock, which starts with the switch interval, its last holder (this thread), and
-    whether it is held (not during this read); 0 if not found.
+    """Address of the interpreter lock, or 0 if not found.
+
+    It starts with the switch interval, the last holder (this thread), and whether it is held (not during this read).
     """
     try:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))

@@ -209,8 +209,9 @@ class RangeReader:
         self._stacks.setdefault(ident, {})[recorder, lane] = address
 
     def path(self, ident: int) -> tuple[str, ...] | None:
-        """Recorder name and open ranges, outermost first. None if nothing is open, or if several asyncio tasks have
-        open ranges, because any of them may be running.
+        """Recorder name and open ranges, outermost first.
+
+        None if nothing is open, or if several asyncio tasks have open ranges: any of them may be running.
         """
         found = []
         for (recorder, lane), address in self._stacks.get(ident, {}).items():

@@ -73,7 +73,7 @@ class SampledProcess:
     Args:
         hello: its first message.
         memory: open file of its memory.
-        share: of a CPU, limit for sampling.
+        share: limit for sampling, as a share of a CPU.
     """
 
     def __init__(self, hello: dict[str, Any], memory: int, share: float) -> None:
@@ -208,8 +208,8 @@ class Sampler:
     """All processes that hold the other end of the socket.
 
     Args:
-        interval_ns: between samples of a thread.
-        share: of a CPU, limit for sampling beyond `FREE_S`; the interval grows to meet it.
+        interval_ns: time between samples of a thread.
+        share: limit for sampling beyond `FREE_S`, as a share of a CPU; the interval grows to meet it.
     """
 
     def __init__(self, connection: socket.socket, interval_ns: int, share: float) -> None:

@@ -35,7 +35,7 @@ class CpuQuota:
     """Quotas of one process, summed since it is followed.
 
     Args:
-        root: of the file system, for tests.
+        root: root of the file system, replaced in tests.
     """
 
     def __init__(self, process: FollowedProcess, root: Path = Path("/")) -> None:

@@ -50,7 +50,7 @@ class Questions:
         return answer.reason or "no reason given"
 
     def ask(self, function: str, *arguments: Any, **takes: Callable[[Any], float]) -> Values:
-        """Call a function once; `takes`: how to extract each metric from the answer."""
+        """Call a function once; `takes` extracts each metric from the answer."""
         wanted = self.wanted(takes)
         answer = self.device.ask(function, *arguments) if wanted else Answer()
         return {(self.device.uuid, metric): self.value(metric, answer, takes[metric]) for metric in wanted}

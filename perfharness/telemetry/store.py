@@ -67,7 +67,7 @@ def read_sample_log(path: Path) -> SampleLog:
         table = table.select(SCHEMA.names)
         return SampleLog(_to_series(table if table.schema.equals(SCHEMA) else table.cast(SCHEMA)), meta)
     except FileNotFoundError:
-        raise ResultError(f"there is no {path}: the run was not sampled, or the file was moved") from None
+        raise ResultError(f"{path} is missing: the run was not sampled, or the file was moved") from None
     except (OSError, pa.ArrowException, ValidationError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ResultError(f"{path} cannot be read ({reason}); it is damaged, or not written by perfharness") from error

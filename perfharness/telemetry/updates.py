@@ -41,7 +41,7 @@ def find_update_period(time_ns: Int64, value: Float64) -> UpdatePeriod:
     is one period; the mean over all of about that length removes the effect of polling.
 
     Args:
-        time_ns: of the readings, in order.
+        time_ns: times of the readings, in order.
         value: NaN for failed readings.
     """
     read = ~np.isnan(value)

@@ -1,6 +1,6 @@
 """Read the table GPU_METRICS: readings of GPU counters, one row per metric.
 
-From nsys's own metric sets (2023.4) and other exports: TARGET_INFO_GPU_METRICS names the metrics, whose ids differ by
+According to nsys's metric sets (2023.4) and exports, TARGET_INFO_GPU_METRICS names the metrics. Their ids differ by
 version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; other units (`[Avg]`) use
 another encoding and are not read. The clock in `[MHz]` is written in Hz. The last eight bits of `typeId` are nsys's
 number of the GPU.

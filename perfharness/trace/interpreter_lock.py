@@ -17,11 +17,11 @@ KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEv
 
 
 def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRanges, HostEvents | None]:
-    """Split into the other ranges and the interpreter lock's intervals; None if not recorded.
+    """Split into other ranges and the intervals of the interpreter lock, or None if not recorded.
 
     Args:
-        ranges: of an nsys trace, all closed.
-        names: by code.
+        ranges: closed ranges of an nsys trace.
+        names: names by code.
     """
     kind_of = {names.index(name): kind for name, kind in KIND_OF_NAME.items() if name in names}
     if not kind_of or DOMAIN not in names:

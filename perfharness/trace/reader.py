@@ -40,7 +40,7 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
     """Read the whole trace.
 
     Args:
-        path: of the trace.
+        path: path of the trace.
         parents: pid -> parent pid, as far as known, to resolve ids of forked processes.
         with_details: read details of GPU operations, which takes a third of the time; otherwise they are unknown.
 
