@@ -7,7 +7,7 @@ URLs, well-known tokens, cookies, private keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 MASK = "***"
 
@@ -89,19 +89,16 @@ def _ends_in_secret(name: str) -> bool:
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """Mask the secrets in a command line: `--api-key X`, `--api-key=X`, `TOKEN=X`, and inside texts."""
-    return list(_masked_arguments(arguments))
-
-
-def _masked_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    named = False
+    masked, named = list[str](), False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if named and not argument.startswith("--"):
-            yield MASK
+            masked.append(MASK)
             named = False
             continue
         named = not equals and _IS_OPTION.fullmatch(name) is not None and is_secret(name)
         if equals and _IS_NAME.fullmatch(name) and is_secret(name):
-            yield f"{name}={MASK}"
+            masked.append(f"{name}={MASK}")
         else:
-            yield argument if named else mask_text(argument)
+            masked.append(argument if named else mask_text(argument))
+    return masked

@@ -1,8 +1,8 @@
 """Annotate the script's own functions by adding decorators to its syntax tree.
 
-Line numbers, names and results of `inspect` do not change. Python runs script files itself, but runs folders through
-`runpy`, which asks a loader for the code. So a path hook presents the script as a folder; the only visible effect is
-the frames of `runpy` in tracebacks.
+Line numbers, names and results of `inspect` do not change. Python runs script files itself, but folders through
+`runpy`, which asks a loader for the code. So a path hook presents the script as a folder, visible only as frames of
+`runpy` in tracebacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Locate the data in this interpreter that the sampler reads.
 
-Offsets are found by searching this process's memory for known values; only frames have a fixed layout per version
-(`FRAMES`). `reader.check` compares the result with Python's own view of a stack.
+Offsets are found by searching memory for known values, except the layout of frames (`FRAMES`). `reader.check` compares
+the result with Python's own view of a stack.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from perfharness.metrics.collect import MAX_STAGES, OTHER_STAGES
 from perfharness.model.conventions import LANE_SEPARATOR, MARK_DELETE, MARK_ITEMS, MARK_RECORDER, parse_category
 from perfharness.model.manifest import MANIFEST_NAME, STAGING_PREFIX
 from perfharness.model.telemetry import LIVE_NAME
-from perfharness.tracer.log_reader import read_names
+from perfharness.tracer.log_reader import NO_NAME, read_names
 from perfharness.tracer.range_log import (
     CHUNK,
     END,
@@ -33,6 +33,7 @@ from perfharness.tracer.range_log import (
     LOG_SUFFIX,
     MARK,
     OP_BITS,
+    OP_MASK,
     POP,
     PUSH,
     RECORD_BYTES,
@@ -50,9 +51,6 @@ RUNNING_LAUNCHES = tuple(f"{above}{STAGING_PREFIX}*" for above in ("", "*/", "*/
 
 STALE_S = 5.0
 """An older reading is not current; the slowest metrics are read every second."""
-
-_OP_MASK = (1 << OP_BITS) - 1
-_NO_NAME = RangeAttributes(None, "(unnamed)")
 
 
 def running_folders(folder: Path) -> list[Path]:
@@ -233,14 +231,14 @@ class _GrowingLog:
             while at < (region + 1) * size:
                 head, thread = records[at].tolist()
                 length = (head >> OP_BITS) // RECORD_BYTES
-                if head & _OP_MASK != CHUNK or length < 1:
+                if head & OP_MASK != CHUNK or length < 1:
                     break  # unused
                 self._chunks[at] = thread, at + 1, min(at + length, (region + 1) * size)
                 at += length
             self._ends_of_regions[region] = at
 
     def _add(self, thread: int, head: int, value: int) -> None:
-        op = head & _OP_MASK & ~HAS_PAYLOAD
+        op = head & OP_MASK & ~HAS_PAYLOAD
         payload, range_id = self._before.pop(thread, (None, 0))
         if op == VALUE:
             self._before[thread] = value, range_id
@@ -266,7 +264,7 @@ class _GrowingLog:
     def _named(self, key: int) -> RangeAttributes:
         if key >= len(self._attributes):
             self._attributes = read_names(self._path)[2]
-        return self._attributes[key] if key < len(self._attributes) else _NO_NAME
+        return self._attributes[key] if key < len(self._attributes) else NO_NAME
 
     def _mark(self, stack: list[_Open], attributes: RangeAttributes, payload: int | None) -> None:
         if attributes.message == MARK_RECORDER and attributes.category is not None:
@@ -301,7 +299,7 @@ def _written(records: NDArray[np.int64]) -> NDArray[np.int64]:
 
     A time is never 0. A payload may be 0; it is complete if a record follows or the chunk ends.
     """
-    is_payload = (records[:, 0] & _OP_MASK) == VALUE
+    is_payload = (records[:, 0] & OP_MASK) == VALUE
     is_whole = (records[:, 1] != 0) | is_payload
     if is_whole.all():
         return records

@@ -89,7 +89,7 @@ class Window(Journal):
         folder: output folder.
         file_name: name of the journal.
         batches: requested number.
-        recorders: recorders of the process, with their arguments.
+        recorders: arguments by recorder of the process.
     """
 
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:

@@ -118,9 +118,9 @@ class Sampler:
 
     Args:
         path: the Parquet file.
-        period_ns: usual period; some metrics are read less often, hardware counters more often.
+        period_ns: usual period; some metrics have another one.
         nvml: None to read no GPUs.
-        gpu_uuids: GPUs and MIG instances, whose parents are read as well.
+        gpu_uuids: GPUs and MIG instances; parents are read as well.
     """
 
     def __init__(self, path: Path, period_ns: int, nvml: Nvml | None = None, gpu_uuids: Sequence[str] = ()) -> None:

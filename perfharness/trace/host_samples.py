@@ -226,10 +226,9 @@ def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
 def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
     """Duration that each sample stands for, and the part in which the thread may have run or waited for a CPU.
 
-    This is the time since the thread's previous sample, corrected by the system's counters. On a busy machine the
-    sampler gets a CPU when the program stops using it: it is late while the program runs, and then sees it blocked. The
-    system's counters are exact when a thread is blocked. So the samples between two blocked ones share the counted
-    time, and the second blocked sample gets the rest.
+    This is the time since the thread's previous sample, corrected by the kernel's counters. On a busy machine the
+    sampler is late while the program runs, and then sees it blocked. The counters are exact when a thread is blocked.
+    So samples between two blocked ones share the counted time, and the second blocked one gets the rest.
     """
     length, thread = rows["length"].astype(np.int64), rows["thread"]
     ready = np.isin(rows["state"], (HostState.RUNNING, HostState.RUNNABLE))
@@ -252,8 +251,7 @@ def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
 def _reassigned(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
     """Time on a CPU and time ready without one, moved to the rows in which they were spent.
 
-    The system updates its counters at timer ticks and when a thread stops, so a row may include time of earlier rows.
-    Time that does not fit in a row is moved to earlier rows.
+    The kernel updates its counters at timer ticks and when a thread stops, so a row may include time of earlier rows.
     """
     on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
     bounds = np.r_[0, np.flatnonzero(np.diff(rows["thread"])) + 1, len(rows)]

@@ -1,7 +1,7 @@
-"""Intervals of the interpreter lock from nsys's `--trace=python-gil`, which writes them as NVTX ranges.
+"""Intervals of the interpreter lock from nsys's `--trace=python-gil`.
 
-nsys (2023.4 and 2025.3) writes a range `Holding GIL` or `Waiting for GIL` per interval of a thread, in its own domain
-`GIL Trace`. A user's ranges of these names in other domains stay ranges.
+nsys (2023.4 and 2025.3) writes them as NVTX ranges `Holding GIL` and `Waiting for GIL` in the domain `GIL Trace`.
+Ranges of these names in other domains are the user's.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from perfharness.tracer.range_log import (
     MARK,
     NAMES_SUFFIX,
     OP_BITS,
+    OP_MASK,
     POP,
     PUSH,
     RECORD_BYTES,
@@ -44,10 +45,9 @@ NO_END = -1
 UNWRITTEN_KEYS = 1000
 """Most missing keys: a process that was killed or forked did not write them."""
 
-_OP_MASK = (1 << OP_BITS) - 1
+NO_NAME = RangeAttributes(None, "(unnamed)")
 _REGION_RECORDS = REGION_BYTES // RECORD_BYTES
 _LATEST_NS = np.iinfo(np.int64).max
-_NO_NAME = RangeAttributes(None, "(unnamed)")
 _EVENT_TYPES = {
     PUSH: schema.NVTX_PUSH_POP_RANGE,
     START: schema.NVTX_START_END_RANGE,
@@ -115,7 +115,7 @@ def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
             raise ValueError(f"key {last} in a file with {len(lines)} lines")
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{names} is damaged: {error}") from error
-    attributes = [named.get(key, _NO_NAME) for key in range(last + 1)]
+    attributes = [named.get(key, NO_NAME) for key in range(last + 1)]
     return replace(facts, rank=facts.rank or end.rank), end, attributes
 
 
@@ -203,7 +203,7 @@ def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
         while at < end:
             head, thread = records[at].tolist()
             length = head >> OP_BITS
-            if head & _OP_MASK != CHUNK or length < RECORD_BYTES:
+            if head & OP_MASK != CHUNK or length < RECORD_BYTES:
                 break  # the rest of the region is unused
             stop = min(at + length // RECORD_BYTES, end)
             chunk = records[at + 1 : stop]
@@ -215,7 +215,7 @@ def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
 
 def _thread_events(thread: int, records: Int64, stack_of_key: Int64, latest_ns: int) -> Table:
     """Events of a thread, with the payload and ID recorded before each, and the end of each push."""
-    value, op = records[:, 1], records[:, 0] & _OP_MASK
+    value, op = records[:, 1], records[:, 0] & OP_MASK
     kind = op & ~HAS_PAYLOAD
     is_timed = (kind != VALUE) & (kind != ID) & (value != 0)  # 0: killed during the write
     rows = np.flatnonzero(is_timed & (value <= latest_ns))

@@ -36,7 +36,8 @@ OBJECT_THREAD = 2
 PAYLOAD_DOUBLE, PAYLOAD_UINT64, PAYLOAD_INT64 = 0, 1, 4
 """CUpti_MetricValueKind. An event without a payload has a double of 0."""
 
-DEFAULT_DOMAIN = "NVTX"
+UNNAMED = (None, "", "NVTX")
+"""Names of the default domain."""
 
 
 @dataclass
@@ -167,14 +168,10 @@ def _marker_rows(file: TraceFile, records: dict[int, Columns], domain_id: Callab
         "end": end,
         "thread": thread,
         "end_thread": end_thread,
-        "domain": _by_pointer(marker["domain"][begins], lambda text: domain_id(_domain_name(text))),
+        "domain": _by_pointer(marker["domain"][begins], lambda text: domain_id(None if text in UNNAMED else text)),
         "text": _by_pointer(marker["name"][begins], lambda text: file.string_id(text or "")),
         **_data(marker["id"][begins], records.get(cupti.KIND_MARKER_DATA)),
     }
-
-
-def _domain_name(text: str | None) -> str | None:
-    return None if text in (None, "", DEFAULT_DOMAIN) else text
 
 
 def _match(ids: Any, candidates: Any) -> Any:

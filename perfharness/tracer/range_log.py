@@ -36,6 +36,7 @@ from perfharness.model import environment
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
 HAS_PAYLOAD = 8
 OP_BITS = 4
+OP_MASK = (1 << OP_BITS) - 1
 RECORD_BYTES = 16
 
 MAGIC = b"PHRANGES"
@@ -219,7 +220,8 @@ class RangeLog:
         self.lost_events = 0
         self._lock = threading.RLock()  # re-entrant: a signal handler may record while the log grows
         self._local = threading.local()
-        self._is_open = self._has_failed = False
+        self._is_open = self.has_failed = False
+        """Failed: the files cannot be created, or the disk is full."""
         self._file_bytes = 0
         self._header: memoryview | None = None
         self._region = _NO_CHUNK
@@ -253,7 +255,7 @@ class RangeLog:
     def open(self) -> None:
         """Create both files, names first, unless they exist."""
         with self._lock:
-            if self._is_open or self._has_failed:
+            if self._is_open or self.has_failed:
                 return
             self._is_open = True
             facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
@@ -263,22 +265,17 @@ class RangeLog:
                 self._append(facts + b"".join(names), os.O_CREAT | os.O_EXCL)
                 os.close(os.open(self._path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             except OSError:
-                self._has_failed = True
+                self.has_failed = True
 
     def _append(self, line: bytes, flags: int = 0) -> None:
         """Write to the file of names."""
         try:
-            if not self._has_failed:
+            if not self.has_failed:
                 names = os.open(self._path(NAMES_SUFFIX), os.O_WRONLY | os.O_APPEND | flags, 0o666)
                 with os.fdopen(names, "wb", buffering=0) as file:
-                    self._has_failed = file.write(line) < len(line)
+                    self.has_failed = file.write(line) < len(line)
         except OSError:
-            self._has_failed = True
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the files cannot be created or the disk is full."""
-        return self._has_failed
+            self.has_failed = True
 
     def note_window(self, until_ns: int) -> None:
         """Note the end of a window; later events do not count."""
@@ -301,7 +298,7 @@ class RangeLog:
         with self._lock:
             while self._region_used + length > len(self._region):
                 self.open()
-                if self._has_failed or not self._new_region():
+                if self.has_failed or not self._new_region():
                     return None
             region, start = self._region, self._region_used
             self._region_used = start + length
@@ -321,7 +318,7 @@ class RangeLog:
             finally:
                 os.close(records)
         except OSError:
-            self._has_failed = True
+            self.has_failed = True
             return False
         if start == 0:
             self._header = region[: HEADER.size]
