@@ -72,7 +72,7 @@ class Journal:
         """Add a recorder, or arguments to a known one."""
         self._recorders.setdefault(recorder, {}).update(arguments_to_json(args))
         self.write()
-        self._due_s = 0.0  # write again at the end of the first batch
+        self._due_s = 0.0  # write again at the end of the next batch
 
     def write_now_and_then(self) -> None:
         """Write, at most once per second."""
