@@ -63,7 +63,7 @@ def argb_of(color: Color, message: str) -> int:
 def checked_name(what: str, name: object) -> str:
     """Check a name, and escape characters that NVTX cannot hold."""
     if not isinstance(name, str) or not name:
-        raise RecorderError(f"name of a {what}: must be a non-empty string, got {name!r}")
+        raise RecorderError(f"a {what} needs a name, a non-empty string; got {name!r}")
     return printable(name)
 
 
