@@ -30,13 +30,13 @@ from perfharness.model.manifest import (
 COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx", "driver", "cuda_driver")
 """Fields of the environment that should agree on all nodes."""
 
-LISTED = 4
-"""Differing packages with a finding of their own."""
+MAX_PACKAGES = 4
+"""Most differing packages with separate findings."""
 
-ALONE = "ranks-missing"
+SINGLE_RANK = "ranks-missing"
 """Finding on each node with one rank of several."""
 
-OF_THE_JOIN = ("node-missing", "nodes-differ", "nodes-started")
+JOIN_FINDINGS = ("node-missing", "nodes-differ", "nodes-started")
 """Findings that are made anew with each joined part."""
 
 Take = Callable[[Path, Path], object]
@@ -102,7 +102,7 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
     processes = [process for one in numbered for process in one.processes]
     findings = [finding for one in numbered for finding in one.findings] + join_telemetry(logs, into)
     if len({one.rank for process in processes for one in process.measured} - {None}) > 1:
-        findings = [one for one in findings if one.code != ALONE]  # the comparison of the ranks reports it
+        findings = [one for one in findings if one.code != SINGLE_RANK]  # the comparison of the ranks reports it
     nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
     manifest = numbered[0].model_copy(
         update={
@@ -178,7 +178,7 @@ def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
         arrived = {names.get(folder, folder): time for folder, time in barrier.arrived_unix_ns.items()}
         barrier = barrier.model_copy(update={"arrived_unix_ns": arrived})
     processes = [_numbered_process(one, names[one.folder], one.index + first, node) for one in manifest.processes]
-    findings = [_named_finding(one, names, node) for one in manifest.findings if one.code not in OF_THE_JOIN]
+    findings = [_named_finding(one, names, node) for one in manifest.findings if one.code not in JOIN_FINDINGS]
     return manifest.model_copy(update={"processes": processes, "findings": findings, "start_barrier": barrier})
 
 
@@ -221,7 +221,7 @@ def _differences(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
     machines = [_facts(node.environment) for node in nodes]
     names = list(dict.fromkeys(name for one in machines for name in one))
     differing = [name for name in names if len({one.get(name) for one in machines}) > 1]
-    rest = [name for name in differing if name.startswith("package ")][LISTED:]
+    rest = [name for name in differing if name.startswith("package ")][MAX_PACKAGES:]
     for name in [name for name in differing if name not in rest]:
         values = (f"{one.get(name) or 'none'} on {node.name}" for node, one in zip(nodes, machines, strict=True))
         yield Finding("nodes-differ", Severity.WARNING, f"The nodes differ in {name}: {'; '.join(values)}.")

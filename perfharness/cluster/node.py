@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfharness.errors import UsageError
 from perfharness.model import environment
 
-HOW = (
+HINT = (
     "Start it with srun, mpirun, SkyPilot or an Indexed Job of Kubernetes, or set "
     f"{environment.NODE_RANK} and {environment.NODES}."
 )
@@ -70,7 +70,7 @@ def find_node(environ: Mapping[str, str]) -> Node:
     """Return the node of this launch. Raises `UsageError` if the environment does not identify it."""
     engine = next((one for one in ENGINES if environ.get(one.rank)), None)
     if engine is None:
-        raise UsageError(f"--nodes: the environment does not say which node this is. {HOW}")
+        raise UsageError(f"--nodes: the environment does not say which node this is. {HINT}")
     if not environ.get(engine.count):
         raise UsageError(f"--nodes: {engine.rank} is set but {engine.count} is not. {engine.hint}".rstrip())
     rank, count = _number(environ, engine.rank), _number(environ, engine.count)

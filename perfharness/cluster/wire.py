@@ -9,8 +9,7 @@ import struct
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-MOST_BYTES = 1 << 24
-"""Longest message."""
+MAX_MESSAGE_BYTES = 1 << 24
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 """Notice a lost machine after 30 s."""
@@ -47,7 +46,7 @@ class Wire:
 
     def receive(self) -> dict[str, Any]:
         """Return the next message. Raises `ValueError` if it is not a JSON object."""
-        message = json.loads(self._connection.recv_bytes(MOST_BYTES))
+        message = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
         if not isinstance(message, dict):
             raise ValueError("a message must be an object")
         return message
@@ -63,7 +62,7 @@ class Wire:
 
     def receive_bytes(self) -> bytes:
         """Receive part of a file."""
-        return self._connection.recv_bytes(MOST_BYTES)
+        return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
 
     def close(self) -> None:
         """Close the connection."""

@@ -29,7 +29,7 @@ class Exposed:
     text: str
 
 
-OF_GPU = (
+GPU_METRICS = (
     Exposed("power_instant_mw", "gpu_power_watts", 1e-3, "Power of the GPU."),
     Exposed("energy_total_mj", "gpu_energy_joules_total", 1e-3, "Energy since the driver was loaded."),
     Exposed("gpu_utilization_percent", "gpu_utilization_ratio", 1e-2, "Share of time with a kernel running."),
@@ -39,12 +39,12 @@ OF_GPU = (
     Exposed("memory_clock_mhz", "gpu_memory_clock_hertz", 1e6, "Clock of the memory."),
     Exposed("memory_used_bytes", "gpu_memory_used_bytes", 1, "Memory allocated on the GPU by all processes."),
 )
-OF_PROCESS = (
+PROCESS_METRICS = (
     Exposed("cpu_time_ns", "process_cpu_seconds_total", 1e-9, "CPU time of a process and its descendants."),
     Exposed("rss_bytes", "process_resident_memory_bytes", 1, "Resident memory of a process and its descendants."),
     Exposed("process_memory_bytes", "process_gpu_memory_bytes", 1, "GPU memory of a process."),
 )
-OF_HOST = (
+HOST_METRICS = (
     Exposed("cpu_percent", "host_cpu_ratio", 1e-2, "Share of the machine's CPU time in use."),
     Exposed("memory_used_bytes", "host_memory_used_bytes", 1, "Memory in use, without caches."),
 )
@@ -82,12 +82,12 @@ class RunCollector:
 
     def _add_readings(self, found: _Families, readings: RunningReadings) -> None:
         for (subject, metric), value in readings.latest().items():
-            rows: Sequence[Exposed] = OF_HOST
+            rows: Sequence[Exposed] = HOST_METRICS
             labels: dict[str, str] = {}
             if subject in readings.gpus:
-                rows, labels = OF_GPU, {"gpu": str(readings.gpus[subject]), "uuid": subject}
+                rows, labels = GPU_METRICS, {"gpu": str(readings.gpus[subject]), "uuid": subject}
             elif "#" not in subject and subject.startswith(process_subject("")):
-                rows, labels = OF_PROCESS, {"process": subject.removeprefix(process_subject(""))}
+                rows, labels = PROCESS_METRICS, {"process": subject.removeprefix(process_subject(""))}
             elif subject != HOST:
                 continue  # a core, or a process below another
             for one in rows:

@@ -33,8 +33,8 @@ from perfharness.secrets import MASK, is_secret, mask_arguments, mask_text
 FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
 WRITE_EVERY_S = 1.0
-LONGEST_TEXT = 1000
-DEEPEST = 4
+MAX_TEXT = 1000
+MAX_DEPTH = 4
 
 
 class Journal:
@@ -226,9 +226,9 @@ def _value_to_json(name: str, value: Any, depth: int = 0) -> Any:
         return MASK
     if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
         return value
-    if isinstance(value, Mapping) and depth < DEEPEST:
+    if isinstance(value, Mapping) and depth < MAX_DEPTH:
         return {printable(str(key)): _value_to_json(str(key), one, depth + 1) for key, one in value.items()}
-    if isinstance(value, (list, tuple)) and depth < DEEPEST and not all(type(one) is str for one in value):
+    if isinstance(value, (list, tuple)) and depth < MAX_DEPTH and not all(type(one) is str for one in value):
         return [_value_to_json("", one, depth + 1) for one in value]
     if isinstance(value, (list, tuple)):
         return mask_arguments([printable(str(one)) for one in value])
@@ -236,7 +236,7 @@ def _value_to_json(name: str, value: Any, depth: int = 0) -> Any:
         text = value if type(value) is str else repr(value)
     except Exception as error:
         text = f"<{type(value).__name__}: its repr raises {type(error).__name__}>"
-    return mask_text(printable(text))[:LONGEST_TEXT]
+    return mask_text(printable(text))[:MAX_TEXT]
 
 
 def _content_of(path: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ REQUEST_S = 120.0
 
 SEND_S = 5.0
 
-MOST_REQUEST_BYTES = 1 << 16
+MAX_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the caller (SO_PEERCRED)."""
 
@@ -364,7 +364,7 @@ def _request(listener: socket.socket, caller: socket.socket) -> bytes:
     deadline_s = time.monotonic() + REQUEST_S
     while time.monotonic() < deadline_s:
         if _has_spoken(listener, caller, deadline_s - time.monotonic()):
-            return caller.makefile("rb").readline(MOST_REQUEST_BYTES)
+            return caller.makefile("rb").readline(MAX_REQUEST_BYTES)
     return b""
 
 

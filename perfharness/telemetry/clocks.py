@@ -18,7 +18,7 @@ from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, whose MIG instances may be used by others"
 RESTORE_COMMAND = "perfharness clocks restore"
-AWAKE_S, ASKED_EVERY_S = 4.0, 0.25
+AWAKE_S, POLL_S = 4.0, 0.25
 """Time in which clocks fall after a GPU's last work; more than one second on an H200."""
 
 
@@ -202,7 +202,7 @@ def settings_left(device: Device) -> list[str]:
         found.append(f"power limit {value_text(power.name, limit.value)}")
     deadline = time.monotonic() + AWAKE_S
     while (locked := _is_locked(device)) and time.monotonic() < deadline:
-        time.sleep(ASKED_EVERY_S)
+        time.sleep(POLL_S)
     return [*found, "graphics clock at its maximum while the GPU is idle"] if locked else found
 
 

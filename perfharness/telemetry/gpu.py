@@ -10,9 +10,7 @@ from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, Nvml, Refu
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import Values
 
-FOR_GOOD = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
-"""Refusals that are permanent."""
-
+PERMANENT = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field for the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
 
@@ -45,7 +43,7 @@ class Questions:
         """Number in an answer, or the reason for none."""
         if answer.ok:
             return take(answer.value)
-        if answer.refusal in FOR_GOOD:
+        if answer.refusal in PERMANENT:
             self._refused.add(metric)
         return answer.reason or "no reason given"
 

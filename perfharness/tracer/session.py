@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
 """Device files of NVIDIA GPUs: discrete, WSL, Tegra."""
 
-TORCH_DOORS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", "range_start", "mark")}
-"""Functions of PyTorch that initialise CUDA or NVTX. CUPTI is started before them."""
+TORCH_INITIALISERS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", "range_start", "mark")}
+"""Functions of PyTorch that initialise CUDA or NVTX, by module. CUPTI is started before them."""
 
 
 class Session:
@@ -100,7 +100,7 @@ class Session:
         PyTorch programs fork workers before that, and a forked child lacks CUPTI's threads.
         """
         if name == "torch":
-            for module, functions in TORCH_DOORS.items():
+            for module, functions in TORCH_INITIALISERS.items():
                 names = getattr(sys.modules.get(module), "__dict__", {})
                 for function in names.keys() & functions:
                     _call_before(names[function], self.start_gpu)
