@@ -1,4 +1,4 @@
-"""perfharness: where the time of an inference pipeline goes, per stage and per item, on CPU and GPU."""
+"""perfharness: see where an inference pipeline spends its time, per stage and item, on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ USE_CASES = {
     "run_suite": "perfharness.bench.run",
     "stress": "perfharness.load.stress",
 }
-"""The module of each, and its name there where that is another one; their types are in `__init__.pyi`."""
+"""Module, with `:name` if the name differs there. Types are in `__init__.pyi`."""
 
 __all__ = [*RECORDER, *USE_CASES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the traced process imports this package even if it makes no recorder."""
+    """Import on first use, because a traced process imports this package even without a recorder."""
     if name in USE_CASES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""`python -m perfharness` is the command `perfharness`."""
+"""Run the command `perfharness` as `python -m perfharness`."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 if __name__ == "__main__":
     here = os.getcwd()  # noqa: PTH109 - nothing is imported before the path is corrected
     if sys.path[0] == here and not __file__.startswith(here + os.sep):
-        del sys.path[0]  # the current folder, which `-m` put there
+        del sys.path[0]  # the current folder, added by `-m`
 
     from perfharness.cli.main import main
 

@@ -1,8 +1,8 @@
 """Ranges inside code that torch.compile compiles.
 
-The compiler traces a function by interpreting it. A range in it would split the compiled code in two (an error with
-`fullgraph=True`), and compiled code is no longer what the range was around. So a range that is being traced makes
-nothing, and is named in the results instead. Standard library only.
+The compiler traces a function by interpreting it. A range inside would split the compiled code (an
+error with `fullgraph=True`). So a traced range is not recorded, but named in the results. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from collections.abc import Callable
 from typing import Any
 
 tracing: Callable[[], bool] | None = None
-"""Whether torch.compile traces the caller, which it treats as a constant; None: PyTorch was not found yet."""
+"""Whether torch.compile traces the caller (a constant for it); None before PyTorch is found."""
 
 ranges: set[str] = set()
-"""Names of the recorders' ranges that were traced."""
+"""Names of traced ranges."""
 
 
 def find_tracing(*_module: object) -> None:
-    """Set `tracing` once PyTorch is imported."""
+    """Set `tracing` if PyTorch is imported."""
     global tracing
     if (torch := sys.modules.get("torch")) is not None:
         tracing = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
 
 
 def is_traced() -> bool:
-    """Whether torch.compile traces the caller; `find_tracing` was called."""
+    """Whether torch.compile traces the caller, after `find_tracing`."""
     return tracing is not None and tracing()
 
 
 def not_compiled(function: Any) -> Any:
-    """Have torch.compile call a function where a call of it is traced; what it returns is a constant."""
-    function._dynamo_marked_constant = True  # as torch.compiler.assume_constant_result, without importing PyTorch
+    """Have torch.compile call a function instead of tracing it, with a constant result."""
+    function._dynamo_marked_constant = True  # torch.compiler.assume_constant_result, without importing PyTorch
     return function
 
 
 @not_compiled
 def note_range(name: str) -> None:
-    """A range was traced."""
+    """Record the name of a traced range."""
     ranges.add(name)
 
 
 class Unrecorded:
-    """Takes the place of a range's or a batch's block while it is traced."""
+    """Replaces a range or batch block during tracing."""
 
     def __init__(self) -> None:
         self.batch_idx: int | None = None

@@ -1,28 +1,25 @@
-"""The distribution: its name for pip, and its version."""
+"""Name and version of the distribution."""
 
 from __future__ import annotations
 
 VERSION = "0.1.0"
-"""The build takes it from here; a checkout that is not installed has it too."""
+"""Read by the build."""
 
 DISTRIBUTION = "perfharness-nvtx"
-"""`[project] name` in pyproject.toml; another project holds `perfharness` on PyPI."""
+"""`[project] name` in pyproject.toml; `perfharness` on PyPI is another project."""
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the package with an extra, or with several: `load,images`.
-
-    The name is that in the metadata of the installed package; a checkout on the path has none.
-    """
+    """Return the command that installs the package with an extra, or several (`load,images`)."""
     from importlib.metadata import PackageNotFoundError, metadata  # takes 20 ms
 
     try:
         name = metadata(DISTRIBUTION)["Name"]
-    except PackageNotFoundError:
+    except PackageNotFoundError:  # a checkout that is not installed
         name = DISTRIBUTION
     return f"pip install '{name}[{extra}]'"
 
 
 def recorder_install_command(python: str) -> str:
-    """The command that installs what a measured process needs, and nothing else, for another interpreter."""
+    """Return the command that installs only the needs of a measured process, for an interpreter."""
     return f"{python} -m pip install --no-deps {DISTRIBUTION} nvtx"

@@ -8,12 +8,12 @@ PerfHarnessError
 │   └── TraceFormatError     truncated, empty, locked, or not a trace
 ├── LaunchError          a run could not be planned or started               exit 1
 │   ├── ToolNotFoundError    nsys, an importer or a library is missing
-│   ├── LaunchInterruptedError   the user ended it
+│   ├── LaunchInterruptedError   interrupted by the user
 │   └── NothingRecordedError     no batch ran in a window                 exit 3
 ├── ClockError           clocks cannot be changed or restored               exit 1
 ├── BackendError         an inference backend cannot load or run a model      exit 1
 │   ├── BackendUnavailableError  not installed, or cannot run here
-│   └── OutOfMemoryError         the device or the limit has no room for the case
+│   └── OutOfMemoryError         the case exceeds the memory or a limit
 ├── ResultError          a run folder or a benchmark.json cannot be read
 └── HistoryError         the history cannot be opened, read or written
 """
@@ -38,7 +38,7 @@ class TraceError(PerfHarnessError):
 
 
 class TraceNotFoundError(TraceError):
-    """There is no trace at the given path."""
+    """The trace file is missing."""
 
 
 class TraceFormatError(TraceError):
@@ -54,7 +54,7 @@ class ToolNotFoundError(LaunchError):
 
 
 class LaunchInterruptedError(LaunchError):
-    """The user ended a launch before its processes ran, or before what they left was read; what follows is not run."""
+    """The user interrupted a launch before its processes ran or their results were read."""
 
 
 class NothingRecordedError(LaunchError):
@@ -70,7 +70,7 @@ class ResultError(PerfHarnessError):
 
 
 class HistoryError(PerfHarnessError):
-    """The history cannot be opened, read or written, or does not hold what was asked for."""
+    """The history cannot be opened, read or written, or lacks an entry."""
 
 
 class BackendError(PerfHarnessError):
@@ -82,4 +82,4 @@ class BackendUnavailableError(BackendError):
 
 
 class OutOfMemoryError(BackendError):
-    """The device, or the limit that was set, has no room for the case."""
+    """The case exceeds the memory of the device or a limit."""

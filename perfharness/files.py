@@ -1,4 +1,4 @@
-"""Files that are replaced atomically, folders that are locked, TOML and models."""
+"""Replace files atomically, lock folders, read TOML and models."""
 
 from __future__ import annotations
 
@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="BaseModel")
 
 STDOUT = Path("-")
-"""As an output, standard output."""
 
 LOCK_PERIOD_S = 0.05
 
 
 def read_toml(path: Path, option: str = "") -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Args:
-        option: the option that named the file, for the message.
-
-    Raises `UsageError` if it cannot be read or parsed.
-    """
+    """Read a TOML file. Raises `UsageError`, which names the `option` that gave the file."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -52,23 +45,23 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether there is a folder, not a link to one: what is in it may be removed."""
+    """Whether the path is a folder, not a link, so that its content may be removed."""
     return path.is_dir() and not path.is_symlink()
 
 
 def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
-    """Let `write` fill the file. Raises `ResultError`, as `replacing` does."""
+    """Write a text file atomically by a function. Raises `ResultError`."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         write(file)
 
 
 def write_model(path: Path, model: BaseModel) -> None:
-    """Write it as JSON, atomically. Raises `ResultError`, as `replacing` does."""
+    """Write a model as JSON, atomically. Raises `ResultError`."""
     write_text(path, lambda file: print(model.model_dump_json(indent=2), file=file))
 
 
 def read_model(path: Path, model: type[Model], hint: str = "it is damaged") -> Model | None:
-    """Read what `write_model` wrote; None if there is no file. Raises `ResultError`, which ends in `hint`."""
+    """Read a model from JSON, or None if the file is missing. Raises `ResultError`, which ends in `hint`."""
     from pydantic import ValidationError
 
     try:
@@ -85,11 +78,11 @@ def read_model(path: Path, model: type[Model], hint: str = "it is damaged") -> M
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it replaces `path` at the end, and is removed on an error.
+    """Yield a temporary path that replaces `path` at the end, or is removed after an error.
 
-    `-` is standard output. The mode of the file is kept, and where `path` is a link, the link.
+    `-` is standard output. Keeps the mode of the file, and links.
 
-    Raises `ResultError` if it cannot be written, also if it is not a regular file.
+    Raises `ResultError` if it cannot be written or is not a regular file.
     """
     try:
         if path == STDOUT:
@@ -102,7 +95,7 @@ def replacing(path: Path) -> Iterator[Path]:
             return
         target = Path(os.path.realpath(path))
         if os.path.lexists(target) and not target.is_file():
-            raise OSError(errno.EINVAL, "it is not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         temporary = target.parent / f".perfharness-{os.urandom(8).hex()}.new"
         temporary.touch()
         try:
@@ -118,12 +111,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def reason_of(error: OSError) -> str:
-    """The reason of a failed file operation, as text."""
+    """Return the reason for a failed file operation."""
     return error.strerror or str(error) or type(error).__name__
 
 
 def sync(path: Path) -> None:
-    """Flush the file or folder to the disk; raises where the disk is full or broken."""
+    """Flush a file or folder to the disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -133,9 +126,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
-    """Lock the folder against other perfharness processes.
+    """Lock a folder against other perfharness processes.
 
-    Raises `BlockingIOError` where another holds it for longer than that, `OSError` where the folder cannot be opened.
+    Raises `BlockingIOError` if another still holds it after `patience_s`, `OSError` if it cannot be opened.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + patience_s

@@ -1,4 +1,4 @@
-"""Modules that are changed right after they were executed, before anything can be imported from them."""
+"""Change modules right after their execution, before anything can be imported from them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import ModuleType
 from typing import Any
 
 Apply = Callable[[ModuleType, str], None]
-"""Changes an executed module, which is imported by that name."""
+"""Changes an executed module, imported under this name."""
 
 
 class ImportHook:
-    """A finder that wraps the loaders of some modules, which the finders behind it find.
+    """Finder that wraps the loaders that later finders return for some modules.
 
     Args:
-        names: of the modules.
-        apply: is called with each as it is imported, and at once with those that are imported already.
+        names: names of the modules.
+        apply: called with each module on import, or at once if it is already imported.
     """
 
     def __init__(self, names: set[str], apply: Apply) -> None:
@@ -25,7 +25,7 @@ class ImportHook:
         self._apply = apply
 
     def install(self) -> None:
-        """Watch from now on."""
+        """Watch imports from now on."""
         for name in sorted(self._names & set(sys.modules)):
             self._apply(sys.modules[name], name)
         if self._names:
@@ -34,11 +34,11 @@ class ImportHook:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a watched module with a wrapped loader; None for everything else."""
+        """Return the spec of a watched module with a wrapped loader, else None."""
         if name not in self._names:
             return None
-        behind = [finder for finder in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(finder, "find_spec")]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in behind)), None)
+        later = [finder for finder in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in later)), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             wrapped: Any = _Loader(spec.loader, self._apply)
             spec.loader = wrapped
@@ -46,7 +46,7 @@ class ImportHook:
 
 
 class _Loader:
-    """Wraps a loader until the module is about to be executed; the module never sees it."""
+    """Wraps a loader, invisibly for the module."""
 
     def __init__(self, original: Any, apply: Apply) -> None:
         self._original = original

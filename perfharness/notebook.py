@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook."""
+"""Results in a notebook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def notebook_html(result: object) -> str | None:
-    """HTML of a result; None: as text."""
-    renderer = import_module("perfharness.render.report.notebook")  # above those that ask, and slow to import
+    """Return HTML of a result, or None to show it as text."""
+    renderer = import_module("perfharness.render.report.notebook")  # a higher layer, and slow to import
     html: str | None = renderer.result_html(result)
     return html

@@ -1,4 +1,4 @@
-"""How far long work is: whoever does it reports, whoever shows it listens. Without a listener nothing happens."""
+"""Progress of long work: workers report steps to a listener, if any."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Listener = Callable[[str, int, int], None]
-"""Takes the name of the step that begins, how many steps are done, and how many there are."""
+"""Takes the name of the next step, the number of finished steps, and their total."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Have the work of this block reported."""
+    """Report the work of the block to a listener."""
     token = _listener.set(listener)
     try:
         yield
@@ -31,7 +31,7 @@ def step(name: str) -> None:
 
 
 def in_steps(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
-    """Go through items, each of which is a step, but for a single one; steps of steps are not reported."""
+    """Yield items and report each as a step, without steps inside; a single item is not a step."""
     listener = _listener.get()
     for done, item in enumerate(items):
         if listener is not None and len(items) > 1:

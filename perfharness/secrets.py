@@ -1,13 +1,13 @@
-"""What looks like a secret is masked before it is written or printed. Standard library only: the recorder uses it.
+"""Mask secrets before they are written or printed. Standard library only, for the recorder.
 
-Names show it (`--api-key X`, `token=X`, `Authorization: X`), and so do forms: passwords in URLs, well-known tokens,
-cookies, private keys.
+Secrets are recognised by name (`--api-key X`, `token=X`, `Authorization: X`) or by form: passwords in
+URLs, well-known tokens, cookies, private keys.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 MASK = "***"
 
@@ -37,7 +37,7 @@ _IS_NAME = re.compile(r"[\w.-]+")
 _VALUE = re.compile(
     r"""\\{1,3}"[^"\n]*"?|\\{1,3}'[^'\n]*'?|"(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?|[^\s"',;&)\]}]+"""
 )
-"""Quoted, as JSON in a text of JSON has it too, or a word; a text may be cut off before the second quote."""
+"""A word, or a quoted text, also with escaped quotes (JSON in JSON) or cut off before the second quote."""
 
 _QUOTE = re.compile(r"""(?:\\{0,3}["'])?""")
 _TOKENS = re.compile(
@@ -50,12 +50,12 @@ _TOKENS = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether what goes by this name is a secret."""
+    """Whether a value with this name is a secret."""
     return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
 
 
 def mask_text(text: str) -> str:
-    """A text in which secrets are masked; linear in its length."""
+    """Mask the secrets in a text, in linear time."""
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _IN_URL.sub(rf"\1:{MASK}@", text)
     text = _USER_ALONE.sub(MASK, text)
@@ -67,7 +67,7 @@ def mask_text(text: str) -> str:
 
 
 def _mask_values(text: str, names: re.Pattern[str]) -> str:
-    """Mask what stands behind the names of secrets; `names` ends where the value begins."""
+    """Mask values after names of secrets; matches of `names` end before the value."""
     parts, end = [], 0
     for found in names.finditer(text):
         if found.start() < end or not _ends_in_secret(found[1]):
@@ -82,26 +82,23 @@ def _mask_values(text: str, names: re.Pattern[str]) -> str:
 
 
 def _ends_in_secret(name: str) -> bool:
-    """In a text, where `KeyError: 'x'` and `key: value` may stand, the last word counts, and `key` alone does not."""
+    """Whether the last word of a name in a text is secret, except `key` alone (`KeyError: 'x'`, `key: value`)."""
     words = _WORD.findall(name)
     return bool(words) and words[-1].lower() in _SECRET_WORDS and name.lower() != "key"
 
 
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line in which secrets are masked: `--api-key X`, `--api-key=X`, `TOKEN=X`, and those in texts."""
-    return list(_masked_arguments(arguments))
-
-
-def _masked_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    named = False
+    """Mask the secrets in a command line: `--api-key X`, `--api-key=X`, `TOKEN=X`, and inside texts."""
+    masked, named = list[str](), False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if named and not argument.startswith("--"):
-            yield MASK
+            masked.append(MASK)
             named = False
             continue
         named = not equals and _IS_OPTION.fullmatch(name) is not None and is_secret(name)
         if equals and _IS_NAME.fullmatch(name) and is_secret(name):
-            yield f"{name}={MASK}"
+            masked.append(f"{name}={MASK}")
         else:
-            yield argument if named else mask_text(argument)
+            masked.append(argument if named else mask_text(argument))
+    return masked

@@ -1,4 +1,4 @@
-"""Generators with each step inside a block; values, sent values and exceptions are unchanged."""
+"""Run each step of a generator inside a block; values, sent values and exceptions are unchanged."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 Open = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
-"""Gives the block of a step of a call with these arguments; the end of the generator passes it as `StopIteration`."""
+"""Returns the block of a step for the arguments of the call; `StopIteration` passes through the last one."""
 
 Note = Callable[[Any, Any], object]
-"""Takes the block of a step and what the step yields."""
+"""Takes the block of a step and the yielded element."""
 
 
 def generator_in_steps(
     function: Callable[..., Generator[Any, Any, Any]], open_block: Open, note: Note = lambda block, element: None
 ) -> Callable[..., Generator[Any, Any, Any]]:
-    """A generator function each step of which runs in a block."""
+    """Wrap a generator function so that each step runs in a block."""
 
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
@@ -44,7 +44,7 @@ def generator_in_steps(
 def async_generator_in_steps(
     function: Callable[..., AsyncGenerator[Any, Any]], open_block: Open, note: Note = lambda block, element: None
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """The same for an asynchronous generator function."""
+    """Wrap an asynchronous generator function in the same way."""
 
     async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         generator = function(*args, **kwargs)

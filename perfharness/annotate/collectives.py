@@ -1,7 +1,7 @@
 """Make calls of `torch.distributed` ranges of category `communication`.
 
-Torch is not imported here. Functions are replaced in their defining module, before `torch.distributed` imports them. Of
-nested calls, only the outermost becomes a range.
+Torch is not imported here. Functions are replaced in their defining module, before `torch.distributed` imports them.
+Only the outermost of nested calls becomes a range.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Expression:
 
 
 class Target:
-    """One annotated function in one process."""
+    """An annotated function in a process."""
 
     def __init__(self, annotation: FunctionAnnotation) -> None:
         self.annotation = annotation

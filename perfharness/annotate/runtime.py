@@ -33,7 +33,7 @@ class Call:
     """The range around one call or one step of a generator.
 
     Args:
-        block: of the recorder; None if the call is not recorded.
+        block: block of the recorder, or None if the call is not recorded.
         within: open `within` ranges, if this is one of them.
         count: counts the items of a batch from the result.
     """
@@ -56,7 +56,7 @@ class Call:
         if self._block is None:
             return
         if isinstance(error, (StopIteration, StopAsyncIteration)) and hasattr(self._block, "delete_range"):
-            self._block.delete_range = True  # the end of a loop is neither a batch nor a failed one
+            self._block.delete_range = True  # the end of a loop is not a batch
             kind = error = trace = None
         try:
             self._block.__exit__(kind, error, trace)
@@ -73,7 +73,7 @@ NOT_RECORDED = Call()
 
 
 class Runtime:
-    """All annotations of this process; `folder`: of the launched process, for the notes."""
+    """Annotations of this process, with the folder for their notes."""
 
     def __init__(self, annotations: Annotations, folder: str) -> None:
         self.annotations = annotations

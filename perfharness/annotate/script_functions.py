@@ -1,8 +1,8 @@
 """Annotate the script's own functions by adding decorators to its syntax tree.
 
-Line numbers, names and results of `inspect` do not change. Python runs script files itself, but runs folders through
-`runpy`, which asks a loader for the code. So a path hook presents the script as a folder; the only visible effect is
-the frames of `runpy` in tracebacks.
+Line numbers, names and results of `inspect` do not change. Python runs script files itself, but folders through
+`runpy`, which asks a loader for the code. So a path hook presents the script as a folder, visible only as frames of
+`runpy` in tracebacks.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _compile(source: bytes, path: str, targets: dict[str, Target]) -> CodeType:
         target.note.imported = True
         found = definitions(tree.body, qualname.split("."))
         if not found:
-            target.note.problem = "the script defines no function of that name"
+            target.note.problem = "the script defines no function of this name"
         for definition in found:
             call = ast.Call(ast.Name(DECORATE, ast.Load()), [ast.Constant(qualname)], [])
             place = (*definition.decorator_list, definition)[0]  # a function begins at its first decorator

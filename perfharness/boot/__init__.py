@@ -1,4 +1,4 @@
-"""What runs in other interpreters: the start-up hook, and questions to an interpreter without perfharness."""
+"""Code for other interpreters: the start-up hook, and a query that needs no perfharness."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 FOLLOW = FOLDER / "follow"
-"""First on the PYTHONPATH of what a launch starts: its `sitecustomize` is the one way into every process."""
+"""First folder on PYTHONPATH in a launch: its `sitecustomize` runs in every Python process."""
 
 ASK_INTERPRETER = FOLDER / "perfharness_ask_interpreter.py"

@@ -1,7 +1,7 @@
-"""What an interpreter would import, as JSON; run by that interpreter, which need not have perfharness.
+"""Print as JSON which files an interpreter would import; run by that interpreter, without perfharness.
 
-The argument is JSON: `module`, the name of a module to run; `functions`, names to find (`module:function`, or dotted);
-`path`, the folder of the script. Modules are found but not imported.
+Takes a JSON object: `module`, a module to run; `functions`, names to find (`module:function` or dotted);
+`path`, the folder of the script. Modules are not imported.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ PACKAGES = (
     "openvino", "pandas", "pillow", "scipy", "tensorflow", "tensorflow-cpu", "tensorrt", "tensorrt-cu12",
     "tensorrt-cu13", "tokenizers", "torch", "torchaudio", "torchvision", "transformers", "triton", "vllm", "xformers",
 )  # fmt: skip
-"""Packages whose version may decide how long a pipeline takes."""
+"""Packages whose version can affect the time of a pipeline."""
 
 
 def installed() -> dict[str, str]:
-    """Versions of packages, from the names of their metadata folders: importlib.metadata takes 0.1 s to read them."""
+    """Versions of packages, from the names of metadata folders (importlib.metadata takes 0.1 s)."""
     found: dict[str, str] = {}
     for folder in sys.path:
-        for path in Path(folder).glob("*-*.*-info"):  # .dist-info, or .egg-info of a distribution of Linux
+        for path in Path(folder).glob("*-*.*-info"):  # .dist-info, or .egg-info in Linux distributions
             name, version, *_ = path.stem.split("-")
             found.setdefault(name.replace("_", "-").replace(".", "-").lower(), version)
     return found
 
 
 def find(name: str) -> tuple[ModuleSpec | None, str]:
-    """The spec of the innermost module of a dotted name that there is, and its name."""
+    """Spec and name of the innermost existing module of a dotted name."""
     found, found_name = None, ""
     path: Sequence[str] | None = None
     parts = name.split(".")
@@ -54,7 +54,7 @@ def find(name: str) -> tuple[ModuleSpec | None, str]:
 
 
 def find_module(name: str) -> tuple[str | None, str | None]:
-    """The file that `python -m NAME` runs, and why there is none."""
+    """File that `python -m NAME` runs, or the reason why it cannot."""
     spec, found = find(name)
     if spec is not None and found == name:
         if spec.submodule_search_locations is None:
@@ -64,13 +64,16 @@ def find_module(name: str) -> tuple[str | None, str | None]:
             return main.origin, None
         return None, f"{name} is a package without a __main__, so it cannot be run"
     if spec is not None and spec.submodule_search_locations is None:
-        return None, f"{found} is a module and no package, so there is no {name}"
+        return None, f"no module named {name}; {found} is not a package"
     missing = ".".join(name.split(".")[: found.count(".") + 2]) if found else name.partition(".")[0]
-    return None, f"there is no module {missing}"
+    return None, f"no module named {missing}"
 
 
 def find_function(function: str) -> dict[str, Any]:
-    """The module of a function and the file of its source, and whether a name may be a module that its parent makes."""
+    """Module and source file of a function, and whether the module is missing.
+
+    A missing module of a package may also be created by the package.
+    """
     module, colon, qualname = function.partition(":")
     spec, found = find(module)
     if not colon:

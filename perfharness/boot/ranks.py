@@ -1,7 +1,6 @@
-"""Which rank of a program of several processes this process is, as its launcher tells it by the environment, or its
-library knows it; and what the kernel knows of its start.
+"""Rank of this process in a distributed program, from its environment or library, and its start time.
 
-Standard library only: it runs in the measured process.
+Standard library only, because it runs in the measured process.
 """
 
 from __future__ import annotations
@@ -22,18 +21,20 @@ SOURCES = (
     ("PMIX_RANK", "PMIX_LOCAL_RANK", "PMIX_SIZE", "PMIX_NAMESPACE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_ID"),
 )
-"""Variables of the rank, the rank on its host, the number of ranks, and one that differs between two starts; of the
-first source that has a rank. A torchrun inside of a Slurm step sets its own."""
+"""Variables with the rank, local rank, number of ranks, and a value that identifies the start.
+
+The first source with a rank counts, so torchrun precedes the Slurm step that contains it.
+"""
 
 
 def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """`rank`, `local_rank`, `world_size`, and the `source`, the name of the variable of the rank; None: there is none.
+    """Return `rank`, `local_rank`, `world_size` and `source` (the variable or module), or None.
 
-    A rank that the launch itself was given, such as that of the Slurm step it runs in, is no rank of what it started,
-    unless PyTorch or mpi4py has it: independent programs in one step have such variables, too.
+    Ignores the rank of the launch itself, such as that of its Slurm step, unless PyTorch or mpi4py
+    uses it: independent programs in one step have these variables, too.
 
     Args:
-        environ: only this environment; None: that of this process, then its libraries.
+        environ: environment to read, or None for that of this process, then its libraries.
     """
     given = os.environ if environ is None else environ
     outer = dict(part.partition("=")[::2] for part in given.get(environment.OUTER_RANK, "").split(";"))
@@ -45,9 +46,9 @@ def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | Non
 
 
 def _rank_of_library() -> dict[str, Any] | None:
-    """The rank in a group of several processes that PyTorch or mpi4py is in now; neither is imported for it."""
+    """Rank in a group of several processes of PyTorch or mpi4py, if imported."""
     for module, read in LIBRARIES.items():
-        with suppress(Exception):  # not imported, or not yet as a whole
+        with suppress(Exception):  # not imported, or not completely
             rank, world_size = read(sys.modules[module])
             if world_size > 1:
                 return {"rank": rank, "local_rank": None, "world_size": world_size, "source": module}
@@ -59,14 +60,13 @@ def _torch_rank(distributed: Any) -> tuple[int, int]:
 
 
 def _mpi_rank(mpi: Any) -> tuple[int, int]:
-    if mpi.Is_finalized() or not mpi.Is_initialized():  # then any other question ends the process
+    if mpi.Is_finalized() or not mpi.Is_initialized():  # other calls would end the process
         return 0, 1
     return mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
 
 
 LIBRARIES: dict[str, Callable[[Any], tuple[int, int]]] = {"torch.distributed": _torch_rank, "mpi4py.MPI": _mpi_rank}
-"""How to read the rank and the number of ranks from the module of a library."""
-
+"""Functions of a library's module that return the rank and the number of ranks."""
 
 LOCAL_SIZES = {
     "RANK": "LOCAL_WORLD_SIZE",
@@ -74,24 +74,24 @@ LOCAL_SIZES = {
     "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_LOCAL_SIZE",
     "PMI_RANK": "MPI_LOCALNRANKS",
 }
-"""By the variable of the rank: that of the number of ranks on this host."""
+"""Variable with the number of ranks on this host, by variable with the rank."""
 
 
 def ranks_here(facts: Mapping[str, Any]) -> int | None:
-    """How many ranks of the program there are on this host, or where that is not known, in all; None: not known."""
+    """Number of ranks on this host, else in all, or None if unknown."""
     local = _number(os.environ.get(LOCAL_SIZES.get(facts["source"], "")))
     size: int | None = facts["world_size"] if local is None else local
     return size
 
 
 def outer_rank(environ: Mapping[str, str]) -> str:
-    """What the launch was given itself, for `environment.OUTER_RANK`."""
+    """Rank variables of the launch itself, for `environment.OUTER_RANK`."""
     names = dict.fromkeys(name for source in SOURCES for name in source)
     return ";".join(f"{name}={environ[name]}" for name in names if name in environ and ";" not in environ[name])
 
 
 def ancestors() -> list[int]:
-    """Pids of the processes above this one, the nearest first; only the parent where the system does not show more."""
+    """Process IDs of the ancestors, nearest first; only the parent if others are hidden."""
     pid, found = os.getppid(), [os.getppid()]
     try:
         while pid > 1 and len(found) < 64:
@@ -104,10 +104,7 @@ def ancestors() -> list[int]:
 
 
 def start_ticks() -> int | None:
-    """When the kernel started this process, in clock ticks (10 ms) since the machine's start; None: it is not shown.
-
-    `os.exec…` does not change it.
-    """
+    """Start of this process in clock ticks (10 ms) since boot, or None if hidden. `os.exec…` keeps it."""
     try:
         with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib costs start-up time
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -1,8 +1,8 @@
-"""Several machines, one run: an engine starts `perfharness launch --nodes` once on each; the launches meet.
+"""One run on several machines: an engine starts `perfharness launch --nodes` once on each.
 
-Node 0 listens (`meeting`), and every node connects (`member`), node 0 too. Their processes start together, node 0's
-clock is the common one, and node 0 joins what all have measured into one run folder (`join`). `ray` is an engine: it
-starts these launches on the nodes of a Ray cluster.
+Node 0 listens (`meeting`) and every node connects (`member`), node 0 too. Processes start together.
+Times are converted to node 0's clock, and node 0 joins all results into one run folder (`join`).
+`ray` starts these launches on the nodes of a Ray cluster.
 """
 
 from perfharness.cluster.clock import measure_offset as measure_offset

@@ -1,4 +1,4 @@
-"""How far another node's clock is from this one's, and by how much that may be off."""
+"""Offset between the clocks of two nodes, and its error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ROUND_TRIPS = 64
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The other node's UTC less this one's."""
+    """UTC of the other node minus UTC of this node."""
 
     offset_ns: int
     error_ns: int
 
 
 def measure_offset(ask: Callable[[], int], clock: Callable[[], int] = time.time_ns) -> ClockOffset:
-    """Ask for the other clock's time, and take the fastest answer: it was read between this clock's two readings."""
+    """Compare the clocks by the fastest of several round trips."""
     trips = []
     for _ in range(ROUND_TRIPS):
         before, other = clock(), ask()

@@ -1,4 +1,4 @@
-"""A run folder over a connection, file by file: for nodes that do not share a file system with node 0."""
+"""Copy a run folder over a connection, for nodes that share no file system with node 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def send_files(wire: Wire, folder: Path) -> None:
-    """Send all regular files of a run. Raises `OSError` if the other is gone or a file cannot be read."""
+    """Send all regular files of a run. Raises `OSError` if the connection or a file is lost."""
     for path in files_of(folder):
         with path.open("rb") as file:
             left = os.fstat(file.fileno()).st_size
@@ -28,7 +28,7 @@ def send_files(wire: Wire, folder: Path) -> None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """The regular files of a run."""
+    """Yield the regular files of a run."""
     for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != PREVIOUS_NAME and not name.startswith(".")]
         paths = [Path(above, name) for name in names]
@@ -36,7 +36,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def receive_files(wire: Wire, folder: Path) -> None:
-    """Write what `send_files` sends into a new folder. Raises `ValueError` if a name leads out of it."""
+    """Write the files from `send_files` into a new folder. Raises `ValueError` if a name leads out of it."""
     folder.mkdir(parents=True)
     while (header := wire.receive())["file"] is not None:
         path, left = path_in(folder, header["file"]), int(header["bytes"])
@@ -46,9 +46,9 @@ def receive_files(wire: Wire, folder: Path) -> None:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """Where a file of a run is written, its folder made. Raises `ValueError` if the name leads out of the run."""
+    """Make the parent folder of a file in a run; return its path. Raises `ValueError` if it leads out of the run."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name} is no name of a file in a run")
+        raise ValueError(f"{name} is not a file in the run")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     return folder / path

@@ -1,6 +1,6 @@
-"""The parts of a run, one per node -> one run folder, on the clock of node 0.
+"""Join the parts of a run, one per node, into one run folder, on the clock of node 0.
 
-The processes are numbered through: `proc_X_gpu_Y` counts X from node to node; Y stays the GPU's index on its machine.
+In `proc_X_gpu_Y`, X counts on from node to node; Y stays the GPU's index on its machine.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from perfharness.model.manifest import (
 )
 
 COMPARED = ("os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx", "driver", "cuda_driver")
-"""Fields of the environment that should be the same on all nodes."""
+"""Fields of the environment that should agree on all nodes."""
 
-LISTED = 4
-"""How many packages that differ are named."""
+MAX_PACKAGES = 4
+"""Most differing packages with separate findings."""
 
-ALONE = "ranks-missing"
-"""Found on each node that has one rank of several."""
+SINGLE_RANK = "ranks-missing"
+"""Finding on each node with one rank of several."""
 
-OF_THE_JOIN = ("node-missing", "nodes-differ", "nodes-started")
-"""Findings that are made again when a further part is joined."""
+JOIN_FINDINGS = ("node-missing", "nodes-differ", "nodes-started")
+"""Findings that are made anew with each joined part."""
 
 Take = Callable[[Path, Path], object]
 """Moves or copies a folder."""
@@ -45,14 +45,14 @@ Take = Callable[[Path, Path], object]
 
 @dataclass(frozen=True)
 class Part:
-    """What is joined: the run of one node (its manifest has a `node`), or a joined one that lacks nodes (`nodes`)."""
+    """A run to join: of one node (manifest with `node`), or joined with missing nodes (`nodes`)."""
 
     folder: Path
     manifest: RunManifest
 
     @classmethod
     def read(cls, folder: Path) -> Part | None:
-        """The run in a folder; None: there is none that can be read."""
+        """Read the run in a folder; None if it is missing or unreadable."""
         manifest = None
         with suppress(ResultError):
             manifest = read_model(folder / MANIFEST_NAME, RunManifest)
@@ -60,17 +60,17 @@ class Part:
 
     @property
     def rank(self) -> int:
-        """The node; 0: a joined run, too."""
+        """Number of the node; 0 for a joined run."""
         return 0 if self.manifest.node is None else self.manifest.node.rank
 
     @property
     def offset_ns(self) -> int:
-        """What its times lack to the clock of node 0."""
+        """Offset to add to its times, for the clock of node 0."""
         return 0 if self.manifest.node is None else self.manifest.node.clock_offset_ns
 
     @property
     def nodes(self) -> list[NodeRecord]:
-        """The nodes in it, with what is known of their machines."""
+        """Its nodes, with environment and conditions."""
         manifest = self.manifest
         if manifest.node is None:
             return manifest.nodes
@@ -84,14 +84,12 @@ class Part:
 
 
 def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[int], str]) -> RunManifest:
-    """Bring the parts of all nodes into one folder; return its manifest, which the caller writes.
+    """Join parts into a folder; return the manifest, not yet written. Raises `OSError`.
 
     Args:
-        parts: that of node 0, or a joined one, first; it may lie in `into` already.
+        parts: the first is of node 0 or joined, and may be in `into`.
         take: moves or copies the folder of a process.
-        why_missing: what became of a node without a part.
-
-    Raises `OSError`.
+        why_missing: reason why a node has no part.
     """
     into.mkdir(parents=True, exist_ok=True)
     numbered, logs = list[RunManifest](), list[PartLog]()
@@ -104,11 +102,11 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
     processes = [process for one in numbered for process in one.processes]
     findings = [finding for one in numbered for finding in one.findings] + join_telemetry(logs, into)
     if len({one.rank for process in processes for one in process.measured} - {None}) > 1:
-        findings = [one for one in findings if one.code != ALONE]  # the comparison of the ranks reports it
+        findings = [one for one in findings if one.code != SINGLE_RANK]  # the comparison of the ranks reports it
     nodes = sorted((node for part in parts for node in part.nodes), key=lambda node: node.rank)
     manifest = numbered[0].model_copy(
         update={
-            "complete": True,  # of a part whose launcher was killed, a finding tells it
+            "complete": True,  # a finding reports parts whose launcher was killed
             "processes": processes,
             "findings": findings,
             "start_barrier": _barrier(numbered),
@@ -127,7 +125,7 @@ def join(parts: Sequence[Part], into: Path, take: Take, why_missing: Callable[[i
 def _join_profiling_passes(parts: Sequence[Part], into: Path, take: Take) -> None:
     passes = []
     for part in parts:
-        found = Part.read(part.folder / EXPLAIN_NAME)  # what lacks is reported when the joined pass is analysed
+        found = Part.read(part.folder / EXPLAIN_NAME)  # the analysis of the joined pass reports missing parts
         if found is not None:
             passes.append(replace(found, manifest=found.manifest.model_copy(update={"node": part.manifest.node})))
     if passes:
@@ -136,18 +134,18 @@ def _join_profiling_passes(parts: Sequence[Part], into: Path, take: Take) -> Non
 
 
 def _place(folder: str) -> int:
-    """The X of `proc_X_gpu_Y`."""
+    """X of `proc_X_gpu_Y`."""
     return int(folder.split("_")[1])
 
 
 def _new_names(manifest: RunManifest, first: int) -> dict[str, str]:
-    """The new folder of each launched process, by the old one."""
+    """New folders of the launched processes, by old folder."""
     folders = [one.folder for one in manifest.processes]
     return {old: f"proc_{_place(old) + first}_gpu_{old.split('_gpu_')[1]}" for old in folders}
 
 
 def moved(tree: Any, offset_ns: int, *, is_time: bool = False) -> Any:
-    """JSON whose times of day (below keys that end in `unix_ns`, and `started_ns`) are moved."""
+    """Add an offset to the UTC times in JSON: values of keys that end in `unix_ns`, and of `started_ns`."""
     if isinstance(tree, dict):
         return {
             key: moved(value, offset_ns, is_time=is_time or key.endswith("unix_ns") or key == "started_ns")
@@ -159,7 +157,7 @@ def moved(tree: Any, offset_ns: int, *, is_time: bool = False) -> Any:
 
 
 def _take_processes(part: Part, names: Mapping[str, str], into: Path, take: Take) -> None:
-    """Bring the folders of the processes, and put what their recorders noted on node 0's clock."""
+    """Take the folders of the processes; convert the times in their journals to node 0's clock."""
     for old, new in names.items():
         if part.folder / old == into / new or not (part.folder / old).is_dir():
             continue
@@ -170,7 +168,7 @@ def _take_processes(part: Part, names: Mapping[str, str], into: Path, take: Take
 
 
 def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
-    """The manifest of a part on node 0's clock, with the numbers and folders that its processes have when joined."""
+    """Manifest of a part on node 0's clock, with the processes' numbers and folders in the joined run."""
     manifest = part.manifest
     if part.offset_ns:
         manifest = RunManifest.model_validate(moved(manifest.model_dump(), part.offset_ns))
@@ -180,7 +178,7 @@ def _numbered(part: Part, first: int, names: Mapping[str, str]) -> RunManifest:
         arrived = {names.get(folder, folder): time for folder, time in barrier.arrived_unix_ns.items()}
         barrier = barrier.model_copy(update={"arrived_unix_ns": arrived})
     processes = [_numbered_process(one, names[one.folder], one.index + first, node) for one in manifest.processes]
-    findings = [_named_finding(one, names, node) for one in manifest.findings if one.code not in OF_THE_JOIN]
+    findings = [_named_finding(one, names, node) for one in manifest.findings if one.code not in JOIN_FINDINGS]
     return manifest.model_copy(update={"processes": processes, "findings": findings, "start_barrier": barrier})
 
 
@@ -194,7 +192,7 @@ def _numbered_process(process: ProcessRecord, folder: str, index: int, node: Nod
 
 
 def _named_finding(finding: Finding, names: Mapping[str, str], node: NodeRecord | None) -> Finding:
-    """With the new folder of its process; where it is about no process, with its node."""
+    """The finding with the new folder of its process, or with the name of its node if it has no process."""
     if finding.process is not None:
         launched, *below = finding.process.split("/")
         return replace(finding, process="/".join([names.get(launched, launched), *below]))
@@ -215,16 +213,15 @@ def _barrier(manifests: Sequence[RunManifest]) -> StartBarrierRecord | None:
 def _missing(manifest: RunManifest, why: Callable[[int], str]) -> Iterator[Finding]:
     for rank in manifest.missing_nodes:
         message = f"Node {rank} of {manifest.nodes[0].count} left no results: {why(rank)}."
-        hint = f"If its own output folder has a run: perfharness analyze THIS_RUN .../node_{rank} -o JOINED"
+        hint = f"If the node has a run in its output folder: perfharness analyze THIS_RUN .../node_{rank} -o JOINED"
         yield Finding("node-missing", Severity.ERROR, message, hint)
 
 
 def _differences(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
-    """What the machines do not have in common."""
     machines = [_facts(node.environment) for node in nodes]
     names = list(dict.fromkeys(name for one in machines for name in one))
     differing = [name for name in names if len({one.get(name) for one in machines}) > 1]
-    rest = [name for name in differing if name.startswith("package ")][LISTED:]
+    rest = [name for name in differing if name.startswith("package ")][MAX_PACKAGES:]
     for name in [name for name in differing if name not in rest]:
         values = (f"{one.get(name) or 'none'} on {node.name}" for node, one in zip(nodes, machines, strict=True))
         yield Finding("nodes-differ", Severity.WARNING, f"The nodes differ in {name}: {'; '.join(values)}.")
@@ -240,7 +237,6 @@ def _facts(environment: EnvironmentRecord) -> dict[str, str]:
 
 
 def _start(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
-    """How well the nodes started together."""
     opened = [node.opened_unix_ns for node in nodes if node.opened_unix_ns is not None]
     if len(opened) == len(nodes) > 1:
         apart, error = max(opened) - min(opened), max(node.clock_error_ns for node in nodes)

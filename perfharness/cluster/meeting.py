@@ -1,6 +1,6 @@
-"""Node 0's side: it listens, answers every node in a thread of its own, and decides when all may start.
+"""Server on node 0: answers each node in a separate thread, and decides when all start.
 
-Nodes ask and node 0 answers, never the other way round: a node that is slow or gone holds up nobody else.
+Only nodes ask and only node 0 answers, so a slow or lost node delays no other.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from perfharness.files import reason_of
 
 FILE_NAME = ".perfharness-nodes"
 HANDSHAKE_S = 10.0
-"""For a stranger to prove that it is a node, and which one."""
+"""Timeout of the handshake."""
 
 LEAD_NS = 300_000_000
-"""From the decision to the common start: every node asks more often."""
+"""Time from the decision to the common start, longer than the interval of the nodes' requests."""
 
 ACCEPT_S = 0.2
 BACKLOG = 256
@@ -41,11 +41,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Peer:
-    """What node 0 knows of a node.
-
-    Attributes:
-        folder: where node 0 finds its results.
-    """
+    """A node as node 0 knows it, with the folder of its results."""
 
     rank: int
     host: str
@@ -58,9 +54,9 @@ class Meeting:
     """The nodes of a launch.
 
     Args:
-        folder: of the results; holds the file with the address.
-        timeout_s: how long to wait for nodes that do not come.
-        inbox: gets the results of nodes that do not share this file system.
+        folder: output folder, with the address file.
+        timeout_s: longest wait for a node to join.
+        inbox: folder for results of nodes without this file system.
         ending: accept no more connections.
     """
 
@@ -81,7 +77,7 @@ class Meeting:
         self._begin = time.monotonic()
 
     def serve(self, listening: socket.socket, token: bytes) -> None:
-        """Accept connections until the launch ends; nobody without the token gets further than the handshake."""
+        """Accept connections until the launch ends; the handshake refuses any without the token."""
         listening.settimeout(ACCEPT_S)
         while not self.ending:
             try:
@@ -98,14 +94,14 @@ class Meeting:
             wire = Wire(connected, HANDSHAKE_S)
             wire.prove(token, listening=True)
             hello = wire.receive()
-        except Exception as error:  # whatever a stranger sends
+        except Exception as error:  # anything may connect
             connected.close()
             if host not in self._refused:
                 self._refused.add(host)
                 self.say(f"refused a connection from {host} ({type(error).__name__})")
             return
         peer: Peer | None = None
-        with suppress(Exception):  # a node that is gone, or of another version
+        with suppress(Exception):  # a lost node, or another version
             peer, refusal = self._join(hello)
             wire.send(refused=refusal, launch=self.launch)
             wire.limit(0)
@@ -116,11 +112,11 @@ class Meeting:
             if peer is not None and peer.state != "done":
                 peer.state = "gone"
                 if peer.rank and not self.ending:
-                    self.say(f"node {peer.rank} ({peer.host}) is gone")
+                    self.say(f"lost node {peer.rank} ({peer.host})")
             self._changed.notify_all()
 
     def _join(self, hello: dict[str, Any]) -> tuple[Peer | None, str | None]:
-        """The node that says hello, or why it may not join."""
+        """Return the joining node, or the reason to refuse it."""
         rank, count, host = int(hello["rank"]), int(hello["count"]), str(hello["host"])
         with self._changed:
             if count != self.node.count or not 0 <= rank < count:
@@ -128,7 +124,7 @@ class Meeting:
             if (known := self.peers.get(rank)) is not None:
                 if known.state in ("gone", "done"):
                     return None, f"node {rank} has left this launch; a launch on several nodes cannot be restarted"
-                return None, f"node {rank} is here already, on {known.host}: start one launch on each node"
+                return None, f"node {rank} has already joined, on {known.host}; start one launch on each node"
             peer = self.peers[rank] = Peer(rank, host)
             self._changed.notify_all()
         if rank:
@@ -148,10 +144,10 @@ class Meeting:
             case "results":
                 self._take_results(peer, message, wire)
                 return {"folder": str(self.folder), "host": socket.gethostname()}
-        raise ValueError(f"no message of a node: {message['type']}")
+        raise ValueError(f"unknown message: {message['type']}")
 
     def _may_start(self, peer: Peer) -> dict[str, Any]:
-        """When all start, or whom they wait for."""
+        """Return the time of the common start, or the missing nodes."""
         with self._changed:
             if peer.state == "running":
                 peer.state = "waiting"
@@ -173,7 +169,7 @@ class Meeting:
         is_shared = part is not None and part.manifest.run_id == message["run_id"]
         wire.send(send=not is_shared)
         if not is_shared:
-            with self._changed:  # a node may be done before node 0 has room for what it sends
+            with self._changed:  # a node may be done before node 0 has its inbox
                 self._changed.wait_for(lambda: self.inbox is not None or self.ending)
                 if self.inbox is None:
                     raise ValueError("the launch has ended")
@@ -184,17 +180,18 @@ class Meeting:
             self._changed.notify_all()
 
     def wait_for_results(self, inbox: Path) -> dict[int, Path]:
-        """The folders of the other nodes' results, by rank; waits for every node that is there, and for those that
-        never came until the timeout.
+        """Return the result folders of the other nodes, by rank.
+
+        Waits for all joined nodes, and until the timeout for others.
         """
-        told: list[int] = []
+        named: list[int] = []
         with self._changed:
             self.inbox = inbox
             self._changed.notify_all()
             while missing := [rank for rank in range(1, self.node.count) if self._has_no_results(rank)]:
-                if missing != told:
+                if missing != named:
                     self.say(f"waiting for the results of node {', '.join(map(str, missing))}")
-                    told = missing
+                    named = missing
                 self._changed.wait(ACCEPT_S)
             return {rank: one.folder for rank, one in sorted(self.peers.items()) if one.folder is not None}
 
@@ -205,14 +202,14 @@ class Meeting:
         return peer.state not in ("gone", "done")
 
     def why_missing(self, rank: int) -> str:
-        """What became of a node without results."""
+        """Explain why a node has no results."""
         peer = self.peers.get(rank)
-        return f"it did not join in {self.timeout_s:g} s" if peer is None else f"its launch on {peer.host} was lost"
+        return f"it did not join within {self.timeout_s:g} s" if peer is None else f"its launch on {peer.host} was lost"
 
 
 @contextmanager
 def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tuple[Meeting, Node]]:
-    """Listen for the nodes of a launch while the block runs; yields the node with the address and the token.
+    """Serve the nodes of a launch while the block runs; yield the meeting, and node 0 with address and token.
 
     Raises:
         UsageError: another launch is node 0.
@@ -235,7 +232,7 @@ def meeting(node: Node, folder: Path, timeout_s: float, say: Say) -> Iterator[tu
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """At that address; on all interfaces, if no interface of this machine has it, as behind a name of a service."""
+    """Listen at an address, or on all interfaces if none of this machine has it (the name of a service)."""
     try:
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -251,7 +248,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def file_of(folder: Path, node: Node) -> Path:
-    """Where node 0 writes its address."""
+    """Path of node 0's address file."""
     return folder / "-".join(filter(None, (FILE_NAME, node.launch)))
 
 
@@ -280,7 +277,7 @@ def _address_file(node: Node, folder: Path) -> Iterator[None]:
 
 
 def own_address() -> str:
-    """The address by which other machines reach this one: that of the interface of the default route."""
+    """Return the address of this machine on its default route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing

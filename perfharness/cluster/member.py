@@ -1,4 +1,4 @@
-"""Every node's side, node 0's too: join, measure the clock, ask for the start, hand the results over."""
+"""Client on every node, node 0 too: join, measure the clock, wait for the start, send the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perfharness.model.manifest import NodeRecord
 from perfharness_launcher.conditions import Run
 
 RETRY_S = 0.1
-TELL_AFTER_S = 2.0
+SAY_AFTER_S = 2.0
 CONNECT_S = 5.0
 SAME_CLOCK = ClockOffset(0, 0)
 T = TypeVar("T")
@@ -34,8 +34,8 @@ class Member:
     """A node that has joined.
 
     Attributes:
-        lost: why node 0 is not reached any more; None: it is.
-        before: node 0's clock, as it was measured before the run.
+        lost: why node 0 was lost, or None.
+        before: offset of node 0's clock before the run.
     """
 
     node: Node
@@ -45,10 +45,10 @@ class Member:
     lost: str | None = None
     before: ClockOffset = SAME_CLOCK
     _after: ClockOffset | None = None
-    _told: list[int] = field(default_factory=list)
+    _named: list[int] = field(default_factory=list)
 
     def may_go(self, awaited: Collection[str]) -> bool:
-        """Whether the processes of all nodes may start; with the last question, waits for the common moment."""
+        """Whether the processes of all nodes may start; before True, sleep until the common start."""
         if awaited:
             return False
         answer = self._ask(type="waiting")
@@ -58,21 +58,21 @@ class Member:
             ahead_ns = start_unix_ns - self.before.offset_ns - time.time_ns()
             time.sleep(min(max(ahead_ns, 0), LEAD_NS) / 1e9)
             return True
-        if answer["wait_for"] != self._told:
-            self._told = answer["wait_for"]
-            self.say(f"waiting for node {', '.join(map(str, self._told))} at the start barrier")
+        if answer["wait_for"] != self._named:
+            self._named = answer["wait_for"]
+            self.say(f"waiting for node {', '.join(map(str, self._named))} at the start barrier")
         return False
 
     @contextmanager
     def condition(self, run: Run) -> Iterator[None]:
-        """A condition of the launch: when its processes have ended, no node waits for them any more."""
+        """Report the end of this node's processes, as a condition of the launch."""
         del run
         yield
         self._ask(type="ended")
         self._after = self.measure_clock()
 
     def record(self) -> NodeRecord:
-        """The node with its clock, for the manifest."""
+        """Return the node and its clock offset, for the manifest."""
         both = [self.before, self._after or self.before]
         best, drift_ns = min(both, key=lambda one: one.error_ns), both[1].offset_ns - both[0].offset_ns
         return NodeRecord(
@@ -85,7 +85,7 @@ class Member:
         )
 
     def hand_over(self, folder: Path, run_id: str) -> str | None:
-        """Give the run in the folder to node 0; return where its results will be, None if node 0 is gone."""
+        """Give a run to node 0; return the place of the joined results, or None if node 0 is lost."""
 
         def give() -> str:
             if self._wire.ask(type="results", folder=str(folder), run_id=run_id)["send"]:
@@ -97,28 +97,28 @@ class Member:
         return self._reach(give)
 
     def measure_clock(self) -> ClockOffset:
-        """Node 0's clock less this one's."""
+        """Measure the offset of node 0's clock."""
         if self.node.rank == 0:
             return SAME_CLOCK
         measured = self._reach(lambda: measure_offset(lambda: int(self._wire.ask(type="time")["unix_ns"])))
         return measured or self.before
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the launch."""
         self._wire.close()
 
     def _ask(self, **message: Any) -> dict[str, Any] | None:
         return self._reach(lambda: self._wire.ask(**message))
 
     def _reach(self, act: Callable[[], T]) -> T | None:
-        """The answer of node 0; None if it is gone."""
+        """Return the answer of node 0, or None if it is lost."""
         if self.lost is not None:
             return None
         try:
             return act()
         except (OSError, EOFError, ValueError) as error:
             self.lost = str(error) or type(error).__name__
-            self.say("node 0 is gone; this node goes on alone")
+            self.say("lost node 0; this node continues alone")
             return None
 
 
@@ -126,13 +126,13 @@ def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
     """Connect to node 0, and measure the clock.
 
     Args:
-        folder: of the results, where node 0 writes its address if the environment does not give it.
+        folder: output folder, with node 0's address file unless the environment gives the address.
 
     Raises:
-        LaunchError: node 0 is not reached in that time, or does not know the secret.
+        LaunchError: node 0 cannot be reached within the timeout, or has another token.
         UsageError: node 0 refuses this node.
     """
-    begin, told, why = time.monotonic(), False, ""
+    begin, has_said, why = time.monotonic(), False, ""
     while True:
         try:
             wire, answer = _hello(node, folder)
@@ -140,15 +140,15 @@ def join(node: Node, folder: Path, timeout_s: float, say: Say) -> Member:
         except AuthenticationError as error:
             if node.address is not None:
                 raise LaunchError(f"node 0 has another {NODES_TOKEN} than this node.") from error
-            why = "its address is of an earlier launch"
+            why = "its address file is from an earlier launch"
         except (OSError, EOFError, ValueError, AssertionError) as error:
             why = str(error) or type(error).__name__
         waited_s = time.monotonic() - begin
         if waited_s > timeout_s:
             where = ":".join(map(str, node.address)) if node.address else str(file_of(folder, node))
-            raise LaunchError(f"node {node.rank} did not reach node 0 at {where} in {timeout_s:g} s ({why}).")
-        if not told and waited_s > TELL_AFTER_S:
-            told = True
+            raise LaunchError(f"node {node.rank} could not reach node 0 at {where} within {timeout_s:g} s ({why}).")
+        if not has_said and waited_s > SAY_AFTER_S:
+            has_said = True
             say(f"waiting for node 0 ({why})")
         time.sleep(RETRY_S)
     if answer["refused"] is not None:

@@ -1,4 +1,4 @@
-"""Which of how many nodes this launch is: what the engine that started it tells in the environment."""
+"""Number and count of the nodes of a launch, from the engine's environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfharness.errors import UsageError
 from perfharness.model import environment
 
-HOW = (
+HINT = (
     "Start it with srun, mpirun, SkyPilot or an Indexed Job of Kubernetes, or set "
     f"{environment.NODE_RANK} and {environment.NODES}."
 )
@@ -17,12 +17,12 @@ HOW = (
 
 @dataclass(frozen=True)
 class Engine:
-    """The environment variables of what starts a launch on each node.
+    """Environment variables of an engine.
 
     Args:
-        rank, count: variables of the number of the node, and of how many there are.
-        launch: variables that together differ between two launches.
-        hint: why `count` may be missing.
+        rank, count: number of the node, number of nodes.
+        launch: variables that together identify a launch.
+        hint: next step if `count` is missing.
     """
 
     rank: str
@@ -43,7 +43,7 @@ ENGINES = (
     ),
     Engine("JOB_COMPLETION_INDEX", environment.NODES, hint=f"Set {environment.NODES} to the completions of the Job."),
 )
-"""The first whose variable of the rank is set counts: an engine inside another one stands before it."""
+"""The first engine whose `rank` is set counts, so inner engines precede outer ones."""
 
 ELASTIC = re.compile(r"--nnodes[= ](\d*:\d+)")
 RESTARTS = re.compile(r"--max[-_]restarts[= ]0*[1-9]")
@@ -51,12 +51,12 @@ RESTARTS = re.compile(r"--max[-_]restarts[= ]0*[1-9]")
 
 @dataclass(frozen=True)
 class Node:
-    """One of the nodes of a launch.
+    """A node of a launch.
 
     Args:
-        launch: the same for all nodes of a launch; empty: not known.
-        address: host and port of node 0; None: node 0 writes them into a file beside the results.
-        token: the secret that goes with the address.
+        launch: identifies the launch; empty if unknown.
+        address: host and port of node 0, or None if node 0 writes them to a file in the output folder.
+        token: secret of the launch.
     """
 
     rank: int
@@ -67,19 +67,15 @@ class Node:
 
 
 def find_node(environ: Mapping[str, str]) -> Node:
-    """The node that this launch is on.
-
-    Raises:
-        UsageError: the environment does not tell it, or contradicts itself.
-    """
+    """Return the node of this launch. Raises `UsageError` if the environment does not identify it."""
     engine = next((one for one in ENGINES if environ.get(one.rank)), None)
     if engine is None:
-        raise UsageError(f"--nodes: nothing in the environment tells which node this is. {HOW}")
+        raise UsageError(f"--nodes: the environment does not say which node this is. {HINT}")
     if not environ.get(engine.count):
-        raise UsageError(f"--nodes: {engine.rank} is set, and {engine.count} is not. {engine.hint}".rstrip())
+        raise UsageError(f"--nodes: {engine.rank} is set but {engine.count} is not. {engine.hint}".rstrip())
     rank, count = _number(environ, engine.rank), _number(environ, engine.count)
     if rank >= count:
-        raise UsageError(f"--nodes: {engine.rank}={rank}, but there are {count} nodes, from 0 to {count - 1}.")
+        raise UsageError(f"--nodes: {engine.rank}={rank} must be below {engine.count}={count}.")
     launch = "-".join(re.sub(r"[^\w.]", "_", environ[name]) for name in engine.launch if environ.get(name))
     return Node(rank, count, launch, *_address(environ))
 
@@ -103,9 +99,9 @@ def _address(environ: Mapping[str, str]) -> tuple[tuple[str, int] | None, bytes]
 
 
 def refuse_elastic(command: Sequence[str]) -> None:
-    """Raises `UsageError` where torchrun may change the number of nodes, or start ranks again."""
+    """Raise `UsageError` if torchrun may change the number of nodes or restart ranks."""
     words = " ".join(command)
     if (found := ELASTIC.search(words)) is not None:
-        raise UsageError(f"--nodes: the number of nodes must be fixed; give torchrun --nnodes N, not {found[1]}.")
+        raise UsageError(f"--nodes needs a fixed number of nodes; give torchrun --nnodes N, not {found[1]}.")
     if RESTARTS.search(words):
-        raise UsageError("--nodes: ranks that start again cannot be measured; remove --max-restarts.")
+        raise UsageError("--nodes cannot measure restarted ranks; remove --max-restarts.")

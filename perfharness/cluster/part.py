@@ -1,4 +1,4 @@
-"""One node's part of a launch on several: join before its processes start, give the results to node 0 after them."""
+"""A node's part of a launch: join before its processes start, give the results to node 0 at the end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from perfharness_launcher.staging import has_name_of_a_run
 
 @dataclass(frozen=True)
 class NodePart:
-    """The part of this node.
+    """Part of the launch on this node.
 
     Args:
-        output_dir: of the results of this node; those of node 0 are the joined ones.
-        meeting: None on all nodes but node 0.
+        output_dir: results of this node; on node 0, the joined results.
+        meeting: server of node 0; None on other nodes.
     """
 
     member: Member
@@ -34,7 +34,7 @@ class NodePart:
     meeting: Meeting | None
 
     def complete(self, run: FinishedRun) -> None:
-        """Note the node in the manifest; on node 0, wait for the other parts and join them. Raises `OSError`."""
+        """Add the node to the manifest; on node 0, wait for the other parts and join them. Raises `OSError`."""
         run.replace_manifest(run.manifest.model_copy(update={"node": self.member.record()}))
         if self.meeting is None:
             return
@@ -49,23 +49,23 @@ class NodePart:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what is left of a part whose processes have been moved."""
+    """Remove the rest of a part whose processes have been moved."""
     for path in folder.iterdir():
         if is_own_folder(path) and (path.name == EXPLAIN_NAME or has_name_of_a_run(path.name)):
             shutil.rmtree(path)
         elif has_name_of_a_run(path.name):
             path.unlink()
-    with suppress(OSError):  # an earlier run of the node is there
+    with suppress(OSError):  # not empty: an earlier run of the node
         folder.rmdir()
 
 
 @contextmanager
 def taking_part(options: LaunchOptions, environ: Mapping[str, str], say: Say) -> Iterator[NodePart | None]:
-    """Meet the other nodes while the block runs; yields None without `--nodes`, or if there is one node.
+    """Join the launch while the block runs; yield None without `--nodes` or with one node.
 
     Raises:
-        UsageError: the environment does not tell which node this is, or another launch is it.
-        LaunchError: node 0 is not reached.
+        UsageError: the environment does not identify this node, or another launch has its number.
+        LaunchError: node 0 cannot be reached.
     """
     node = find_node(environ) if options.nodes else None
     if node is None or node.count == 1:

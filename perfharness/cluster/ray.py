@@ -1,7 +1,7 @@
-"""`--ray`: a launch on each of several nodes of a Ray cluster, whose results come back through the object store.
+"""`--ray`: a launch on nodes of a Ray cluster, with the results returned through the object store.
 
-An actor on each node (`ray_node`) starts the launch there, with the variables of `--nodes`, as a process in a session
-of its own. Nothing is started a second time.
+An actor per node (`ray_node`) starts the launch there in a new session, with the variables of
+`--nodes`. Nothing is restarted.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from perfharness_launcher.supervise import Observer
 CONNECT_S = 5.0
 SAY_AFTER_S = 2.0
 PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")
-"""In front of what a launch prints about itself."""
+"""Prefix of a launch's own messages."""
 
 ERROR = "perfharness: "
-"""In front of the reason why it failed."""
+"""Prefix of an error."""
 
 
 @dataclass
 class RayNode:
-    """What the driver knows of a node."""
+    """A node as the driver knows it."""
 
     rank: int
     actor: Any
@@ -55,13 +55,13 @@ class RayNode:
 
     @property
     def name(self) -> str:
-        """As messages name it."""
+        """Name in messages."""
         return f"node {self.rank} ({self.host})"
 
 
 @dataclass
 class RayLaunch:
-    """A launch, and the nodes that are reserved for it."""
+    """A launch and its reserved nodes."""
 
     options: LaunchOptions
     nodes: Sequence[RayNode]
@@ -69,10 +69,10 @@ class RayLaunch:
     interrupts: Interrupts
 
     def plans(self) -> list[str]:
-        """The plan of each node, as text.
+        """Return the plan of each node, as text.
 
         Raises:
-            UsageError: the launch contradicts itself or the machine of a node.
+            UsageError: options conflict with each other or a node.
             LaunchError: something is missing on a node.
         """
         answers = self._ask("plan", self._order([]))
@@ -83,10 +83,9 @@ class RayLaunch:
         return [f"{node.name}\n{text}" for node, (_, text, _) in zip(self.nodes, answers, strict=True)]
 
     def measure(self, command: Sequence[str], into: Path) -> RunManifest:
-        """Launch on all nodes, and bring the joined run into a folder.
+        """Launch on all nodes, and copy the joined run into a folder.
 
-        Raises:
-            UsageError, LaunchError: node 0 has no results.
+        Raises `UsageError` or `LaunchError` if node 0 has no results.
         """
         import ray
 
@@ -96,8 +95,8 @@ class RayLaunch:
         self._watch()
         first = self.nodes[0]
         if first.is_lost:
-            raise LaunchError(f"{first.name} was lost, and the results with it.")
-        self.observer.stage("bringing the results back")
+            raise LaunchError(f"{first.name} and its results were lost.")
+        self.observer.stage("copying the results")
         self.interrupts.raises = True
         for name, size in ray.get(first.actor.files.remote()):
             with path_in(into, name).open("wb") as file:
@@ -112,12 +111,12 @@ class RayLaunch:
     def _niceness(self) -> Iterator[Finding]:
         for node in self.nodes:
             if node.niceness > 0:
-                message = f"On {node.name}, Ray ran the launch with niceness {node.niceness}: other work came first."
+                message = f"On {node.name}, Ray ran the launch with niceness {node.niceness}, behind other work."
                 hint = "Set RAY_worker_niceness=0 for `ray start` on the node."
                 yield Finding("low-priority", Severity.WARNING, message, hint)
 
     def _order(self, command: Sequence[str]) -> dict[str, Any]:
-        """What a node is to launch."""
+        """Options and command for `ray_node`."""
         options = self.options.model_copy(update={"nodes": True})
         return {
             "options": options.model_dump(mode="json", exclude_unset=True),
@@ -126,7 +125,7 @@ class RayLaunch:
         }
 
     def _ask(self, method: str, order: Mapping[str, Any]) -> list[Any]:
-        """Call a method on all nodes; return what they answer."""
+        """Call a method on all nodes; return the answers."""
         import ray
 
         first = self.nodes[0]
@@ -144,7 +143,7 @@ class RayLaunch:
         return answers
 
     def _watch(self) -> None:
-        """Pass on what the launches print and each Ctrl-C, until all have ended or node 0 is lost."""
+        """Pass on output and Ctrl-C until all launches have ended or node 0 is lost."""
         import ray
 
         asked, passed_on = {node.actor.poll.remote(): node for node in self.nodes}, 0
@@ -181,15 +180,15 @@ class RayLaunch:
 
 @contextmanager
 def connected(options: LaunchOptions) -> Iterator[None]:
-    """A connection to the cluster; one that is open already is used, and stays open.
+    """Connect to the cluster while the block runs; an existing connection is used and stays open.
 
     Raises:
-        UsageError: options contradict each other.
+        UsageError: options conflict.
         ToolNotFoundError: Ray is not installed.
         LaunchError: no cluster answers, or it was lost.
     """
     if options.nodes:
-        raise UsageError("--ray starts the launch of each node by itself; drop --nodes.")
+        raise UsageError("--ray starts the launch of each node itself; drop --nodes.")
     if options.num_nodes is not None and options.num_nodes < 1:
         raise UsageError(f"--num-nodes {options.num_nodes}: must be 1 or more")
     refuse_elastic([*options.python_command, options.script, *options.script_arguments])
@@ -215,7 +214,7 @@ def _connect(address: str) -> None:
     asked = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     host, _, port = asked.removeprefix("ray://").rpartition(":")
     try:
-        if host and port.isdecimal():  # Ray takes two minutes to notice
+        if host and port.isdecimal():  # ray.init would take two minutes to fail
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, SystemExit) as error:
@@ -230,11 +229,7 @@ def _last_line(error: BaseException) -> str:
 
 @contextmanager
 def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts) -> Iterator[RayLaunch]:
-    """Nodes of the cluster, reserved while the block runs.
-
-    Raises:
-        LaunchError: the cluster has not got them.
-    """
+    """Reserve nodes while the block runs. Raises `LaunchError` if the cluster lacks them."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -256,9 +251,9 @@ def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts)
             actors.append(actor.remote(str(Path.cwd())))
         here = ray.get_runtime_context().get_node_id()
         facts = zip(actors, ray.get([actor.describe.remote() for actor in actors]), strict=True)
-        ordered = sorted(facts, key=lambda fact: fact[1][0] != here)  # node 0 is this one, if it takes part
+        ordered = sorted(facts, key=lambda fact: fact[1][0] != here)  # this machine, if reserved, is node 0
         nodes = [RayNode(rank, actor, *facts[1:]) for rank, (actor, facts) in enumerate(ordered)]
-        observer.message(f"nodes of Ray: {', '.join(node.host for node in nodes)}")
+        observer.message(f"Ray nodes: {', '.join(node.host for node in nodes)}")
         yield RayLaunch(options, nodes, observer, interrupts)
     finally:
         interrupts.raises = False
@@ -267,7 +262,7 @@ def reserved(options: LaunchOptions, observer: Observer, interrupts: Interrupts)
 
 
 def _size(options: LaunchOptions) -> tuple[int, dict[str, float]]:
-    """How many nodes, and what is reserved on each: the GPUs that its launch uses, and its CPUs but one."""
+    """Number of nodes, and resources per node: the GPUs of the launch, and all CPUs but one."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -300,12 +295,12 @@ def _wait_for(
         waited_s = time.monotonic() - begin
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         there = sum(all(node.get(name, 0) >= value for name, value in bundle.items()) for node in alive)
-        state = f"{min(there, count)} of {count} nodes with {_names(bundle)} are there"
+        state = f"{min(there, count)} of {count} nodes with {_names(bundle)} exist"
         if interrupts:
-            raise LaunchInterruptedError("interrupted before the nodes were there")
+            raise LaunchInterruptedError("interrupted while waiting for nodes")
         if waited_s > options.barrier_timeout_s:
-            hint = "other work on them holds them; see `ray status`" if there >= count else "give a smaller --num-nodes"
+            hint = "other work occupies them; see `ray status`" if there >= count else "give a smaller --num-nodes"
             raise LaunchError(f"--ray {options.ray}: {state} after {options.barrier_timeout_s:g} s; {hint}.")
         if waited_s > SAY_AFTER_S and not is_said:
             is_said = True
-            observer.message(f"waiting for nodes of Ray: {state}")
+            observer.message(f"waiting for Ray nodes: {state}")

@@ -1,4 +1,4 @@
-"""On a node of a Ray cluster: the actor that starts the launch there. Its driver is `cluster.ray`."""
+"""Actor that starts a launch on a node of a Ray cluster. Its driver is `cluster.ray`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from perfharness.cluster.files import files_of
 NODE_MODULE = "perfharness.cli.node"
 POLL_S = 0.2
 CLOSE_S = 30.0
-"""For a launch to end its processes."""
+"""Longest time for a launch to end its processes."""
 
 CHUNK_BYTES = 16 << 20
-"""Of a file in one object."""
+"""Part of a file per object."""
 
 SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
-"""Variables that Ray sets in its workers; a launch has them only if the node or the job sets them."""
+"""Variables that Ray sets in its workers; removed unless the node or the job sets them."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class NodeLaunch:
-    """The launch on one node, and a folder for its results.
+    """The launch on a node, and a folder for its results.
 
     Args:
-        folder: the working directory, unless the job has one.
+        folder: working directory, unless the job has one.
     """
 
     def __init__(self, folder: str) -> None:
@@ -51,10 +51,10 @@ class NodeLaunch:
         self._writing, self._reading = errors.open("wb"), errors.open("rb")
         self._process: subprocess.Popen[bytes] | None = None
         with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 0)  # workers of Ray have niceness 15
+            os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray starts workers with niceness 15
 
     def describe(self) -> tuple[str, str, int, int]:
-        """Id and host of this node in Ray, a free port there, and the niceness of the launch."""
+        """Return Ray's ID and host of this node, a free port, and the niceness of the launch."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -63,9 +63,9 @@ class NodeLaunch:
             return node, ray.util.get_node_ip_address(), free.getsockname()[1], os.nice(0)
 
     def plan(self, order: Mapping[str, Any], variables: Mapping[str, str]) -> tuple[int, str, str]:
-        """Exit code, output and errors of a launch with `--dry-run`."""
+        """Return exit code, output and errors of a launch with `--dry-run`."""
         if not Path(self._folder).is_dir():
-            return 2, "", f"there is no folder {self._folder}; share it, or use ray job submit --working-dir"
+            return 2, "", f"no folder {self._folder}; share it, or use ray job submit --working-dir"
         process = self._start({**order, "dry_run": True}, variables, subprocess.PIPE, subprocess.PIPE)
         output, errors = process.communicate()
         return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
@@ -99,7 +99,7 @@ class NodeLaunch:
             )
 
     def poll(self) -> tuple[bytes, int | None]:
-        """What the launch has printed since, and its exit code; waits a moment for its end."""
+        """Return new output and, if the launch ends within `POLL_S`, its exit code."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(POLL_S)
@@ -107,23 +107,23 @@ class NodeLaunch:
         return self._reading.read(), code
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C does."""
+        """Interrupt the launch as Ctrl-C does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
 
     def files(self) -> list[tuple[str, int]]:
-        """The files of the results: path in the run folder, bytes."""
+        """Return path in the run folder and bytes of each file of the results."""
         return [(path.relative_to(self._out).as_posix(), path.stat().st_size) for path in files_of(self._out)]
 
     def read(self, name: str, offset: int) -> bytes:
-        """Part of a file."""
+        """Return part of a file."""
         with (self._out / name).open("rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)
 
     def close(self) -> None:
-        """End the launch if it still runs, and remove its folder."""
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):  # the second one kills what is measured
+        """End the launch, and remove its folder."""
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):  # the second kills the measured processes
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
                 with suppress(subprocess.TimeoutExpired):
@@ -132,7 +132,7 @@ class NodeLaunch:
 
 
 def _variables_of_raylet() -> set[str]:
-    """Names in the environment of the process that starts the workers of this node."""
+    """Names of variables in the environment of this node's raylet."""
     try:
         environ = Path("/proc", os.environ.get("RAY_RAYLET_PID", "self"), "environ").read_bytes()
     except OSError:

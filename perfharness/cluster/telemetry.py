@@ -1,4 +1,4 @@
-"""The telemetry of all nodes in one file, on the clock of node 0."""
+"""Join the telemetry of all nodes, on the clock of node 0."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from perfharness.telemetry.store import read_sample_log, write_sample_log
 
 @dataclass(frozen=True)
 class PartLog:
-    """Where the telemetry of a part is.
+    """A part whose telemetry is joined.
 
     Args:
-        offset_ns: what its clock lacks to node 0's.
-        folders: the new folder of each launched process, by the old one.
+        offset_ns: offset to add to its times, for the clock of node 0.
+        folders: new folders of the launched processes, by old folder.
     """
 
     folder: Path
@@ -35,14 +35,14 @@ class PartLog:
 
 
 def join_telemetry(parts: Sequence[PartLog], into: Path) -> list[Finding]:
-    """Write the readings of all parts; nothing if no part has any. Return which could not be read. Raises `OSError`."""
+    """Write the readings of all parts, if any; return findings on unreadable ones. Raises `OSError`."""
     logs, findings = list[SampleLog](), list[Finding]()
     for part in parts:
         if (part.folder / TELEMETRY_NAME).is_file():
             try:
                 logs.append(_moved(read_sample_log(part.folder / TELEMETRY_NAME), part))
             except ResultError as error:
-                message = f"There is no telemetry of node {part.node}: {error}."
+                message = f"Telemetry of node {part.node} is missing: {error}."
                 findings.append(Finding("telemetry-incomplete", Severity.WARNING, message))
     if len(logs) > 1 or (logs and not (into / TELEMETRY_NAME).exists()):
         write_sample_log(into / TELEMETRY_NAME, _joined(logs))
@@ -50,7 +50,7 @@ def join_telemetry(parts: Sequence[PartLog], into: Path) -> list[Finding]:
 
 
 def _moved(log: SampleLog, part: PartLog) -> SampleLog:
-    """The readings of a part under the names that its processes have in the joined run."""
+    """Readings of a part, with the names of the joined run."""
     by_process = {process_subject(old): process_subject(new) for old, new in part.folders.items()}
     gpus = {one.subject for one in log.meta.subjects if one.kind in ("gpu", "mig")}
 
@@ -84,7 +84,7 @@ def _moved(log: SampleLog, part: PartLog) -> SampleLog:
 
 
 def _joined(logs: Sequence[SampleLog]) -> SampleLog:
-    """All readings together; of a GPU that two nodes have sampled, the first one's."""
+    """All readings. The first node counts for a GPU that two nodes have sampled."""
     metas = [log.meta for log in logs]
     series = {key: one for log in reversed(logs) for key, one in log.series.items()}
     subjects = {one.subject: one for meta in reversed(metas) for one in meta.subjects}
@@ -105,7 +105,7 @@ def _joined(logs: Sequence[SampleLog]) -> SampleLog:
 
 
 def _idle_time(metas: Sequence[TelemetryMeta]) -> tuple[int, int] | tuple[None, None]:
-    """The time in which the GPUs of all nodes were idle."""
+    """Time in which the GPUs of all nodes were idle."""
     starts = [one for meta in metas if (one := meta.idle_start_unix_ns) is not None]
     ends = [one for meta in metas if (one := meta.idle_end_unix_ns) is not None]
     if len(starts) < len(metas) or len(ends) < len(metas) or max(starts) >= min(ends):

@@ -1,4 +1,4 @@
-"""JSON messages over an authenticated connection; never pickle, which would run what a peer sends."""
+"""JSON messages over an authenticated connection; not pickle, which can run code from the other end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import struct
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-MOST_BYTES = 1 << 24
-"""In one message."""
+MAX_MESSAGE_BYTES = 1 << 24
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-"""A machine that is gone without a word is noticed after 30 s."""
+"""Notice a lost machine after 30 s."""
 
 
 class Wire:
-    """One end of a connection between two nodes. Every method raises `OSError` or `EOFError` if the other is gone."""
+    """One end of a connection between nodes. Methods raise `OSError` or `EOFError` if the other end is lost."""
 
     def __init__(self, connected: socket.socket, timeout_s: float) -> None:
         self._socket = connected
@@ -30,13 +29,13 @@ class Wire:
         self._connection = Connection(os.dup(connected.fileno()))
 
     def limit(self, seconds: float) -> None:
-        """How long one read or write may take; 0: as long as the other lives."""
+        """Limit the time of a read or write; 0 is no limit."""
         value = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def prove(self, token: bytes, *, listening: bool) -> None:
-        """Check that both ends know the token. Raises `AuthenticationError`, or anything if the other is no node."""
+        """Check that both ends know the token. Raises `AuthenticationError`; any error if the other is not a node."""
         steps = (deliver_challenge, answer_challenge)
         for step in steps if listening else reversed(steps):
             step(self._connection, token)
@@ -46,8 +45,8 @@ class Wire:
         self._connection.send_bytes(json.dumps(message).encode())
 
     def receive(self) -> dict[str, Any]:
-        """The next message. Raises `ValueError` if it is none."""
-        message = json.loads(self._connection.recv_bytes(MOST_BYTES))
+        """Return the next message. Raises `ValueError` if it is not a JSON object."""
+        message = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
         if not isinstance(message, dict):
             raise ValueError("a message must be an object")
         return message
@@ -62,10 +61,10 @@ class Wire:
         self._connection.send_bytes(content)
 
     def receive_bytes(self) -> bytes:
-        """Part of a file."""
-        return self._connection.recv_bytes(MOST_BYTES)
+        """Receive part of a file."""
+        return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
         self._socket.close()

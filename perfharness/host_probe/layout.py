@@ -1,7 +1,7 @@
 """Locate the data in this interpreter that the sampler reads.
 
-Offsets are found by searching this process's memory for known values; only frames have a fixed layout per version
-(`FRAMES`). `reader.check` compares the result with Python's own view of a stack.
+Offsets are found by searching memory for known values, except the layout of frames (`FRAMES`). `reader.check` compares
+the result with Python's own view of a stack.
 """
 
 from __future__ import annotations
@@ -150,8 +150,9 @@ def _text_state(memory: int) -> int:
 
 
 def _find_gil(memory: int, thread: int) -> int:
-    """Address of the interpreter lock, which starts with the switch interval, its last holder (this thread), and
-    whether it is held (not during this read); 0 if not found.
+    """Address of the interpreter lock, or 0 if not found.
+
+    It starts with the switch interval, the last holder (this thread), and whether it is held (not during this read).
     """
     try:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))

@@ -1,4 +1,4 @@
-"""Inside the process: start its sampler and send it what it cannot read."""
+"""Start the sampler of this process, and send it data that it cannot read."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class HostProbe:
     """The probe of one process and its forked children.
 
     Args:
-        folder: for the samples.
-        interval_ns: between samples of a thread.
-        percent: of a CPU, limit for sampling.
+        folder: folder of the samples.
+        interval_ns: time between samples of a thread.
+        percent: limit for sampling, in per cent of a CPU.
     """
 
     def __init__(self, folder: str, interval_ns: int, percent: int) -> None:

@@ -1,7 +1,6 @@
 """Read threads, stacks and open ranges from the memory of a running process.
 
-Nothing is stopped or locked, so data may be inconsistent: reads fail with one of `UNREADABLE`, and the caller drops
-that stack.
+Nothing is stopped or locked, so data may be inconsistent: reads fail with one of `UNREADABLE`.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ SHORT_TEXT = 64
 
 CHECK_ATTEMPTS = 20
 CHECK_EVERY_S = 1.0
-"""Time for which a function's code object is assumed to stay at an address. Code of a module or class is freed after it
-has run, and may be replaced by another."""
+"""Time for which a function's code object is assumed to stay at an address. Code of modules and classes is freed."""
 
 OWNED_BY_C = 3
 """Smallest owner of frames without a function."""
 
 SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
-"""Flags of code whose frames outlive a call: `CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and
-`CO_ASYNC_GENERATOR` of `inspect`, which is slow to import."""
+"""`CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and `CO_ASYNC_GENERATOR` of `inspect` (slow to import)."""
 OPTIMIZED = 0x1
 """`CO_OPTIMIZED`, set only for functions."""
 
@@ -209,8 +206,9 @@ class RangeReader:
         self._stacks.setdefault(ident, {})[recorder, lane] = address
 
     def path(self, ident: int) -> tuple[str, ...] | None:
-        """Recorder name and open ranges, outermost first. None if nothing is open, or if several asyncio tasks have
-        open ranges, because any of them may be running.
+        """Recorder name and open ranges, outermost first.
+
+        None if nothing is open, or if several asyncio tasks have open ranges: any of them may be running.
         """
         found = []
         for (recorder, lane), address in self._stacks.get(ident, {}).items():

@@ -1,7 +1,7 @@
 """File of a process's samples: append-only chunks, so that a killed process keeps all data up to the last flush.
 
-After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. Rows refer by number to definitions in earlier
-chunks. Times are CLOCK_MONOTONIC. Readers skip unknown kinds.
+After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. Rows refer by number to earlier definitions.
+Times are CLOCK_MONOTONIC. Readers skip unknown kinds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The sampler process, which samples measured processes until they end.
 
-It receives messages over a socket: processes with memory and layout, recorder stacks, garbage collections. It ends with
-the last process that holds the other end.
+It receives processes with memory and layout, recorder stacks and garbage collections over a socket.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from perfharness.host_probe.sample_file import SampleFile
 
 FLUSH_S = 0.5
 BLOCKED_EVERY_NS, IDLE_NS, IDLE_EVERY_NS = 20_000_000, 1_000_000_000, 200_000_000
-"""A blocked thread has not run, so nothing has changed: it gets a row per first time, and after being blocked for the
-second time, a row per third."""
+"""A blocked thread does not change: it gets a row per first time, and after the second time, a row per third."""
 
 COUNT_EVERY_NS, COUNT_SELDOM_NS, SELDOM_FROM_NS = 20_000_000, 500_000_000, 10_000_000
 """Time between counts of ready threads while there are enough CPUs; the longer one from the given interval on."""
@@ -73,7 +71,7 @@ class SampledProcess:
     Args:
         hello: its first message.
         memory: open file of its memory.
-        share: of a CPU, limit for sampling.
+        share: limit for sampling, as a share of a CPU.
     """
 
     def __init__(self, hello: dict[str, Any], memory: int, share: float) -> None:
@@ -130,7 +128,7 @@ class SampledProcess:
     def _count_ready(self, now_ns: int) -> None:
         """Record times with more ready threads than CPUs.
 
-        Threads woken together are ready together for a moment, so only two counts in a row are significant.
+        Threads woken together are ready together for a moment, so only two counts in a row count.
         """
         began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
         too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
@@ -208,8 +206,8 @@ class Sampler:
     """All processes that hold the other end of the socket.
 
     Args:
-        interval_ns: between samples of a thread.
-        share: of a CPU, limit for sampling beyond `FREE_S`; the interval grows to meet it.
+        interval_ns: time between samples of a thread.
+        share: limit for sampling beyond `FREE_S`, as a share of a CPU; the interval grows to meet it.
     """
 
     def __init__(self, connection: socket.socket, interval_ns: int, share: float) -> None:

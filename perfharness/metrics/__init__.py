@@ -1,4 +1,4 @@
-"""Prometheus metrics: of a service that is annotated, and of a run while it is measured."""
+"""Prometheus metrics of an annotated service, and of a run while it is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def collector() -> ServiceCollector:
-    """A collector of the stages of this service, for a registry other than prometheus_client's default one.
+    """Return a collector of this service's stages, to register in a registry of your own.
 
     Raises `UsageError` if prometheus_client is missing.
     """

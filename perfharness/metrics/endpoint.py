@@ -1,4 +1,4 @@
-"""Exposes what a service has added up, in prometheus_client's default registry or over HTTP."""
+"""Expose the sums of a service in prometheus_client's default registry or over HTTP."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 IN_REGISTRY = "1"
-"""In place of an address: prometheus_client's default registry, for a service with an endpoint of its own."""
+"""Replaces the address: use prometheus_client's default registry, because the service has an endpoint."""
 
 BOUNDS = [(bucket, str(((1 << bucket) - 1) / 1e9)) for bucket in range(17, 37)]
-"""Buckets with their upper bounds in seconds, from 131 us to 69 s."""
+"""Buckets and their upper bounds in seconds, from 131 us to 69 s."""
 
 COUNTER_HELP = {
-    "items": "Items of batches that ended, without failed and deleted ones.",
-    "batches": "Batches that ended.",
-    "failed_batches": "Batches that ended by an exception.",
+    "items": "Items of ended batches, without failed and deleted ones.",
+    "batches": "Ended batches.",
+    "failed_batches": "Batches that raised an exception.",
 }
 
 
@@ -48,22 +48,22 @@ def client() -> Any:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9400` or `[::1]:9400` -> host and port. Raises `UsageError`."""
+    """Parse `127.0.0.1:9400` or `[::1]:9400` into host and port. Raises `UsageError`."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise UsageError(f"metrics at {text!r}: give HOST:PORT, such as 127.0.0.1:9400 (0.0.0.0 for other hosts)")
+        raise UsageError(f"metrics at {text!r}: give HOST:PORT, such as 127.0.0.1:9400, or 0.0.0.0:9400 for all hosts")
     return host, int(port)
 
 
 class ServiceCollector:
-    """Histograms of stages, and counters, of all processes of a service."""
+    """Stage histograms and counters of all processes of a service."""
 
     def __init__(self, shared: SharedSums) -> None:
         self._shared = shared
 
     def describe(self) -> list[Any]:
-        """The metrics without samples."""
+        """Return the metrics without samples."""
         families = client().metrics_core
         stages = families.HistogramMetricFamily(
             "perfharness_stage_seconds", "Time from the start to the end of a stage.", labels=("recorder", "stage")
@@ -75,7 +75,7 @@ class ServiceCollector:
         return [stages, *counters]
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics."""
+        """Return the metrics."""
         stages, *counters = self.describe()
         buckets: dict[tuple[str, str], dict[int, int]] = {}
         for (recorder, stage, place), value in sorted(self._shared.sums().items()):
@@ -94,9 +94,9 @@ class ServiceCollector:
 
 @cache
 def shared_sums(where: str) -> SharedSums:
-    """What all processes of this service add up for an address, or for `IN_REGISTRY`. Raises `UsageError`.
+    """Return the sums of this service's processes for an address or `IN_REGISTRY`. Raises `UsageError`.
 
-    Processes share the folder of PROMETHEUS_MULTIPROC_DIR, else that of the address, else that of their parent.
+    Processes share the folder PROMETHEUS_MULTIPROC_DIR, else a folder per address, else per parent process.
     """
     host, port = ("", 0) if where == IN_REGISTRY else address_of(where)
     registry = client().CollectorRegistry() if port else client().REGISTRY
@@ -116,11 +116,7 @@ def shared_sums(where: str) -> SharedSums:
 
 
 def switch_on(recorder: Core, where: str) -> Meter:
-    """Make what times the ranges of a recorder, and expose it. Raises `UsageError`.
-
-    Args:
-        where: `HOST:PORT`, or `IN_REGISTRY`.
-    """
+    """Time the ranges of a recorder and expose them at `HOST:PORT` or `IN_REGISTRY`. Raises `UsageError`."""
     shared = shared_sums(where)
     meter = Meter(recorder)
     shared.add(meter)
@@ -128,7 +124,7 @@ def switch_on(recorder: Core, where: str) -> Meter:
 
 
 class _Endpoint:
-    """The HTTP server of a service: one process has it, and when that ends, another takes over."""
+    """HTTP server of a service, in one of its processes; another takes over when that ends."""
 
     def __init__(self, registry: Any, host: str, port: int, folder: Path) -> None:
         self._registry, self._address, self._folder = registry, (host, port), folder
@@ -138,7 +134,7 @@ class _Endpoint:
         os.register_at_fork(after_in_child=self._begin_in_child)
 
     def open(self) -> None:
-        """Serve, unless this or another process of the service does."""
+        """Serve, unless a process of the service already does."""
         if self._server is not None:
             return
         with contextlib.suppress(OSError):
@@ -166,13 +162,13 @@ class _Endpoint:
 
 
 def serve(host: str, port: int, registry: Any) -> Any:
-    """Answer in a thread of this process; return the server. Raises `OSError`."""
+    """Serve on a thread; return the server. Raises `OSError`."""
     server, _ = client().start_http_server(port, host, registry)
     return server
 
 
 def refused(host: str, port: int, error: OSError) -> str:
-    """Why nothing can be served there, and what to do."""
+    """Explain why the server cannot listen, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is taken; choose another"
-    return f"{host}:{port} cannot be listened on ({reason_of(error)}); use an address of this machine"
+        return f"port {port} of {host} is in use; choose another"
+    return f"cannot listen on {host}:{port} ({reason_of(error)}); use an address of this machine"

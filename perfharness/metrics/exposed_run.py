@@ -1,4 +1,4 @@
-"""Exposes a run while it is measured: the current readings, and batches, items and stages so far."""
+"""Expose a run while it is measured: current readings, and batches, items and stages so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exposed:
-    """A metric of the sampler as Prometheus has it: in base units, a counter where `name` ends in `_total`."""
+    """A metric of the sampler for Prometheus: in base units, a counter if `name` ends in `_total`."""
 
     metric: str
     name: str
@@ -29,32 +29,32 @@ class Exposed:
     text: str
 
 
-OF_GPU = (
+GPU_METRICS = (
     Exposed("power_instant_mw", "gpu_power_watts", 1e-3, "Power of the GPU."),
     Exposed("energy_total_mj", "gpu_energy_joules_total", 1e-3, "Energy since the driver was loaded."),
-    Exposed("gpu_utilization_percent", "gpu_utilization_ratio", 1e-2, "Share of time in which a kernel ran."),
-    Exposed("memory_utilization_percent", "gpu_memory_utilization_ratio", 1e-2, "Share of time in memory use."),
+    Exposed("gpu_utilization_percent", "gpu_utilization_ratio", 1e-2, "Share of time with a kernel running."),
+    Exposed("memory_utilization_percent", "gpu_memory_utilization_ratio", 1e-2, "Share of time with memory accesses."),
     Exposed("temperature_c", "gpu_temperature_celsius", 1, "Temperature of the GPU."),
     Exposed("sm_clock_mhz", "gpu_sm_clock_hertz", 1e6, "Clock of the multiprocessors."),
     Exposed("memory_clock_mhz", "gpu_memory_clock_hertz", 1e6, "Clock of the memory."),
     Exposed("memory_used_bytes", "gpu_memory_used_bytes", 1, "Memory allocated on the GPU by all processes."),
 )
-OF_PROCESS = (
-    Exposed("cpu_time_ns", "process_cpu_seconds_total", 1e-9, "CPU time of a process and all that it started."),
-    Exposed("rss_bytes", "process_resident_memory_bytes", 1, "Resident memory of a process and all it started."),
-    Exposed("process_memory_bytes", "process_gpu_memory_bytes", 1, "Memory that a process has on its GPUs."),
+PROCESS_METRICS = (
+    Exposed("cpu_time_ns", "process_cpu_seconds_total", 1e-9, "CPU time of a process and its descendants."),
+    Exposed("rss_bytes", "process_resident_memory_bytes", 1, "Resident memory of a process and its descendants."),
+    Exposed("process_memory_bytes", "process_gpu_memory_bytes", 1, "GPU memory of a process."),
 )
-OF_HOST = (
-    Exposed("cpu_percent", "host_cpu_ratio", 1e-2, "CPU time of the machine in use; 1 is all cores."),
+HOST_METRICS = (
+    Exposed("cpu_percent", "host_cpu_ratio", 1e-2, "Share of the machine's CPU time in use."),
     Exposed("memory_used_bytes", "host_memory_used_bytes", 1, "Memory in use, without caches."),
 )
 
 
 class RunCollector:
-    """The current readings of a run, and its batches, items and stages under the embedded tracer.
+    """Current readings of a run and, under the embedded tracer, its batches, items and stages.
 
     Args:
-        folder: where it is being written, or the folder of a suite, whose running cases are read.
+        folder: a running run, or a suite with running cases.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class RunCollector:
         self._readers: dict[Path, tuple[RunningReadings, RunningRanges]] = {}
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics; those that are not read now are absent."""
+        """Return the metrics that have a current reading."""
         with self._lock:
             return self._collect()
 
@@ -82,14 +82,14 @@ class RunCollector:
 
     def _add_readings(self, found: _Families, readings: RunningReadings) -> None:
         for (subject, metric), value in readings.latest().items():
-            rows: Sequence[Exposed] = OF_HOST
+            rows: Sequence[Exposed] = HOST_METRICS
             labels: dict[str, str] = {}
             if subject in readings.gpus:
-                rows, labels = OF_GPU, {"gpu": str(readings.gpus[subject]), "uuid": subject}
+                rows, labels = GPU_METRICS, {"gpu": str(readings.gpus[subject]), "uuid": subject}
             elif "#" not in subject and subject.startswith(process_subject("")):
-                rows, labels = OF_PROCESS, {"process": subject.removeprefix(process_subject(""))}
+                rows, labels = PROCESS_METRICS, {"process": subject.removeprefix(process_subject(""))}
             elif subject != HOST:
-                continue  # a core, or one process of a tree
+                continue  # a core, or a process below another
             for one in rows:
                 if one.metric == metric:
                     found.add(one.name, one.text, labels, value * one.scale)
@@ -123,7 +123,7 @@ class _Families:
 
 @contextlib.contextmanager
 def serving(address: str, folder: Path) -> Iterator[None]:
-    """Expose what is measured in a folder while the block runs. Raises `UsageError`."""
+    """Expose the runs in a folder while the block runs. Raises `UsageError`."""
     host, port = address_of(address)
     registry = client().CollectorRegistry()
     registry.register(RunCollector(folder))

@@ -1,7 +1,7 @@
-"""What is being measured now: running launches and benchmark cases, read from their folders.
+"""Running launches and benchmark cases, read from their folders.
 
-The sampler appends the readings of each second to `LIVE_NAME`. The embedded tracer's range log is read as it grows, so
-that batches, items and stages are known before the trace is written. Under nsys there is no such log.
+The sampler appends readings to `LIVE_NAME` each second. Batches, items and stages come from the
+growing range log of the embedded tracer; nsys has no such log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perfharness.metrics.collect import MAX_STAGES, OTHER_STAGES
 from perfharness.model.conventions import LANE_SEPARATOR, MARK_DELETE, MARK_ITEMS, MARK_RECORDER, parse_category
 from perfharness.model.manifest import MANIFEST_NAME, STAGING_PREFIX
 from perfharness.model.telemetry import LIVE_NAME
-from perfharness.tracer.log_reader import read_names
+from perfharness.tracer.log_reader import NO_NAME, read_names
 from perfharness.tracer.range_log import (
     CHUNK,
     END,
@@ -33,6 +33,7 @@ from perfharness.tracer.range_log import (
     LOG_SUFFIX,
     MARK,
     OP_BITS,
+    OP_MASK,
     POP,
     PUSH,
     RECORD_BYTES,
@@ -43,20 +44,17 @@ from perfharness.tracer.range_log import (
 )
 
 RUNNING_CASES = "cases/.*.running"
-"""Folders of running cases in that of a suite (perfharness.bench.results)."""
+"""Folders of running cases in a suite (perfharness.bench.results)."""
 
 RUNNING_LAUNCHES = tuple(f"{above}{STAGING_PREFIX}*" for above in ("", "*/", "*/*/"))
-"""A launch, one of a series or a profiling pass, one of a series of several kinds."""
+"""A launch, a launch of a series or a profiling pass, a launch of a series of several kinds."""
 
 STALE_S = 5.0
-"""A reading older than this is not a current one; the slowest metrics are read every second."""
-
-_OP_MASK = (1 << OP_BITS) - 1
-_NO_NAME = RangeAttributes(None, "(unnamed)")
+"""An older reading is not current; the slowest metrics are read every second."""
 
 
 def running_folders(folder: Path) -> list[Path]:
-    """Folders of runs that are being measured in `folder`, launches and benchmark cases, the latest last."""
+    """List the folders of running launches and benchmark cases in `folder`, the latest last."""
     launches = [
         path for pattern in RUNNING_LAUNCHES for path in folder.glob(pattern) if (path / MANIFEST_NAME).exists()
     ]
@@ -74,7 +72,7 @@ def _age(folder: Path) -> float:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a launcher or a suite that lives has locked the folder; a killed one left it unlocked."""
+    """Whether a living launcher or suite has locked the folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -95,13 +93,13 @@ Key = tuple[str, str]
 
 
 class RunningReadings:
-    """Readings of a run so far, about one per second of each metric.
+    """Readings of a run so far, about one per second and metric.
 
     Args:
-        keep: how many of each; None: all.
+        keep: number of latest readings to keep per metric, or None for all.
 
     Attributes:
-        series: times (UTC nanoseconds) and values by subject and metric; None: the reading failed.
+        series: times (UTC nanoseconds) and values, None for a failed reading, by subject and metric.
         gpus: numbers of the GPUs by subject.
     """
 
@@ -111,7 +109,7 @@ class RunningReadings:
         self._path, self._position, self._keep = folder / LIVE_NAME, 0, keep
 
     def read(self) -> None:
-        """Read the lines that are new."""
+        """Read the new lines."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -133,7 +131,7 @@ class RunningReadings:
                         del points[: -self._keep]
 
     def latest(self) -> dict[Key, float]:
-        """Current values; a metric is absent where its last reading failed, or is old."""
+        """Return the current values, without metrics whose last reading failed or is old."""
         newest = max((points[-1][0] for points in self.series.values()), default=0)
         found = {}
         for key, points in self.series.items():
@@ -148,7 +146,7 @@ class RunningReadings:
 
 @dataclass
 class StageSoFar:
-    """Ranges of one path that have ended."""
+    """Ended ranges of a path."""
 
     count: int = 0
     total_ns: int = 0
@@ -156,12 +154,12 @@ class StageSoFar:
 
 @dataclass
 class ProcessSoFar:
-    """What a launched process and its children have done.
+    """Progress of a launched process and its children.
 
     Attributes:
-        batches: that ended, without those inside others and deleted ones.
-        items: of these batches; None: none of them has told its items.
-        stages: by recorder and path, as `pipeline/batch/decode`; further ones than `MAX_STAGES` are `OTHER_STAGES`.
+        batches: ended outermost batches, without deleted ones.
+        items: items of these batches, or None if unknown for all of them.
+        stages: by recorder and path (`pipeline/batch/decode`); after `MAX_STAGES` of them, `OTHER_STAGES`.
     """
 
     batches: int = 0
@@ -178,7 +176,7 @@ class RunningRanges:
         self._logs: dict[Path, _GrowingLog] = {}
 
     def read(self) -> None:
-        """Read what is new in the logs; one that became a trace keeps its counts."""
+        """Read new events. Counts stay when a log becomes a trace."""
         for path in self._folder.glob(f"proc_*/{LOG_PREFIX}*{LOG_SUFFIX}"):
             if path not in self._logs:
                 process = self.processes.setdefault(path.parent.name, ProcessSoFar())
@@ -189,8 +187,6 @@ class RunningRanges:
 
 @dataclass
 class _Open:
-    """A range that has not ended."""
-
     attributes: RangeAttributes
     begin_ns: int
     is_batch: bool
@@ -199,23 +195,23 @@ class _Open:
 
 
 class _GrowingLog:
-    """One range log; what it adds up goes to `so_far`."""
+    """Reads a range log as it grows, and adds its ranges to `so_far`."""
 
     def __init__(self, path: Path, so_far: ProcessSoFar) -> None:
         self._path, self._so_far = path, so_far
         self._attributes: list[RangeAttributes] = []
         self._recorders: frozenset[str] = frozenset()
-        self._ends_of_regions: list[int] = []  # up to where each was searched for chunks
+        self._ends_of_regions: list[int] = []  # end of the known chunks in each
         self._chunks: dict[int, tuple[int, int, int]] = {}  # by first record: thread, next record, end
         self._stacks: dict[tuple[Any, ...], list[_Open]] = {}
         self._of_id: dict[int, list[_Open]] = {}  # the stack of each start/end range
-        self._before: dict[int, tuple[int | None, int]] = {}  # of each thread: payload and id before the next event
+        self._before: dict[int, tuple[int | None, int]] = {}  # by thread: payload and id for the next event
 
     def read(self) -> None:
-        """Add what is new. Raises OSError, and ValueError for another file."""
+        """Add new events. Raises `OSError`, or `ValueError` if the file is not a range log."""
         records = np.memmap(self._path, dtype=np.int64, mode="r").reshape(-1, 2)
         self._find_chunks(records)
-        waiting: set[int] = set()  # threads whose events are read up to here
+        waiting: set[int] = set()  # threads with an incomplete chunk: later ones must wait
         for first, (thread, begin, end) in list(self._chunks.items()):
             new = _written(records[begin:end]) if thread not in waiting else records[:0]
             if begin + len(new) < end:
@@ -235,14 +231,14 @@ class _GrowingLog:
             while at < (region + 1) * size:
                 head, thread = records[at].tolist()
                 length = (head >> OP_BITS) // RECORD_BYTES
-                if head & _OP_MASK != CHUNK or length < 1:
-                    break  # not used yet
+                if head & OP_MASK != CHUNK or length < 1:
+                    break  # unused
                 self._chunks[at] = thread, at + 1, min(at + length, (region + 1) * size)
                 at += length
             self._ends_of_regions[region] = at
 
     def _add(self, thread: int, head: int, value: int) -> None:
-        op = head & _OP_MASK & ~HAS_PAYLOAD
+        op = head & OP_MASK & ~HAS_PAYLOAD
         payload, range_id = self._before.pop(thread, (None, 0))
         if op == VALUE:
             self._before[thread] = value, range_id
@@ -260,7 +256,7 @@ class _GrowingLog:
                 self._end(stack, value)
             elif op == MARK:
                 self._mark(stack, attributes, payload)
-            elif op == PUSH or is_of_task:  # else a start/end range that is not a recorder's
+            elif op == PUSH or is_of_task:  # else a start/end range from elsewhere
                 stack.append(_Open(attributes, value, payload is not None))
                 if op == START:
                     self._of_id[range_id] = stack
@@ -268,7 +264,7 @@ class _GrowingLog:
     def _named(self, key: int) -> RangeAttributes:
         if key >= len(self._attributes):
             self._attributes = read_names(self._path)[2]
-        return self._attributes[key] if key < len(self._attributes) else _NO_NAME
+        return self._attributes[key] if key < len(self._attributes) else NO_NAME
 
     def _mark(self, stack: list[_Open], attributes: RangeAttributes, payload: int | None) -> None:
         if attributes.message == MARK_RECORDER and attributes.category is not None:
@@ -299,11 +295,11 @@ class _GrowingLog:
 
 
 def _written(records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The records of the rest of a chunk, up to the first that is not written completely.
+    """Records up to the first incomplete one.
 
-    A time is never 0. A payload may be: it is complete where a record follows, or the chunk ends.
+    A time is never 0. A payload may be 0; it is complete if a record follows or the chunk ends.
     """
-    is_payload = (records[:, 0] & _OP_MASK) == VALUE
+    is_payload = (records[:, 0] & OP_MASK) == VALUE
     is_whole = (records[:, 1] != 0) | is_payload
     if is_whole.all():
         return records

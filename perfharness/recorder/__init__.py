@@ -1,6 +1,6 @@
-"""Annotation inside the measured process: ranges and batches as NVTX events, and the recorder's own counts.
+"""Annotation in the measured process: ranges and batches as NVTX events, and the recorder's counts.
 
-Imports nothing but the standard library, and nvtx once a recorder is made: it must not disturb what it measures.
+Imports only the standard library and, with the first recorder, nvtx, to leave the process undisturbed.
 """
 
 from perfharness.recorder.arguments import get_default_arg_parser, parse_validate_default_args

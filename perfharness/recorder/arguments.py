@@ -1,4 +1,4 @@
-"""The command line that the samples share: CV-CUDA's arguments, with defaults from the launch around the process."""
+"""Command line of the samples: CV-CUDA's arguments, with defaults from the surrounding launch."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def get_default_arg_parser(
     log_level: str = "info",
     parser_type: str = "vision",
 ) -> argparse.ArgumentParser:
-    """A parser with the arguments that CV-CUDA's samples share; more may be added to it.
+    """Return a parser with the arguments of CV-CUDA's samples, to which others can be added.
 
-    Inside a launch the launch's own output folder, GPU and log level are the defaults.
+    In a launch, output folder, GPU and log level default to those of the launch.
 
     Args:
-        message: name of the program.
-        supports_video: whether `--input_path` may be a video.
-        input_path: default of it; without one it has to be given.
+        message: program name.
+        supports_video: whether `--input_path` accepts a video.
+        input_path: default; without it, `--input_path` is required.
         output_dir, target_img_height, target_img_width, batch_size, device_id, log_level: defaults.
-        supported_backends: what `--backend` may be.
-        backend: default of it; without one the first of them.
-        parser_type: `vision` for all arguments, `minimal` for the output folder, the GPU and the log level.
+        supported_backends: choices of `--backend`.
+        backend: default; without it, the first choice.
+        parser_type: `vision`: all arguments; `minimal`: output folder, GPU and log level only.
     """
     if parser_type not in ("vision", "minimal"):
         raise UsageError(f"parser_type must be 'vision' or 'minimal', got {parser_type!r}")
@@ -60,25 +60,22 @@ def get_default_arg_parser(
     given = input_path and os.fspath(input_path)
     add("-i", "input_path", f"{images} or a folder of JPEG images (*.jpg)", given, required=input_path is None)
     add("-o", "output_dir", "folder for the results", launch or os.fspath(output_dir))
-    add("-th", "target_img_height", "height to which images are resized", target_img_height, type=int)
-    add("-tw", "target_img_width", "width to which images are resized", target_img_width, type=int)
+    add("-th", "target_img_height", "image height after resizing", target_img_height, type=int)
+    add("-tw", "target_img_width", "image width after resizing", target_img_width, type=int)
     add("-b", "batch_size", "images per batch", batch_size, type=int)
-    # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
-    add("-d", "device_id", "index of the GPU", 0 if launch else device_id, type=int)
+    # In a launch, the process sees only its own GPU, as number 0.
+    add("-d", "device_id", "GPU index", 0 if launch else device_id, type=int)
     first = backend or supported_backends[0]
     add("-bk", "backend", "inference backend", first, choices=tuple(supported_backends))
     log_level = level if level in LOG_LEVELS else log_level
-    add("-ll", "log_level", "how much is logged", log_level, choices=LOG_LEVELS)
+    add("-ll", "log_level", "log level", log_level, choices=LOG_LEVELS)
     return parser
 
 
 def parse_validate_default_args(
     parser: argparse.ArgumentParser, args: Sequence[str] | None = None
 ) -> argparse.Namespace:
-    """Parse the command line (or `args`) and check the shared arguments.
-
-    A bad value ends the program with one sentence on standard error and exit code 2, as argparse does.
-    """
+    """Parse and check the command line (or `args`); on a bad value, exit as argparse does."""
     values = parser.parse_args(args)
     problem = _first_problem(vars(values))
     if problem is not None:
@@ -90,7 +87,7 @@ def _first_problem(given: dict[str, Any]) -> str | None:
     if "input_path" in given and not Path(given["input_path"]).exists():
         return f"--input_path: {given['input_path']!r} does not exist; give a file or a folder"
     if "output_dir" in given and not Path(given["output_dir"]).is_dir():
-        return f"--output_dir: {given['output_dir']!r} is not a folder; make it first or give another"
+        return f"--output_dir: {given['output_dir']!r} is not a folder; create it first"
     for name, least in _SMALLEST.items():
         if given.get(name, least) < least:
             return f"--{name}: must be {least} or more, got {given[name]}"

@@ -1,9 +1,9 @@
-"""The start barrier: no process of a launch enters its first measured batch before all have reached theirs.
+"""Start barrier: all processes of a launch begin their first measured batch together.
 
-The launch holds two FIFOs in the folder that `PERFHARNESS_START_BARRIER` names. A process about to enter its first
-batch after the warm-up writes its index and rank to `arrivals`, and sleeps until `gate` is readable, `arrivals` has no
-reader (the launch has ended), or the limit has passed. What the launch writes to `gate` stays there, so a late process
-finds the barrier open.
+The launch holds two FIFOs in the folder `PERFHARNESS_START_BARRIER`. Before its first batch after
+the warm-up, a process writes its index and rank to `arrivals`. It sleeps until `gate` is readable,
+`arrivals` has no reader (the launch has ended) or the time limit passes. Nobody reads `gate`, so
+late processes find the barrier open.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from perfharness.model import environment
 
 
 class StartBarrier:
-    """The measured process's side of the barrier.
+    """The barrier in a measured process.
 
     Args:
-        process_index: the launch's index of this process; its children report the same index.
-        warmup_batches: how many batches of a loop precede the first measured one.
-        limit_s: longest wait; None: as long as the launch runs.
+        process_index: index of this process in the launch; its children report the same index.
+        warmup_batches: unmeasured batches at the start of a loop.
+        limit_s: longest wait, or None for no limit.
 
     Attributes:
-        is_open: whether this process need not wait any more.
-        waits: each wait of a thread of this process, for `recorder.json`.
+        is_open: whether this process may go on without waiting.
+        waits: waits of this process's threads, for `recorder.json`.
     """
 
     def __init__(self, folder: Path, process_index: int, warmup_batches: int, limit_s: float | None = None) -> None:
@@ -43,19 +43,19 @@ class StartBarrier:
         self.waits: list[dict[str, Any]] = []
 
     def is_first_measured(self, loop: str) -> bool:
-        """Count a batch that is about to begin, on whichever thread; return whether the warm-up is over."""
+        """Count a batch before it begins; return whether the warm-up is over."""
         with self._lock:
             begun = self._begun[loop] = self._begun.get(loop, 0) + 1
         return begun > self._warmup_batches
 
     def begin_in_child(self) -> None:
-        """Leave the waits of the parent to its own file, in a forked child."""
+        """Reset lock and waits in a forked child."""
         self._lock, self.waits = threading.Lock(), []
 
     def wait(self, loop: str) -> int:
-        """Report the arrival and sleep until the barrier opens; return the nanoseconds waited, 0 without a barrier."""
+        """Wait until the barrier opens; return the nanoseconds waited, 0 without a barrier."""
         begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
-        facts = ranks.rank_facts(os.environ)  # a library does not know how many there are on this host
+        facts = ranks.rank_facts(os.environ)  # libraries do not know how many ranks this host has
         rank, size = (-1, -1) if facts is None else (facts["rank"], ranks.ranks_here(facts))
         try:
             with ExitStack() as opened:
@@ -65,7 +65,7 @@ class StartBarrier:
                 os.write(arrivals, b"%d %d %d %d %d\n" % arrival)
                 poll = select.poll()
                 poll.register(gate, select.POLLIN)
-                poll.register(arrivals, 0)  # an error (no reader) is always reported
+                poll.register(arrivals, 0)  # reports only errors: no reader
                 poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
         except OSError:  # the launch has ended, or had no barrier
             self.is_open = True

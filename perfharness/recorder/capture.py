@@ -1,7 +1,7 @@
-"""`--capture-batches`: record one loop's batches FIRST to LAST, and nothing else.
+"""`--capture-batches`: record only batches FIRST to LAST of one loop.
 
-The loop is the first thread or task that reaches its batch FIRST. Ranges around it are opened again for the tracer when
-the capture begins, and closed when it ends, so results have the same paths as without a capture.
+The first thread or task to reach batch FIRST is captured. Enclosing ranges are opened again for the
+tracer when the capture begins and closed when it ends, so paths are the same as without a capture.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Capture:
-    """The capture of one process.
+    """The capture of a process.
 
     Attributes:
-        loop: the stack of the captured loop, while it is captured.
+        loop: stack of the loop during its capture.
     """
 
     def __init__(self, first: int, last: int) -> None:
         self.loop: Stack | None = None
-        self._ranges = self._batches = 0  # the ranges that were opened again included
+        self._ranges = self._batches = 0  # including ranges that were opened again
         self._first, self._last = first, last
         self._seen: dict[Stack, int] = {}
         self._is_over = False
@@ -36,7 +36,7 @@ class Capture:
         self._nsys_range: Any = None
 
     def guard(self, sink: Sink, stack: Stack) -> None:
-        """Have a stack's sink write nothing but while the stack is captured."""
+        """Let a sink write only while its stack is captured."""
 
         def guarded(call: Callable[..., object]) -> Callable[..., object]:
             return lambda *event: call(*event) if self.loop is stack else None
@@ -45,7 +45,7 @@ class Capture:
             setattr(sink, name, guarded(getattr(sink, name)))
 
     def begins(self, stack: Stack) -> bool:
-        """Count a batch that is about to begin; begin the capture with the first wanted one."""
+        """Count a batch before it begins; return whether the capture begins with it."""
         around = stack.open_ranges()
         if any(node.is_batch for node in around):
             return False
@@ -57,19 +57,19 @@ class Capture:
         if os.environ.get(environment.TRACER) == "nsys":
             import nvtx
 
-            name = conventions.CAPTURE_RANGE  # while it is open, nsys records
+            name = conventions.CAPTURE_RANGE  # nsys records while it is open
             self._nsys_range = nvtx.start_range(name, domain=name)
         self._ranges, self._batches = len(around) - stack.ranges, -stack.batches
         return True
 
     def open(self, stack: Stack) -> None:
-        """Open the ranges around the batch for the tracer."""
+        """Open the enclosing ranges for the tracer."""
         for node in reversed(stack.open_ranges()):
             if node.sink is not None:
                 node.sink.push(node.attributes)
 
     def end_after(self, stack: Stack) -> None:
-        """End the capture after the last wanted batch."""
+        """End the capture after its last batch."""
         around = stack.open_ranges()
         if stack is not self.loop or any(node.is_batch for node in around) or self._seen[stack] + 1 < self._last:
             return
@@ -84,14 +84,14 @@ class Capture:
             nvtx.end_range(self._nsys_range)
 
     def counts(self) -> dict[str, int]:
-        """Count what was recorded, for `recorder.json`."""
+        """Return the numbers of recorded ranges and batches, for `recorder.json`."""
         ranges, batches = (0, 0) if self.loop is None else (self.loop.ranges, self.loop.batches)
         return {"ranges": self._ranges + ranges, "batches": self._batches + batches}
 
 
 @cache
 def active() -> Capture | None:
-    """Return the capture of this process; None: everything is recorded."""
+    """Return the capture of this process, or None if everything is recorded."""
     wanted = os.environ.get(environment.CAPTURE_BATCHES)
     if not wanted:
         return None

@@ -1,8 +1,7 @@
-"""CPU accounting of a thread as marks in the trace, at most one reading in 5 ms.
+"""CPU accounting of a thread as marks in the trace, at most one reading per 5 ms.
 
-Readings are taken before a batch begins, after it ends, and after each of its direct stages ends: outside of the range,
-because a reading takes longer the longer the thread has slept. After a stage it is still inside of the batch, where it
-takes 5 to 10 us, after a sleep up to 170 us: whatever runs first after a sleep finds the caches cold.
+Read before and after each batch, and after each of its direct stages. Readings lie outside the
+range they follow: 5 to 10 us each, up to 170 us with cold caches after a sleep.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from perfharness.recorder.ranges import Range
 
 MAX_SKIPPED_READINGS = 64
-"""After so many ends of a stage that came too soon for a reading, stop trying for this stage."""
+"""Stop trying for a stage after this many ends too soon for a reading."""
 
 SLOW_READING_NS, MAX_READINGS = 500_000, 4
-"""A slower reading was interrupted and is of another moment than its mark; it is repeated."""
+"""A slower reading was interrupted: its values and its mark differ in time. Repeat it."""
 
 _NEVER_NS = sys.maxsize
 _c = PyDLL(None)
@@ -35,16 +34,16 @@ _compile_began: tuple[int, int] | None = None
 
 
 class CpuMarks:
-    """The readings of one thread."""
+    """Readings of a thread."""
 
     __slots__ = ("due_ns",)
 
     def __init__(self) -> None:
         self.due_ns = 0
-        """Monotonic time before which no reading is due."""
+        """Monotonic time of the next reading."""
 
     def around(self, node: Range, sink: Sink, category: str) -> tuple[Call, Callable[[], object]]:
-        """Make the push and pop of a batch, or of a stage that is directly in a batch, with readings around them."""
+        """Return push and pop, with readings, of a batch or of a direct stage of a batch."""
         push, pop, skipped = sink.push_value, sink.pop, 0
         most_skipped = sys.maxsize if node.is_batch else MAX_SKIPPED_READINGS
 
@@ -74,7 +73,7 @@ class CpuMarks:
             if monotonic_ns() - now_ns < SLOW_READING_NS:
                 break
         if queued_ns is None:
-            self.due_ns = _NEVER_NS  # this system does not count it
+            self.due_ns = _NEVER_NS  # not counted by this kernel
             return
         self.due_ns = now_ns + conventions.READY_TIME_EVERY_NS
         _follow_compiler()
@@ -86,9 +85,9 @@ class CpuMarks:
 
 
 def _queued_ns() -> int | None:
-    """How long the calling thread has waited for a CPU; None where the system does not count it.
+    """Time that the calling thread has waited for a CPU, or None if the kernel does not count it.
 
-    `os.read` would release the interpreter lock, and get it back after 5 ms or more where other threads compute.
+    `os.read` would release the interpreter lock and wait 5 ms or more for it if other threads compute.
     """
     file = _c.open(b"/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
     if file < 0:
@@ -102,7 +101,7 @@ def _queued_ns() -> int | None:
 
 
 def _follow_compiler() -> None:
-    """Have torch.compile report its compilations, once it is imported; `torch.compiler.reset` forgets it."""
+    """Register for compilations of torch.compile, again after each `torch.compiler.reset`."""
     module = sys.modules.get("torch._dynamo.callback")
     if module is not None:
         with suppress(AttributeError):  # an older or newer PyTorch
@@ -112,13 +111,12 @@ def _follow_compiler() -> None:
 
 
 def _on_compile_start(_: Any) -> None:
-    """Called when the first compilation begins."""
     global _compile_began
     _compile_began = get_ident(), monotonic_ns()
 
 
 def _on_compile_end(_: Any) -> None:
-    """Called when no thread compiles any more."""
+    """Add the time since the first compilation began, when the last one ends."""
     global _compile_began
     thread = get_ident()
     if _compile_began is not None and _compile_began[0] == thread:

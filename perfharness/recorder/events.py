@@ -1,6 +1,6 @@
-"""Where events go: NVTX, or the range log of the embedded tracer.
+"""Outputs of a recorder: NVTX, or the range log of the embedded tracer.
 
-A `Sink` is one NVTX domain for one stack. Attributes are prepared once per range and path, so an event costs one call.
+A `Sink` is one NVTX domain of one stack. Attributes are prepared once per path, so an event is one call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from perfharness.tracer import range_log
 from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, START, RangeAttributes, RangeLog
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.11'"
-_lock = threading.Lock()  # two threads that name a category at the same time could get the same id
-_unshared = itertools.count(-(1 << 62))  # some versions of nvtx cache attributes by their arguments
+_lock = threading.Lock()  # threads that name categories concurrently could get the same id
+_unshared = itertools.count(-(1 << 62))  # some versions of nvtx cache attributes by arguments
 _flushes = itertools.count()
 _warned: set[str] = set()
 
@@ -29,12 +29,12 @@ Call = Callable[[Any], object]
 
 
 class Sink:
-    """The calls of a domain. Attributes made `with_value` have a `payload`, which is set before each event.
+    """Calls of a domain. Attributes made `with_value` have a `payload`, to be set before each event.
 
     Attributes:
         push, push_value: begin a nested range, without and with a payload; `pop` ends it.
-        start: begin a range that may overlap others, with or without a payload; `end` takes what it returns.
-        write: write a mark, with or without a payload.
+        start: begin a range that may overlap others; returns the argument of `end`.
+        write: write a mark.
     """
 
     push: Call
@@ -45,7 +45,7 @@ class Sink:
     write: Call
 
     def __init__(self, *, is_of_task: bool) -> None:
-        """Replace the nested calls by start/end ranges for a task: tasks interleave on one NVTX stack per thread."""
+        """Use start/end ranges for a task, because tasks of a thread interleave."""
         self._marks: dict[tuple[str, str, bool], Any] = {}
         if is_of_task:
             open_ids: list[Any] = []
@@ -53,11 +53,11 @@ class Sink:
             self.pop = lambda: self.end(open_ids.pop())
 
     def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
-        """Prepare the attributes of an event."""
+        """Return the attributes of an event."""
         raise NotImplementedError
 
     def marker(self, name: str, category: str) -> Callable[[int], object]:
-        """Make the call `(value)` for a mark that is written often."""
+        """Return a function of a value that writes a frequent mark."""
         write, attributes = self.write, self._mark_attributes(name, category, with_value=True)
 
         def mark(value: int) -> None:
@@ -67,7 +67,7 @@ class Sink:
         return mark
 
     def mark(self, name: str, category: str, value: int | None = None) -> None:
-        """Write a point in time."""
+        """Write a mark."""
         key = name, category, value is not None
         attributes = self._marks.get(key)
         if attributes is None:
@@ -81,7 +81,7 @@ class Sink:
 
 
 class NvtxSink(Sink):
-    """NVTX, by the domain's own calls (nvtx 0.2.12 and later) or by those that they are made of."""
+    """NVTX, by the methods of the domain (nvtx 0.2.12 and later) or the functions below them."""
 
     def __init__(self, domain: Any, *, is_of_task: bool) -> None:
         self._domain = domain
@@ -89,7 +89,7 @@ class NvtxSink(Sink):
             self.push, self.pop, self.write = domain.push_range, domain.pop_range, domain.mark
             self.start, self.end = domain.start_range, domain.end_range
         else:
-            from nvtx import _lib  # the public functions of nvtx 0.2.11 keep an object for each payload
+            from nvtx import _lib  # public functions of nvtx 0.2.11 keep an object per payload
 
             def in_domain(call: Callable[..., object]) -> Call:
                 return lambda attributes: call(attributes, handle)
@@ -101,7 +101,7 @@ class NvtxSink(Sink):
         super().__init__(is_of_task=is_of_task)
 
     def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
-        """Make an object of nvtx, not shared where a value is written into it."""
+        """Return an object of nvtx, not shared if its payload changes."""
         with _lock:
             payload = next(_unshared) if with_value else None
             return self._domain.get_event_attributes(message, color, category, payload)
@@ -109,14 +109,14 @@ class NvtxSink(Sink):
 
 @dataclass(slots=True)
 class _Valued:
-    """Attributes with a payload, for the range log."""
+    """Attributes with a payload."""
 
     key: int
     payload: int = 0
 
 
 class LogSink(Sink):
-    """The range log, by the calling thread's writer. Attributes are the key of the log, or a `_Valued`."""
+    """The range log, by the calling thread's writer. Attributes are a key of the log or a `_Valued`."""
 
     def __init__(self, log: RangeLog, domain: str | None, *, is_of_task: bool) -> None:
         self._log, self._domain = log, domain
@@ -127,7 +127,7 @@ class LogSink(Sink):
         super().__init__(is_of_task=is_of_task)
 
     def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
-        """Return the key of these attributes."""
+        """Return a key, or a `_Valued`."""
         key = self._key(message, color, category)
         return _Valued(key) if with_value else key
 
@@ -147,11 +147,11 @@ class LogSink(Sink):
 
 
 class Output:
-    """What a recorder writes to: the range log where one is installed, else NVTX, else nothing.
+    """The output of a recorder: the range log if installed, else NVTX, else nothing.
 
     Attributes:
-        listening: whether a tool records; None where nvtx is too old to tell.
-        is_disabled: whether NVTX_DISABLE switches nvtx off.
+        listening: whether a tool records, or None if nvtx is too old to know.
+        is_disabled: whether NVTX_DISABLE is set.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Output:
         self._nvtx = None if self.log is not None else self._import_nvtx()
 
     def sink(self, domain: str | None, log: RangeLog | None, *, is_of_task: bool) -> Sink | None:
-        """Make a sink for a stack of the calling thread; None where nothing records, which saves the calls."""
+        """Return a sink for a stack of the calling thread, or None if nothing records."""
         if log is not None:
             return LogSink(log, domain, is_of_task=is_of_task)
         if self._nvtx is None:
@@ -184,18 +184,18 @@ class Output:
             problem = f"nvtx cannot be imported ({error})"
         if problem not in _warned:
             _warned.add(problem)
-            text = f"{problem}: the recorder's ranges will be in no trace; {INSTALL_HINT}"
-            warnings.warn(text, RuntimeWarning, stacklevel=5)  # the line that makes the recorder
+            text = f"{problem}; ranges will not be recorded. To record them, {INSTALL_HINT}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)  # at the caller of PerfRecorder
         return None
 
 
 def begin_in_child() -> None:
-    """Have nvtx define its domains and names again in a forked child.
+    """Have nvtx define domains and names again in a forked child.
 
-    nsys (2023.4) numbers them anew in the child: with a number from before the fork events are lost or named wrongly.
+    nsys (2023.4) numbers them anew there; events with an old number are lost or misnamed.
     """
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # maybe held by another thread of the parent
     module = sys.modules.get("nvtx.nvtx")
     for name in ("get_domain", "_get_domain_cached"):
         clear = getattr(getattr(module, name, None), "cache_clear", None)
@@ -204,9 +204,9 @@ def begin_in_child() -> None:
 
 
 def flush_nsys() -> None:
-    """Have nsys write the last events of a process that is about to leave without exit functions.
+    """Have nsys write its last events before an exit without exit functions.
 
-    nsys (2023.4) loses them otherwise, and writes them with the first event that has a new name in the default domain
+    nsys (2023.4) writes them with the next event of a new name in the default domain
     (docs/internals/trace-conventions.md).
     """
     nvtx = sys.modules.get("nvtx")

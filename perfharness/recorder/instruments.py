@@ -1,4 +1,4 @@
-"""Settings and instruments that slow a process down, each read by one call."""
+"""Settings and instruments that slow a process down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ON_VARIABLES = """
     MKL_VERBOSE ONEDNN_VERBOSE DNNL_VERBOSE PYTHONASYNCIODEBUG MALLOC_PERTURB_
 """
 ON_VARIABLES = tuple(_ON_VARIABLES.split())
-"""Environment variables that slow a process down with any value that is not in `OFF`."""
+"""Environment variables that slow a process down unless their value is in `OFF`."""
 
 VARIABLES = {
     "NVIDIA_TF32_OVERRIDE": "0",
@@ -32,14 +32,14 @@ VARIABLES = {
 """Environment variables that slow a process down with this value."""
 
 PRELOADED = ("memray", "heaptrack", "libmemusage", "vgpreload", "libasan", "libtsan", "libubsan")
-"""Parts of the names of libraries in LD_PRELOAD: tracers of memory and sanitizers."""
+"""Memory tracers and sanitizers, by part of their name in LD_PRELOAD."""
 
 
 def found() -> list[str]:
-    """Name what is on in this process and on the calling thread."""
+    """List what is on in this process and on the calling thread."""
     names = []
     for name, read in READINGS.items():
-        with suppress(Exception):  # what this version or build of Python or PyTorch lacks
+        with suppress(Exception):  # missing in this version or build of Python or PyTorch
             if value := read():
                 names.append(name if value is True else f"{name} ({value})")
     return names + _variables()
@@ -54,13 +54,13 @@ def _variables() -> list[str]:
 
 
 def _named(function: Any) -> str | None:
-    """Module and name of a function, or of an object's type."""
+    """Qualified name of a function, or of an object's type."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return None if function is None else f"{named.__module__}.{named.__qualname__}"
 
 
 def _monitoring() -> str:
-    """Tools of `sys.monitoring`, which exists from Python 3.12 on."""
+    """Tools of `sys.monitoring` (Python 3.12 and later)."""
     return ", ".join(filter(None, map(vars(sys)["monitoring"].get_tool, range(6))))
 
 
@@ -90,4 +90,4 @@ READINGS: dict[str, Callable[[], Any]] = {
     "PyTorch without cuDNN": lambda: not sys.modules["torch"].backends.cudnn.enabled,
     "PyTorch synchronization warnings": lambda: sys.modules["torch"]._C._cuda_get_sync_debug_mode() != 0,
 }
-"""By name, what reads it; its result is given with the name."""
+"""Reading functions by name. A value other than True is shown behind the name."""

@@ -1,8 +1,8 @@
-"""`recorder.json`: the counts of this process's recorders, against which the trace is checked.
+"""`recorder.json`: counts of this process's recorders, to check the trace.
 
-Written inside a launch only: with the first recorder, at batch ends at most once a second, at each finalize and at the
-end of the process. After a kill its counts are lower bounds. The first process of a folder writes `recorder.json`, all
-others `recorder_PID.json`.
+Written only in a launch: with the first recorder, at most once per second at batch ends, at each
+finalize, and at exit. After a kill its counts are lower bounds. The first process of a folder writes
+`recorder.json`, the others `recorder_PID.json`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from perfharness.secrets import MASK, is_secret, mask_arguments, mask_text
 FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
 WRITE_EVERY_S = 1.0
-LONGEST_TEXT = 1000
-DEEPEST = 4
+MAX_TEXT = 1000
+MAX_DEPTH = 4
 
 
 class Journal:
@@ -42,22 +42,22 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._recorders: dict[Any, dict[str, Any]] = {}  # `PerfRecorder`, with the arguments of its pipeline
+        self._recorders: dict[Any, dict[str, Any]] = {}  # arguments of the pipeline by `PerfRecorder`
         self._nvtx_version = _nvtx_version()
         self._previous_hook = sys.excepthook
         self._begin(is_forked=False)
 
     def install(self) -> None:
-        """Write it at the end of the process, too."""
+        """Write at the end of the process, too."""
         sys.excepthook = self._on_exception
-        for name, ended in (("_exit", "exit"), ("execv", "exec"), ("execve", "exec")):  # all others call these
+        for name, ended in (("_exit", "exit"), ("execv", "exec"), ("execve", "exec")):  # others call these
             setattr(os, name, self._written_before(getattr(os, name), ended))
         atexit.register(self.finish, "exit")
         os.register_at_fork(after_in_child=lambda: self._begin(is_forked=True))
 
     def _begin(self, *, is_forked: bool) -> None:
-        """Start anew; a forked child writes its file with its first range."""
-        self._lock = RLock()  # a signal's handler may leave by `os._exit` while the file is written
+        """Begin in this process; a forked child writes its file with its first range."""
+        self._lock = RLock()  # a signal handler may call `os._exit` during a write
         self._is_forked, self.is_claimed, self._is_broken = is_forked, False, False
         self._due_s = 0.0
         self._exception: str | None = None
@@ -72,15 +72,15 @@ class Journal:
         """Add a recorder, or arguments to a known one."""
         self._recorders.setdefault(recorder, {}).update(arguments_to_json(args))
         self.write()
-        self._due_s = 0.0  # again with the first range
+        self._due_s = 0.0  # write again at the end of the next batch
 
     def write_now_and_then(self) -> None:
-        """Write, unless it was written less than a second ago."""
+        """Write, at most once per second."""
         if monotonic() >= self._due_s:
             self.write()
 
     def finish(self, ended: str) -> None:
-        """Read what slows the process down, and write."""
+        """Read the instruments, and write."""
         from perfharness.tracer.cupti import cuda_was_used
 
         with self._lock:
@@ -104,14 +104,14 @@ class Journal:
             except OSError as error:
                 self._is_broken = True
                 warnings.warn(
-                    f"{FILE_NAME} cannot be written ({error}); the trace cannot be checked against the recorder's own "
-                    f"counts. Is {environment.OUTPUT_DIR} a folder that can be written to?",
+                    f"{FILE_NAME} cannot be written ({error}); the trace cannot be checked for lost events. "
+                    f"Make {environment.OUTPUT_DIR} a writable folder.",
                     RuntimeWarning,
                     stacklevel=2,
                 )
 
     def _claim(self) -> None:
-        """Decide which file is this process's, and keep what it wrote there before `os.exec…`."""
+        """Choose the file of this process; keep its records from before `os.exec…`."""
         self._path = self._folder / FILE_NAME
         before = _content_of(self._path)
         if self._is_forked or (before.get("pid") != os.getpid() and self._is_taken(before)):
@@ -122,7 +122,7 @@ class Journal:
         self.is_claimed = True
 
     def _is_taken(self, content: dict[str, Any]) -> bool:
-        """Take `recorder.json`, or tell that another process of this launch has it; an older run's is replaced."""
+        """Create `recorder.json`; return whether it belongs to another process of this launch."""
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -132,7 +132,7 @@ class Journal:
         return False
 
     def _content(self, ended: str) -> dict[str, Any]:
-        self._rank = ranks.rank_facts() or self._rank  # a script may set it, and clear it, as it goes
+        self._rank = ranks.rank_facts() or self._rank  # a script may set and clear it
         outputs = [recorder.output for recorder in self._recorders]
         listening = [output.listening for output in outputs]
         start_barrier = barrier.active()
@@ -162,7 +162,7 @@ class Journal:
         }
 
     def counts_of(self, recorder: Any) -> dict[str, Any]:
-        """What a recorder counted."""
+        """Return the counts of a recorder."""
         counts: dict[str, Any] = recorder.counts()
         return counts
 
@@ -171,7 +171,7 @@ class Journal:
         self._previous_hook(kind, error, trace)
 
     def _written_before(self, leave: Callable[..., Any], ended: str) -> Callable[..., Any]:
-        """Replace a call that ends the program without exit functions."""
+        """Wrap a call that ends the program without exit functions."""
 
         @functools.wraps(leave)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -188,7 +188,7 @@ _journal: Journal | None = None
 
 
 def active() -> Journal | None:
-    """Return the journal of this process; None outside of a launch, and where windows have journals of their own."""
+    """Return the journal of this process, or None outside of a launch or if each window has its own."""
     global _journal
     folder = "" if os.environ.get(environment.ON_DEMAND) == "1" else os.environ.get(environment.OUTPUT_DIR)
     if folder and _journal is None:
@@ -198,7 +198,7 @@ def active() -> Journal | None:
 
 
 def leave_rank() -> None:
-    """Have a journal at the end that tells which rank this was: without a recorder, a trace of nsys does not."""
+    """Have the rank written at the end, because traces of nsys without a recorder lack it."""
     if ranks.rank_facts() is not None:
         active()
 
@@ -206,15 +206,15 @@ def leave_rank() -> None:
 def startup_range(name: str) -> contextlib._GeneratorContextManager[None]:
     """Time a part of the start-up, as a `with` block or a decorator.
 
-    Inside a launch it is in the results of the start-up (`startup` in benchmark.json, which has separate fields for
-    `model_load` and `cuda_context`); outside of one it is plain NVTX.
+    In a launch it appears under `startup` in benchmark.json, which has fields for `model_load` and
+    `cuda_context`. Elsewhere it is a plain NVTX range.
     """
     active()
     return startup.timed_range(checked_name("start-up range", name))
 
 
 def arguments_to_json(args: object) -> dict[str, Any]:
-    """Convert a namespace, a mapping or any object with attributes; what looks like a secret is masked."""
+    """Convert a namespace, a mapping or an object's attributes, with secrets masked."""
     if args is None:
         return {}
     values = args if isinstance(args, Mapping) else getattr(args, "__dict__", {"args": args})
@@ -226,21 +226,21 @@ def _value_to_json(name: str, value: Any, depth: int = 0) -> Any:
         return MASK
     if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
         return value
-    if isinstance(value, Mapping) and depth < DEEPEST:
+    if isinstance(value, Mapping) and depth < MAX_DEPTH:
         return {printable(str(key)): _value_to_json(str(key), one, depth + 1) for key, one in value.items()}
-    if isinstance(value, (list, tuple)) and depth < DEEPEST and not all(type(one) is str for one in value):
+    if isinstance(value, (list, tuple)) and depth < MAX_DEPTH and not all(type(one) is str for one in value):
         return [_value_to_json("", one, depth + 1) for one in value]
     if isinstance(value, (list, tuple)):
         return mask_arguments([printable(str(one)) for one in value])
     try:
         text = value if type(value) is str else repr(value)
     except Exception as error:
-        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
-    return mask_text(printable(text))[:LONGEST_TEXT]
+        text = f"<{type(value).__name__}: its repr raises {type(error).__name__}>"
+    return mask_text(printable(text))[:MAX_TEXT]
 
 
 def _content_of(path: Path) -> dict[str, Any]:
-    """Read a journal; empty where there is none that can be read."""
+    """Read a journal; empty if it is missing or unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

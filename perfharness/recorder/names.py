@@ -1,4 +1,4 @@
-"""The arguments of a range: its key among the children of its parent, and the check of each argument."""
+"""Arguments of a range: their key and their checks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Color = str | int | None
 Domain = str | None
 Category = str | int | None
 RangeKey = Any
-"""The message alone where nothing else is given (the fastest lookup), else message, colour, domain, category."""
+"""Message, colour, domain and category; the message alone (a faster lookup) if the others are None."""
 
 MOST_USUAL = (1 << 30) - 1
-"""An integer from 0 to here needs no further check: most indices and counts are, and small integers compare fast."""
+"""Integers from 0 to here need no further check. Small integers compare fast."""
 
 _INT64_END = 1 << 63
 _DEFAULT_COLOR = 0x0000FF
@@ -37,7 +37,7 @@ _LIKE_A_LANE = re.compile(f"{LANE_SEPARATOR}[0-9]+\\Z")
 
 
 def range_key(message: str, color: Color, domain: Domain, category: Category) -> RangeKey:
-    """Make the key of a range."""
+    """Return the key of a range."""
     return message if color is None and domain is None and category is None else (message, color, domain, category)
 
 
@@ -47,7 +47,7 @@ def parts_of(key: RangeKey) -> tuple[Any, Any, Any, Any]:
 
 
 def argb_of(color: Color, message: str) -> int:
-    """Convert a colour's name, `#rrggbb` or integer; None is blue."""
+    """Convert a colour name, `#rrggbb` or an integer; None is blue."""
     if color is None:
         return _DEFAULT_COLOR
     if isinstance(color, int):
@@ -57,21 +57,21 @@ def argb_of(color: Color, message: str) -> int:
     if isinstance(color, str) and _HEX.match(color):
         return int(color[1:], 16)
     known = ", ".join(_COLORS)
-    raise RecorderError(f"range {message!r}: unknown colour {color!r}; give one of {known}, '#rrggbb' or an integer")
+    raise RecorderError(f"range {message!r}: unknown colour {color!r}; use {known}, '#rrggbb' or an integer")
 
 
 def checked_name(what: str, name: object) -> str:
-    """Check a name, and escape what NVTX cannot hold."""
+    """Check a name, and escape characters that NVTX cannot hold."""
     if not isinstance(name, str) or not name:
-        raise RecorderError(f"a {what} needs a name, a string that is not empty; got {name!r}")
+        raise RecorderError(f"a {what} needs a name, a non-empty string; got {name!r}")
     return printable(name)
 
 
 def checked_part(what: str, name: object) -> str:
-    """Check a name that becomes part of a category, to which a task's stack adds `#` and its number."""
+    """Check a name that becomes part of a category; categories of tasks end in `#` and a number."""
     text = checked_name(what, name)
     if _LIKE_A_LANE.search(text):
-        raise RecorderError(f"the {what} {text!r} ends in '#' and digits, as those of asyncio tasks do; rename it")
+        raise RecorderError(f"{what} {text!r}: must not end in '#' and digits (reserved for asyncio tasks)")
     return text
 
 
@@ -82,13 +82,13 @@ def checked_integer(value: Any, what: str, least: int = -_INT64_END) -> int:
     except TypeError:
         number = None
     if number is None or not least <= number < _INT64_END:
-        wanted = "an integer of 64 bits" if least else "an integer of 64 bits, 0 or more"
+        wanted = "a 64-bit integer" if least else "a 64-bit integer, 0 or more"
         raise RecorderError(f"{what} must be {wanted}, got {value!r}")
     return number
 
 
 def checked_items(items: int | None, batch: object) -> int | None:
-    """Check the number of items of a batch; None: it is not known."""
+    """Check the number of items of a batch, or None if unknown."""
     if items is None or (type(items) is int and 0 <= items <= MOST_USUAL):
         return items
     return checked_integer(items, f"total_items of {batch}", least=0)

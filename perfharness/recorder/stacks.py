@@ -1,4 +1,4 @@
-"""The open ranges of a thread or of an asyncio task: a place in a tree of the paths that were ever open on it."""
+"""The open ranges of a thread or an asyncio task: a node in the tree of its paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfharness.recorder.events import Sink
 
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
-"""What a stack counts: events that it has written, so that a trace must hold at least as many."""
+"""Counts of written events; a complete trace has at least as many."""
 
 
 def _root() -> Range:
@@ -26,11 +26,11 @@ def _root() -> Range:
 
 @dataclass(eq=False, slots=True)
 class Stack:
-    """The open ranges of a thread (lane 0) or of one of its asyncio tasks (lane 1, 2, …), and what was counted.
+    """Open ranges and counts of a thread (lane 0) or of one of its asyncio tasks (lane 1, 2, …).
 
     Attributes:
-        lanes, free, of_task: of the thread's own stack, those for tasks, which are free, and which task has which.
-        task: of a lane, the one that has it, from its first range to the end of its last.
+        lanes, free, of_task: stacks for tasks, numbers of the free ones, stack by task (in lane 0 only).
+        task: owner of a lane, from its first range to the end of its last.
         prepared: ranges made since the last `forget_prepared`.
     """
 
@@ -73,19 +73,19 @@ class Stack:
         return lane
 
     def release(self, lane: Stack) -> None:
-        """Free the lane of a task whose last range ends."""
+        """Free a lane when the last range of its task ends."""
         del self.of_task[lane.task]
         lane.task = None
         heappush(self.free, lane.lane)
 
     def forget_prepared(self) -> None:
-        """Have every range prepared again; those that are open stay."""
+        """Have every range prepared again, except open ones."""
         self.prepared = 0
         for node in (self.root, *self.open_ranges()):
             node.children, node.batches = {}, {}
 
     def begin_in_child(self) -> None:
-        """Begin in a forked child, where the open ranges end without an event."""
+        """Begin in a forked child, where open ranges end without an event."""
         self.forget_prepared()
         self.sinks = {}
         for name in COUNTS:

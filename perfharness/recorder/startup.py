@@ -1,7 +1,4 @@
-"""Times before the first batch, for `recorder.json`: its ranges, the first recorder, the first batch.
-
-They are UTC nanoseconds, so that they compare with the time at which the launch started the process.
-"""
+"""Start-up times for `recorder.json`, in UTC nanoseconds: ranges, first recorder, first batch."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def note(moment: str) -> None:
 
 
 def to_json() -> dict[str, Any] | None:
-    """Return the object in `recorder.json`; None in a forked child, whose start-up was its parent's."""
+    """Return the JSON object, or None in a forked child."""
     if _pid != os.getpid():
         return None
     return {**{f"first_{moment}_unix_ns": _first.get(moment) for moment in ("recorder", "batch")}, "ranges": _ranges}
@@ -33,7 +30,7 @@ def to_json() -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def timed_range(name: str) -> Iterator[None]:
-    """Time a part of the start-up, which is an NVTX range of a domain of its own."""
+    """Time a part of the start-up, as an NVTX range in a separate domain."""
     annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     with contextlib.suppress(ImportError):  # the recorder warns about it
         import nvtx

@@ -10,11 +10,11 @@ from typing import Any
 
 @cache
 def follow_asyncio() -> tuple[Collection[object], Callable[[], object | None]]:
-    """Import asyncio, which takes 30 to 100 ms; return what is true while any thread runs a task, and what finds it.
+    """Import asyncio (30 to 100 ms).
 
-    Until Python 3.13 the former is asyncio's own table of the task that each loop runs, whose truth value costs a tenth
-    of asking for the running loop. Later versions hide the table, so there it is always true. No task is found in plain
-    code and in callbacks of the loop.
+    Returns a collection that is true while any thread runs a task, and a function that returns the running task, or
+    None in plain code and callbacks of the loop. Until Python 3.13 the collection is asyncio's table of running tasks:
+    its truth value takes a tenth of the time of a look-up. Later versions hide the table; there it is always true.
     """
     import asyncio
 
@@ -22,4 +22,4 @@ def follow_asyncio() -> tuple[Collection[object], Callable[[], object | None]]:
     if sys.version_info >= (3, 14):
         return ("perhaps",), lambda: None if get_loop() is None else asyncio.current_task()
     task_of_loop: dict[Any, object] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
-    return task_of_loop, lambda: task_of_loop.get(get_loop())  # without a loop: None, which is not a key
+    return task_of_loop, lambda: task_of_loop.get(get_loop())

@@ -1,17 +1,15 @@
 """Windows: a running process records its next batches when `perfharness record` asks (`PERFHARNESS_ON_DEMAND=1`).
 
-1. The first recorder of a process starts a daemon thread that waits at a Unix socket, `PID.sock` in a private folder.
-   Only the same user, and root, is answered. A forked child listens, too, from its first range on.
-2. The thread greets each caller with what the process is. A caller that wants a window sends a folder and a number of
-   batches. A second one is told that the process is busy.
-3. A window is a range log of the embedded tracer in that folder; where CUDA is in use, also CUPTI's records.
-4. Recorders then ask here before each outermost batch (a flag that they test anyway). A thread or task enters with the
-   first batch that has room: its prepared calls are exchanged for those of the log, by the thread itself.
-5. The window ends with the end of its last batch, or when the caller hangs up. The calls are exchanged back. What is
-   written to the log later does not count, and what was open is cut off (`log_reader`).
-6. The log is left to the caller, who makes the trace; a process that uses CUDA writes its trace itself.
-
-Between windows a recorder does what it does outside of a launch.
+1. The first recorder of a process starts a daemon thread that listens on a Unix socket, `PID.sock`
+   in a private folder. It answers only its own user and root. A forked child listens from its first range on.
+2. The thread greets each caller with facts about the process. A caller requests a window by sending
+   a folder and a number of batches. Other callers are told that the process is busy.
+3. A window is a range log of the embedded tracer in that folder, with CUPTI's records if CUDA is in use.
+4. During a window, recorders call `before_batch`. A thread or task joins the window with its next
+   outermost batch: the thread itself replaces its prepared calls by those of the log.
+5. The window ends with its last batch, or when the caller hangs up. Threads take their calls back.
+   Later events are ignored, and open ranges are cut off (`log_reader`).
+6. The caller makes the trace from the log; a process that uses CUDA writes it itself.
 """
 
 from __future__ import annotations
@@ -50,48 +48,48 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 REQUEST_S = 120.0
-"""How long a caller may take to say what it wants; it finds out about the machine meanwhile."""
+"""Longest time from the greeting to the request; the caller inspects the machine meanwhile."""
 
 SEND_S = 5.0
 
-MOST_REQUEST_BYTES = 1 << 16
+MAX_REQUEST_BYTES = 1 << 16
 CREDENTIALS = struct.Struct("3i")
-"""Pid, user and group of the other side (SO_PEERCRED)."""
+"""Process, user and group of the caller (SO_PEERCRED)."""
 
 
 class Core(Protocol):
-    """What windows need of a recorder."""
+    """The recorder, as windows use it."""
 
     def begin_window(self) -> None:
-        """Ask the windows before each batch."""
+        """Call `Windows.before_batch` from now on."""
 
     def connect(self, stack: Stack, node: Range) -> None:
-        """Give a range the calls of what records its stack."""
+        """Give a range the calls of its stack's current output."""
 
 
 CUDA_UNUSED = "CUDA was not in use when the window began"
 
 
 def socket_folders(user: int) -> list[Path]:
-    """Where sockets of a user's processes may be; a process uses the first one that it can make."""
+    """Folders for the sockets of a user's processes; a process uses the first that it can create."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") if user == os.geteuid() else None
     return [Path(runtime or f"/run/user/{user}") / "perfharness", Path(f"/tmp/perfharness-{user}")]
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user of the process on the other side."""
+    """Return the user of the process at the other end."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return int(CREDENTIALS.unpack(credentials)[1])
 
 
 class Window(Journal):
-    """One window: its session of the tracer, its counts and its `recorder.json`.
+    """A window: its tracer session, counts and `recorder.json`.
 
     Args:
-        folder: of its files.
-        file_name: of the journal.
-        batches: how many are wanted.
-        recorders: of the process, with their arguments.
+        folder: output folder.
+        file_name: name of the journal.
+        batches: requested number.
+        recorders: arguments by recorder of the process.
     """
 
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
@@ -110,7 +108,7 @@ class Window(Journal):
         return self.ended >= self.wanted
 
     def count(self, core: Core, added: dict[str, int]) -> None:
-        """Count a batch that has ended, and the ranges until then. The lock is held."""
+        """Add the counts up to the end of a batch, with the lock held."""
         counted = self._counted.setdefault(core, dict.fromkeys(COUNTS, 0))
         for name, value in added.items():
             counted[name] += value
@@ -119,12 +117,12 @@ class Window(Journal):
             self.until_ns = time.perf_counter_ns()
 
     def counts_of(self, recorder: Any) -> dict[str, Any]:
-        """What a recorder counted in the window."""
+        """Return the counts of a recorder in the window."""
         counted = self._counted.get(recorder, dict.fromkeys(COUNTS, 0))
         return {**recorder.counts(), **counted, "finalized": self.is_closed, "open_ranges": []}
 
     def close(self) -> None:
-        """End the log, and write the journal, and the trace where CUDA is used."""
+        """End the log, and write the journal and, if CUDA is used, the trace."""
         session = self.session
         session.log.note_window(self.until_ns or time.perf_counter_ns())
         if session.gpu is not None:
@@ -158,12 +156,12 @@ class Windows:
         self.listen()
 
     def log_of(self, stack: Stack) -> RangeLog | None:
-        """The log that a stack is recorded in now."""
+        """Return the log that currently records a stack."""
         inside = self._inside.get(stack)
         return None if inside is None else inside.window.session.log
 
     def before_batch(self, core: Core, stack: Stack) -> None:
-        """Let a stack in with a batch that the window has room for, else out."""
+        """Add a stack to the window while batches are missing, else remove it."""
         window, inside = self.current, self._inside.get(stack)
         if window is not None:
             with window.lock:
@@ -176,7 +174,7 @@ class Windows:
             self._leave(stack)
 
     def after_batch(self, core: Core, stack: Stack) -> None:
-        """Count a batch, unless it is inside of another."""
+        """Count a batch that is not inside another."""
         inside = self._inside.get(stack)
         if inside is None or any(node.is_batch for node in stack.open_ranges()):
             return
@@ -197,9 +195,9 @@ class Windows:
                 node.sink.push(node.attributes)
 
     def _leave(self, stack: Stack) -> None:
-        """Exchange the calls back; of what is open, only those of ranges that began before the window."""
+        """Take the calls back, for open ranges only if they began before the window."""
         inside = self._inside.pop(stack, None)
-        if inside is None:  # the other thread was first
+        if inside is None:  # another thread was first
             return
         stack.sinks = {}
         stack.forget_prepared()
@@ -209,7 +207,7 @@ class Windows:
     # ---- the thread ----
 
     def listen(self) -> None:
-        """Wait for callers, on a thread; a second call does nothing."""
+        """Start the thread that waits for callers, unless it runs."""
         with self._lock:
             if self._has_begun:
                 return
@@ -217,14 +215,14 @@ class Windows:
             try:
                 self._listener = _bound_socket()
             except OSError as error:
-                hint = f"is {socket_folders(os.geteuid())[-1]} yours, with mode 0700?"
-                message = f"perfharness record cannot reach this process ({error}); {hint}"
+                hint = f"Make {socket_folders(os.geteuid())[-1]} your own folder with mode 0700."
+                message = f"perfharness record cannot reach this process ({error}). {hint}"
                 warnings.warn(message, RuntimeWarning, stacklevel=3)
                 return
         threading.Thread(target=self._serve, args=(self._listener,), name="perfharness-record", daemon=True).start()
 
     def begin_in_child(self) -> None:
-        """Begin in a forked child; its windows are its own."""
+        """Begin in a forked child, without the parent's window."""
         if self._listener is not None:
             self._listener.close()
         if self._gpu is not None:
@@ -243,7 +241,7 @@ class Windows:
                 try:
                     if request := _request(listener, connection):
                         self._record(listener, connection, **json.loads(request))
-                except Exception as error:  # the thread goes on, for later callers
+                except Exception as error:  # later callers need the thread
                     _send(connection, {"error": f"{type(error).__name__}: {error}"})
 
     def _record(
@@ -252,7 +250,7 @@ class Windows:
         window = Window(Path(folder), file_name, batches, dict(self._recorders))
         window.session.log.open()
         if window.session.log.has_failed:
-            _send(caller, {"error": f"it cannot write to {folder}"})
+            _send(caller, {"error": f"cannot write to {folder}"})
             return
         window.write()
         self._start_gpu(window.session)
@@ -296,36 +294,36 @@ class Windows:
 
 
 class _Inside:
-    """A stack in a window, with the ranges that were open when it came."""
+    """A stack in a window, with the ranges that were open when it joined."""
 
     def __init__(self, core: Core, window: Window, around: list[Range], stack: Stack) -> None:
         self.core, self.window, self.around = core, window, around
         self._before = {name: getattr(stack, name) for name in COUNTS}
 
     def counted(self, stack: Stack) -> dict[str, int]:
-        """What was counted since the last call."""
+        """Return the counts since the last call."""
         now = {name: getattr(stack, name) for name in COUNTS}
         before, self._before = self._before, now
         return {name: now[name] - before[name] for name in COUNTS}
 
 
 def _write_trace(session: Session) -> None:
-    from perfharness.tracer.output import write_trace  # NumPy, which a process without CUDA may lack
+    from perfharness.tracer.output import write_trace  # needs NumPy, which a process without CUDA may lack
 
     write_trace(session)
 
 
 def _bound_socket() -> socket.socket:
-    """A socket in the first folder that is private. Raises `OSError`."""
-    problem = OSError("there is no private folder")
+    """Return a socket in the first private folder. Raises `OSError`."""
+    problem = OSError("no private folder")
     for folder in socket_folders(os.geteuid()):
         path = folder / f"{os.getpid()}.sock"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                raise OSError(f"{folder} is not a private folder")
-            path.unlink(missing_ok=True)  # of an earlier process of this pid
+                raise OSError(f"{folder} is not private")
+            path.unlink(missing_ok=True)  # left by an earlier process with this pid
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.bind(str(path))
             listener.listen()
@@ -343,7 +341,7 @@ def _unlink_in(pid: int, path: Path) -> None:
 
 
 def _greet(connection: socket.socket, *, is_busy: bool) -> bool:
-    """Say what the process is, if the caller may know."""
+    """Send facts about the process to a trusted caller; return whether it is trusted."""
     connection.settimeout(SEND_S)
     is_trusted = user_of(connection) in (0, os.geteuid())
     if is_trusted:
@@ -352,7 +350,7 @@ def _greet(connection: socket.socket, *, is_busy: bool) -> bool:
 
 
 def _has_spoken(listener: socket.socket, caller: socket.socket, timeout_s: float) -> bool:
-    """Whether the caller has sent something or has gone; others are told that the process is busy."""
+    """Whether the caller has sent something or hung up; tell other callers that the process is busy."""
     readable, _, _ = select.select([caller, listener], [], [], timeout_s)
     if listener in readable:
         other, _ = listener.accept()
@@ -362,11 +360,11 @@ def _has_spoken(listener: socket.socket, caller: socket.socket, timeout_s: float
 
 
 def _request(listener: socket.socket, caller: socket.socket) -> bytes:
-    """What the caller wants; empty: nothing."""
+    """Return the caller's request; empty after a timeout or if the caller hung up."""
     deadline_s = time.monotonic() + REQUEST_S
     while time.monotonic() < deadline_s:
         if _has_spoken(listener, caller, deadline_s - time.monotonic()):
-            return caller.makefile("rb").readline(MOST_REQUEST_BYTES)
+            return caller.makefile("rb").readline(MAX_REQUEST_BYTES)
     return b""
 
 
@@ -375,7 +373,7 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _facts() -> dict[str, Any]:
-    """What the process is."""
+    """Facts about this process, for the greeting."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     return {
         "version": VERSION,
@@ -391,5 +389,5 @@ def _facts() -> dict[str, Any]:
 
 @cache
 def active() -> Windows | None:
-    """The windows of this process; None where none was asked for."""
+    """Return the windows of this process, or None without `PERFHARNESS_ON_DEMAND=1`."""
     return Windows() if os.environ.get(environment.ON_DEMAND) == "1" else None

@@ -1,4 +1,4 @@
-"""Hold GPU clocks at their maximum for a while, then restore them; and reset them to the driver's defaults.
+"""Hold GPU clocks at their maximum, restore them, and reset them to the driver's defaults.
 
 Previous values are only in memory, so SIGKILL leaves the settings: `settings_left` detects them, and `restore_defaults`
 resets them. NVML does not report locks, so an earlier lock is released, not restored.
@@ -18,7 +18,7 @@ from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
 MIG_REASON = "the clocks belong to the whole GPU, whose MIG instances may be used by others"
 RESTORE_COMMAND = "perfharness clocks restore"
-AWAKE_S, ASKED_EVERY_S = 4.0, 0.25
+AWAKE_S, POLL_S = 4.0, 0.25
 """Time in which clocks fall after a GPU's last work; more than one second on an H200."""
 
 
@@ -140,7 +140,7 @@ def maximize(
         device = nvml.device(uuid)
         for setting in CLOCK_SETTINGS:
             if device is None or device.is_mig or device.is_mig_parent:
-                reason = MIG_REASON if device else nvml.opened.reason or "there is no such GPU"
+                reason = MIG_REASON if device else nvml.opened.reason or "the GPU was not found"
                 steps.append(ClockStep(gpu_uuid=uuid, setting=setting.name, answer="refused", reason=reason))
             else:
                 _maximize(device, setting, steps, interrupted)
@@ -169,7 +169,7 @@ def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
     for place, step in reversed(list(enumerate(steps))):
         if step.answer == "set":
             device, setting = nvml.device(step.gpu_uuid), BY_NAME[step.setting]
-            reason: str | None = "the GPU is gone"
+            reason: str | None = "the GPU was lost"
             try:
                 if device is not None:
                     answer = device.ask(setting.put, *step.before) if step.before else setting.reset(device)
@@ -181,7 +181,7 @@ def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
 
 
 def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
-    """Release locks, and set power limit and application clocks to the driver's defaults; returns the steps."""
+    """Release locks, and reset power limit and application clocks to the driver's defaults; return the steps."""
     steps = []
     for device in gpus:
         for setting in reversed(CLOCK_SETTINGS):
@@ -202,7 +202,7 @@ def settings_left(device: Device) -> list[str]:
         found.append(f"power limit {value_text(power.name, limit.value)}")
     deadline = time.monotonic() + AWAKE_S
     while (locked := _is_locked(device)) and time.monotonic() < deadline:
-        time.sleep(ASKED_EVERY_S)
+        time.sleep(POLL_S)
     return [*found, "graphics clock at its maximum while the GPU is idle"] if locked else found
 
 
@@ -229,7 +229,7 @@ def value_text(name: Setting, value: Sequence[int] | None) -> str:
 
 
 def step_lines(steps: Sequence[ClockStep], titles: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """A line for each step; a GPU whose steps were all refused for one reason has one line.
+    """Describe each step in a line, or all steps of a GPU that were refused for one reason.
 
     Args:
         titles: names of the GPUs, by UUID.

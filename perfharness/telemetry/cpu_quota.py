@@ -1,7 +1,6 @@
 """CPU quota of a process's control groups, version 2 (`docker --cpus`, Kubernetes limits).
 
-The kernel stops a group that has used up its CPU time until the period ends. The quota may belong to the process's
-group or any group above it.
+The kernel stops a group without CPU time left until the period ends. Any group above the process may have a quota.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class CpuQuota:
     """Quotas of one process, summed since it is followed.
 
     Args:
-        root: of the file system, for tests.
+        root: root of the file system, replaced in tests.
     """
 
     def __init__(self, process: FollowedProcess, root: Path = Path("/")) -> None:

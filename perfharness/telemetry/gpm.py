@@ -1,8 +1,7 @@
 """Hardware counters without privileges: NVML's GPU Performance Monitoring (GPM; Hopper and newer).
 
-The driver returns opaque samples, and computes means between any two of them. It refreshes sampled values from time to
-time (every 100 ms on an H200). Two samples without a refresh in between cover no time and give mostly zeros. Such a
-pair is not a reading, and the first sample is kept until a refresh.
+The driver computes means between two opaque samples, whose values it refreshes periodically (every 100 ms on an H200).
+Two samples without a refresh in between give mostly zeros, so the first sample is kept until a refresh.
 """
 
 from __future__ import annotations
@@ -101,8 +100,8 @@ class GpmCounters:
     def _means(self) -> dict[str, Answer] | Answer | None:
         """Means between the two samples; None without a refresh; or the refusal.
 
-        Without a refresh each value is 0 or not a number. Even an idle GPU has some PCIe traffic; if it has none, the
-        window only gets longer.
+        Without a refresh each value is 0 or not a number. An idle GPU has some PCIe traffic; else the window only gets
+        longer.
         """
         nvml, names = self._nvml, self._questions.wanted(self._ids)
         request = nvml.c_nvmlGpmMetricsGet_t(

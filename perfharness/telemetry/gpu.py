@@ -10,9 +10,7 @@ from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, Nvml, Refu
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import Values
 
-FOR_GOOD = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
-"""Refusals that are permanent."""
-
+PERMANENT = (Refusal.NOT_SUPPORTED, Refusal.NO_PERMISSION)
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field for the sum over the links (nvml.h, `nvmlFieldValue_t.scopeId`)."""
 
@@ -45,12 +43,12 @@ class Questions:
         """Number in an answer, or the reason for none."""
         if answer.ok:
             return take(answer.value)
-        if answer.refusal in FOR_GOOD:
+        if answer.refusal in PERMANENT:
             self._refused.add(metric)
         return answer.reason or "no reason given"
 
     def ask(self, function: str, *arguments: Any, **takes: Callable[[Any], float]) -> Values:
-        """Call a function once; `takes`: how to extract each metric from the answer."""
+        """Call a function once; `takes` extracts each metric from the answer."""
         wanted = self.wanted(takes)
         answer = self.device.ask(function, *arguments) if wanted else Answer()
         return {(self.device.uuid, metric): self.value(metric, answer, takes[metric]) for metric in wanted}

@@ -72,9 +72,9 @@ class Device:
     """One GPU or MIG instance of an open NVML.
 
     Args:
-        index: NVML's number of the GPU, independent of CUDA_VISIBLE_DEVICES; a MIG instance has its parent's.
-        parent: the GPU of a MIG instance.
-        is_mig_parent: whether MIG is on; CUDA then uses instances, not this GPU itself.
+        index: NVML's number of the GPU, or of a MIG instance's parent.
+        parent: GPU of a MIG instance.
+        is_mig_parent: whether MIG is on, so that CUDA uses the instances.
     """
 
     nvml: Any

@@ -19,7 +19,7 @@ SEARCH_NS, SEARCH_SHARE = 1_000_000_000, 100
 """Search period for children, extended so that searching takes at most a hundredth of a CPU."""
 
 THREADS_SHARE = 50
-"""Threads are read so rarely that it takes at most a fiftieth of a CPU."""
+"""Reading threads takes at most a fiftieth of a CPU."""
 
 NO_IO = "no permission to read /proc/PID/io"
 NO_SCHEDSTAT = "the kernel does not count how long threads wait for a CPU (/proc/PID/schedstat)"
@@ -36,9 +36,9 @@ class FollowedProcess:
     """A running measured process.
 
     Args:
-        folder: its folder in the run, and name.
-        pid: in this process's namespace.
-        gpu_uuids: of its GPUs.
+        folder: its folder in the run, which is its name.
+        pid: process ID in the namespace of this process.
+        gpu_uuids: UUIDs of its GPUs.
     """
 
     folder: str
@@ -169,9 +169,7 @@ def _used(process: psutil.Process) -> Used | None:
 
 
 def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
-    """Yield per thread: running and ready time (-1 if unknown), voluntary and forced context switches. Threads that end
-    meanwhile are skipped.
-    """
+    """Yield running and ready time (-1 if unknown), voluntary and forced context switches per thread."""
     try:
         folders = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:

@@ -54,7 +54,7 @@ class Readings:
                 reads.extend([took_ns] * len(rows))
 
     def newest(self, since_ns: int) -> dict[str, dict[str, float | None]]:
-        """The last values by subject and metric, of metrics read since that monotonic time; None: it failed."""
+        """Last values read after a monotonic time, by subject and metric; None for failed readings."""
         found: dict[str, dict[str, float | None]] = {}
         with self._lock:
             for (subject, metric), (times, values, _) in self._columns.items():

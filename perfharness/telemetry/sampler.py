@@ -57,7 +57,7 @@ WRITE_S, WRITE_SHARE = 30.0, 50
 """Write period, extended so that writing takes at most a fiftieth of the time; a killed process loses this much."""
 
 LIVE_S = 1.0
-"""The last readings are appended to a file this often, for those who watch the run; 0.1 ms without a GPU."""
+"""Period for appending the last readings to a file for live views; takes 0.1 ms without a GPU."""
 
 GPU_TAIL_S = 0.3
 """Time for which GPUs are read after the end, so that sensors with a period of 100 ms cover it."""
@@ -118,9 +118,9 @@ class Sampler:
 
     Args:
         path: the Parquet file.
-        period_ns: usual period; some metrics are read less often, hardware counters more often.
+        period_ns: usual period; some metrics have another one.
         nvml: None to read no GPUs.
-        gpu_uuids: GPUs and MIG instances, whose parents are read as well.
+        gpu_uuids: GPUs and MIG instances; parents are read as well.
     """
 
     def __init__(self, path: Path, period_ns: int, nvml: Nvml | None = None, gpu_uuids: Sequence[str] = ()) -> None:
@@ -212,7 +212,7 @@ class Sampler:
         self._live_path.unlink(missing_ok=True)
 
     def _write_live(self, since_ns: int) -> int:
-        """Append what was read since that monotonic time to the file of live readings; return the time now."""
+        """Append readings since a monotonic time to the live file; return the time now."""
         now_ns = time.monotonic_ns()
         gpus = {device.uuid: device.index for device in self._devices}
         values = self._readings.newest(since_ns)
@@ -264,8 +264,8 @@ def sampling(
     """Sample while the block runs; afterwards `log` has the readings.
 
     Args:
-        idle_s: how long to read idle GPUs before the block, for their idle power.
-        interrupted: ends that wait.
+        idle_s: time to read idle GPUs before the block, for their idle power.
+        interrupted: whether to end this wait.
 
     Raises:
         ResultError: the file cannot be written.

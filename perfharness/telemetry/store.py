@@ -31,7 +31,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "read_ns": pa.int64(),
 }
 SCHEMA = pa.schema([pa.field(name, kind, nullable=name == "value") for name, kind in COLUMNS.items()])
-OF_SERIES = [name for name in COLUMNS if name not in NAMES]
+SERIES_COLUMNS = [name for name in COLUMNS if name not in NAMES]
 """In the order of `Series`."""
 
 
@@ -44,7 +44,7 @@ def write_sample_log(path: Path, log: SampleLog) -> None:
         names, codes = np.unique(np.asarray([key[place] for key in keys], dtype=object), return_inverse=True)
         column = np.repeat(codes.astype(np.int32), lengths)
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(column), pa.array(names, pa.string()))
-    for name in OF_SERIES:
+    for name in SERIES_COLUMNS:
         parts = [np.empty(0, COLUMNS[name].to_pandas_dtype()), *(getattr(log.series[key], name) for key in keys)]
         columns[name] = pa.array(np.concatenate(parts), COLUMNS[name], from_pandas=name == "value")
     schema = SCHEMA.with_metadata({META_KEY: log.meta.model_dump_json().encode()})
@@ -67,7 +67,7 @@ def read_sample_log(path: Path) -> SampleLog:
         table = table.select(SCHEMA.names)
         return SampleLog(_to_series(table if table.schema.equals(SCHEMA) else table.cast(SCHEMA)), meta)
     except FileNotFoundError:
-        raise ResultError(f"there is no {path}: the run was not sampled, or the file was moved") from None
+        raise ResultError(f"{path} is missing: the run was not sampled, or the file was moved") from None
     except (OSError, pa.ArrowException, ValidationError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ResultError(f"{path} cannot be read ({reason}); it is damaged, or not written by perfharness") from error
@@ -80,7 +80,7 @@ def _to_series(table: pa.Table) -> dict[tuple[str, str], Series]:
     subject, metric = (table.column(name).combine_chunks() for name in NAMES)
     subjects, metrics = subject.dictionary.to_pylist(), metric.dictionary.to_pylist()
     key = np.asarray(subject.indices, dtype=np.int64) * len(metrics) + np.asarray(metric.indices)
-    columns = [table.column(name).to_numpy() for name in OF_SERIES]
+    columns = [table.column(name).to_numpy() for name in SERIES_COLUMNS]
     order = np.lexsort((columns[0], key))
     series = {}
     for which in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):

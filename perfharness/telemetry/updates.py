@@ -1,7 +1,6 @@
-"""Estimate the update period of a source from its changes, and mark the readings that are new.
+"""Estimate the update period of a sensor from its changes, and mark new readings.
 
-Polling faster than a sensor updates reads each value several times. Counting repeats as independent readings would
-underestimate the uncertainty of a mean.
+Polling faster than a sensor updates repeats values, which must not count as independent readings.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ class UpdatePeriod:
 def find_update_period(time_ns: Int64, value: Float64) -> UpdatePeriod:
     """Estimate the update period of a polled source.
 
-    Times between changes are multiples of the update period, plus or minus the polling period. The shortest usual one
-    is one period; the mean over all of about that length removes the effect of polling.
+    Times between changes are multiples of the update period, plus or minus the polling period. The mean of the
+    shortest usual ones removes the effect of polling.
 
     Args:
-        time_ns: of the readings, in order.
+        time_ns: times of the readings, in order.
         value: NaN for failed readings.
     """
     read = ~np.isnan(value)
@@ -62,9 +61,8 @@ def find_update_period(time_ns: Int64, value: Float64) -> UpdatePeriod:
 def find_new(time_ns: Int64, value: Float64, update: UpdatePeriod) -> Bool:
     """Mask of readings that found an update.
 
-    A changed value is new. If two changes are several update periods apart, there were updates with equal values in
-    between, and the first reading after each is new as well. Without a known period, only changes are new. Failed
-    readings are not new; the first successful one is.
+    Changed values are new. If changes are several update periods apart, the first reading after each update in between
+    is new as well. Without a known period, only changes are new. Failed readings are not new.
     """
     is_new = np.zeros(len(value), dtype=bool)
     read = np.flatnonzero(~np.isnan(value))

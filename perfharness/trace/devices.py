@@ -29,7 +29,7 @@ def read_devices(file: TraceFile) -> tuple[GpuDevice, ...]:
     """List every GPU in the trace, once per process that numbers it.
 
     nsys lists all GPUs of the machine, CUDA numbers those visible to a process, and `TARGET_INFO_CUDA_DEVICE` maps
-    them. Without that table, the numbers are assumed to be equal.
+    them. Without this table, both numbers are assumed to be equal.
     """
     gpus = read_machine_gpus(file)
     if not file.has(TABLE_CUDA_DEVICE, "gpuId", "cudaId", "pid"):

@@ -1,14 +1,11 @@
 """Read the table GPU_METRICS: readings of GPU counters, one row per metric.
 
-From nsys's own metric sets (2023.4) and other exports: TARGET_INFO_GPU_METRICS names the metrics, whose ids differ by
-version and chip; a name ends in its unit. Values in `[Throughput %]` are whole per cent; other units (`[Avg]`) use
-another encoding and are not read. The clock in `[MHz]` is written in Hz. The last eight bits of `typeId` are nsys's
-number of the GPU.
+TARGET_INFO_GPU_METRICS names the metrics; ids differ by version and chip, and names end in a unit. Values in
+`[Throughput %]` are whole per cent. Other units (`[Avg]`) are encoded differently and not read. The clock in `[MHz]` is
+written in Hz. The last eight bits of `typeId` are nsys's number of the GPU.
 
-The time of a row is the start of its period. Measured on an H200 with nsys 2025.3 (47,802 readings at 10 kHz,
-`scripts/explain_check`): the share of a period with running kernels and `SMs Active` correlate by 0.989 if times are
-ends, by 0.997 if they are starts, and by less at 0.8 and 1.2 periods. At this single rate, a delay of 0.1 ms would look
-the same.
+The time of a row is the start of its period: on an H200 with nsys 2025.3 (47,802 readings at 10 kHz,
+`scripts/explain_check`), `SMs Active` correlates with running kernels by 0.997 then, and by 0.989 if times are ends.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)
 
 @dataclass(frozen=True)
 class RecordedProbe:
-    """Contents of the files: times of CLOCK_MONOTONIC, threads as `pid << PID_SHIFT | tid`; `monotonic_ns` was
-    `unix_ns`.
+    """Contents of the files: times of CLOCK_MONOTONIC, threads as `pid << PID_SHIFT | tid`.
+
+    `monotonic_ns` and `unix_ns` were read at the same time.
     """
 
     probe: HostProbe
@@ -44,11 +45,12 @@ class RecordedProbe:
 
 
 def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | None:
-    """Read the probe's records of a process and its children, or None. Truncated or damaged files are read as far as
-    possible, and named in `missing`.
+    """Read the probe's records of a process and its children, or None.
+
+    Truncated or damaged files are read as far as possible, and named in `missing`.
 
     Args:
-        pid: of a single process; None for all.
+        pid: process to read, or None for all.
     """
     tables, missing = _read(folder, pid)
     if tables.meta is None:
@@ -103,11 +105,12 @@ class _Tables:
         self._missing: dict[str, None] = {}
 
     def add(self, content: bytes) -> bool:
-        """Add the rows of a file; False if it is truncated. Raises ValueError, KeyError, TypeError or IndexError if it
-        is damaged.
+        """Add the rows of a file; return False if it is truncated.
+
+        Raises `ValueError`, `KeyError`, `TypeError` or `IndexError` if it is damaged.
         """
         if not content.startswith(sample_file.MAGIC):
-            raise ValueError("it is not a file of samples")
+            raise ValueError("not a file of samples")
         process = 0
         frames: list[int] = []
         functions: list[tuple[str, str]] = []
@@ -158,7 +161,7 @@ class _Tables:
         rows = rows[np.lexsort((rows["time"], rows["thread"]))]
         events = events[np.argsort(events["start"], kind="stable")]
         length, room = _weighed(rows)
-        on_cpu, runnable = _settled(rows, room)
+        on_cpu, runnable = _reassigned(rows, room)
         samples = HostSamples(
             time_ns=_column(rows, "time"),
             thread=_column(rows, "thread"),
@@ -201,8 +204,8 @@ def _without_callers(
     """Drop each of a stack's frames (innermost first) that directly contains a comprehension on the stack.
 
     Args:
-        inside: for each frame of a comprehension, its function.
-        functions: of each frame.
+        inside: function of each frame of a comprehension, else None.
+        functions: function of each frame.
     """
     callers = zip(stack[1:], stack, strict=False)
     return [*stack[:1], *(number for number, callee in callers if inside[callee] != functions[number])]
@@ -221,12 +224,11 @@ def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
-    """The time each sample stands for, and the part of it in which the thread may have run or waited for a CPU.
+    """Duration that each sample stands for, and the part in which the thread may have run or waited for a CPU.
 
-    This is the time since the thread's previous sample, corrected by the system's counters. On a busy machine the
-    sampler gets a CPU when the program stops using it: it is late while the program runs, and then sees it blocked. The
-    system's counters are exact when a thread is blocked. So the samples between two blocked ones share the counted
-    time, and the second blocked sample gets the rest.
+    This is the time since the thread's previous sample, corrected by the kernel's counters. On a busy machine the
+    sampler is late while the program runs, and then sees it blocked. The counters are exact when a thread is blocked.
+    So samples between two blocked ones share the counted time, and the second blocked one gets the rest.
     """
     length, thread = rows["length"].astype(np.int64), rows["thread"]
     ready = np.isin(rows["state"], (HostState.RUNNING, HostState.RUNNABLE))
@@ -246,11 +248,10 @@ def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
     return weighed, room
 
 
-def _settled(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
-    """Time on a CPU and ready without one, moved to the rows in which it was spent.
+def _reassigned(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
+    """Time on a CPU and time ready without one, moved to the rows in which they were spent.
 
-    The system updates its counters at timer ticks and when a thread stops, so a row may include time of earlier rows.
-    Time that does not fit in a row is moved to earlier rows.
+    The kernel updates its counters at timer ticks and when a thread stops, so a row may include time of earlier rows.
     """
     on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
     bounds = np.r_[0, np.flatnonzero(np.diff(rows["thread"])) + 1, len(rows)]

@@ -1,7 +1,7 @@
-"""Intervals of the interpreter lock from nsys's `--trace=python-gil`, which writes them as NVTX ranges.
+"""Intervals of the interpreter lock from nsys's `--trace=python-gil`.
 
-nsys (2023.4 and 2025.3) writes a range `Holding GIL` or `Waiting for GIL` per interval of a thread, in its own domain
-`GIL Trace`. A user's ranges of these names in other domains stay ranges.
+nsys (2023.4 and 2025.3) writes them as NVTX ranges `Holding GIL` and `Waiting for GIL` in the domain `GIL Trace`.
+Ranges of these names in other domains are the user's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEv
 
 
 def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRanges, HostEvents | None]:
-    """Split into the other ranges and the interpreter lock's intervals; None if not recorded.
+    """Split into other ranges and the intervals of the interpreter lock, or None if not recorded.
 
     Args:
-        ranges: of an nsys trace, all closed.
-        names: by code.
+        ranges: closed ranges of an nsys trace.
+        names: names by code.
     """
     kind_of = {names.index(name): kind for name, kind in KIND_OF_NAME.items() if name in names}
     if not kind_of or DOMAIN not in names:

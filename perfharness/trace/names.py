@@ -65,10 +65,7 @@ def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) 
 
 
 def find_rows(keys: Sequence[Integers], table_keys: Sequence[Int64]) -> Int64:
-    """First row of a table with equal keys, for each row of `keys`; -1 if there is none.
-
-    `keys` and `table_keys` have equally many columns.
-    """
+    """First row of a table with the same keys as each row of `keys`, or -1."""
     if not len(table_keys[0]):
         return np.full(len(keys[0]), -1, dtype=np.int64)
     if len(keys[0]) > 1 and all((key == key[0]).all() for key in keys):  # as in most traces

@@ -51,9 +51,9 @@ def make_nvtx(
     Args:
         events: columns of the NVTX table.
         texts: names in the events themselves, from `TraceFile.strings`.
-        path: of the trace.
+        path: path of the trace.
         names: receives the names in the events.
-        parents: pid -> parent pid, as far as known, to resolve ids of forked processes.
+        parents: known parents by pid, to resolve ids of forked processes.
     """
     kind = events["eventType"]
     name = names.codes_of_ids(events["textId"])

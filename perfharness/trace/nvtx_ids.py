@@ -18,16 +18,16 @@ from perfharness.trace.names import NameTable, find_rows
 def name_ids(
     events: dict[str, Integers], is_used: Bool, names: NameTable, parents: Mapping[int, int]
 ) -> tuple[Int64, Int64]:
-    """Name codes of the domains and categories of all events; -1 for the default domain or no category.
+    """Name codes of the domains and categories of events; -1 for the default domain or no category.
 
     An id is defined by its process before the event, else by its nearest ancestor, else by the only other process that
-    defines it. Domains without a definition are named by number and process.
+    defines it. Undefined domains are named by number and process.
 
     Args:
         events: columns of the NVTX table, with name codes as `name`.
         is_used: mask of ranges and marks.
-        names: receives names of domains without a definition.
-        parents: pid -> parent pid, as far as known.
+        names: receives names of undefined domains.
+        parents: known parents by pid.
     """
     parents = {pid & ID_MASK: parent & ID_MASK for pid, parent in parents.items()}
     process = events["globalTid"] & PROCESS_MASK
@@ -46,10 +46,10 @@ def name_ids(
 def _resolve(
     events: dict[str, Integers], keys: list[Integers], is_definition: Bool, is_used: Bool, parents: Mapping[int, int]
 ) -> tuple[Int64, Int64]:
-    """Name code of each event's id (-1 for none), and the rows with ids defined by another process.
+    """Name code of each event's id (-1 for none), and the rows with inherited ids.
 
     Args:
-        keys: columns of the process and the id.
+        keys: columns of process and id.
         is_definition: mask of events that define ids.
         is_used: mask of events whose ids may be inherited.
     """

@@ -96,10 +96,7 @@ def _facts(file: TraceFile) -> tuple[dict[int, ProcessFacts], bool]:
 
 
 def part_of_process(trace: Trace, pid: int) -> Trace:
-    """The part of a trace from one process; the trace itself if it has no other.
-
-    Ranges that the process left open end with its own last event.
-    """
+    """Return the part of a trace from one process; open ranges end with the last event of the process."""
 
     def own(table: _Columns, process: Int64) -> _Columns:
         return rows_of(table, is_own(process))

@@ -40,9 +40,9 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
     """Read the whole trace.
 
     Args:
-        path: of the trace.
-        parents: pid -> parent pid, as far as known, to resolve ids of forked processes.
-        with_details: read details of GPU operations, which takes a third of the time; otherwise they are unknown.
+        path: path of the trace.
+        parents: known parents by pid, to resolve ids of forked processes.
+        with_details: read details of GPU operations, which takes a third of the time.
 
     Raises `TraceNotFoundError` if the file is missing, `TraceFormatError` if it is not a complete trace.
     """

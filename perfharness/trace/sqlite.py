@@ -200,13 +200,13 @@ def _text(value: bytes) -> str:
 
 def _check_header(path: Path) -> None:
     if not path.is_file():
-        raise TraceNotFoundError(f"There is no trace file at {path}; give a .sqlite file from nsys or perfharness.")
+        raise TraceNotFoundError(f"No trace file at {path}; give a .sqlite file from nsys or perfharness.")
     try:
         header = _header(path)
     except OSError as error:
         raise TraceFormatError(f"{path} cannot be opened: {error.strerror}; check its permissions.") from error
     if not header:
-        raise TraceFormatError(f"{path} is empty; the tracer ended before it wrote anything, so measure again.")
+        raise TraceFormatError(f"{path} is empty because the tracer ended before it wrote anything; measure again.")
     if not header.startswith(SQLITE_MAGIC):
         raise TraceFormatError(
             f"{path} is not a sqlite trace; convert a .nsys-rep with `nsys export --type sqlite FILE.nsys-rep`."

@@ -1,6 +1,6 @@
-"""The embedded tracer: records ranges and GPU work inside the measured process, where there is no nsys.
+"""The embedded tracer: records ranges and GPU work in the measured process, without nsys.
 
-`start` starts it; `output.complete_traces` makes traces of what the processes of a launch left.
+`start` starts it; `output.complete_traces` makes traces from the logs of a launch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
-    """Record this process from now on, where the launch has the embedded tracer; again: add modules.
+    """Record this process if the launch uses the embedded tracer; further calls add modules.
 
     Args:
-        gpu_modules: names of modules that use CUDA; with the first of them, GPU work is recorded.
-        leave_log: leave a log, and so a trace, even of a process that makes no range.
+        gpu_modules: modules that use CUDA; the import of the first starts recording GPU work.
+        leave_log: make a log, and so a trace, even without ranges.
     """
     output_dir = os.environ.get(environment.OUTPUT_DIR)
     if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
@@ -34,6 +34,6 @@ def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None
 
 
 def _write_trace(session: Session) -> None:
-    from perfharness.tracer.output import write_trace  # NumPy is not imported before the end
+    from perfharness.tracer.output import write_trace  # imports NumPy only at the end
 
     write_trace(session)

@@ -1,10 +1,9 @@
-"""CUPTI's callbacks as machine code: a few instructions that never call Python.
+"""CUPTI's callbacks as machine code (x86-64) that never calls Python.
 
-CUPTI requests buffers and returns them inside the pipeline's own CUDA calls, on any thread, holding its own locks.
-A ctypes callback would wait for the GIL there: a stall at best, a deadlock when the thread that holds the GIL is itself
-inside a CUDA call. So the two callbacks only hand out and take back slots of one preallocated pool, by an atomic
-addition each, and the clock callback reads CLOCK_MONOTONIC, as `time.perf_counter_ns` does. x86-64 only; the assembly
-is in the comments, and the tests call all three through ctypes.
+CUPTI requests and returns buffers inside the pipeline's CUDA calls, on any thread, holding locks. A
+ctypes callback would wait for the GIL there, and deadlock if its holder is inside a CUDA call. These
+callbacks hand out and take back slots of a preallocated pool by atomic additions. The clock callback
+reads CLOCK_MONOTONIC, as `time.perf_counter_ns` does.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _RETURN_BYTES = 16
 
 
 class PoolHeader(ctypes.Structure):
-    """The pool as the machine code sees it; offsets in bytes: 0, 8, 16, 24, 32, 40."""
+    """Header of the pool, read by the machine code at byte offsets 0, 8, 16, 24, 32 and 40."""
 
     _fields_ = (
         ("base", ctypes.c_uint64),
@@ -95,16 +94,16 @@ def supported() -> bool:
 
 
 class BufferPool:
-    """Buffers for CUPTI in one reserved stretch of addresses, handed out one after another, each once.
+    """Buffers for CUPTI in one reserved address range, each handed out once, in order.
 
-    The memory is zeroed and the kernel backs it page by page as it is written, so a new buffer causes no stall.
+    The memory is zeroed, and allocated page by page when written, so a new buffer causes no stall.
 
     Args:
-        buffer_bytes: size of one buffer.
-        capacity: number of buffers; beyond it, CUPTI drops records and counts them.
+        buffer_bytes: size of a buffer.
+        capacity: number of buffers; beyond it, CUPTI drops and counts records.
 
     Raises:
-        OSError: the address space or the right to run code is refused.
+        OSError: the kernel refuses the memory or generated code.
     """
 
     def __init__(self, buffer_bytes: int, capacity: int) -> None:
@@ -123,7 +122,7 @@ class BufferPool:
 
     @property
     def requested(self) -> int:
-        """Number of buffers that CUPTI has requested; it was refused those beyond the capacity."""
+        """Number of buffers that CUPTI has requested, including those refused beyond the capacity."""
         return int(self._header.requested)
 
     @property
@@ -132,12 +131,12 @@ class BufferPool:
         return min(int(self._header.completed), self._capacity)
 
     def completed(self) -> list[tuple[int, int]]:
-        """`(address, valid bytes)` of the buffers that CUPTI has returned, in that order."""
+        """Return `(address, valid bytes)` of the returned buffers, in order."""
         places = range(self._released, self.completed_count)
         return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in places]
 
     def release(self) -> None:
-        """Forget what was returned; its memory is free again, unless CUPTI holds a buffer."""
+        """Forget returned buffers; free their memory unless CUPTI holds a buffer."""
         self._released = self.completed_count
         if self._released == min(self.requested, self._capacity):
             length = ctypes.c_size_t(self._released * self._buffer_bytes)
@@ -145,32 +144,32 @@ class BufferPool:
             self._header.requested = self._header.completed = self._released = 0
 
     def close(self) -> None:
-        """Hand out no more buffers: CUPTI drops its records."""
+        """Refuse further buffers: CUPTI drops its records."""
         self._header.capacity = 0
 
 
 def _map_memory(libc: ctypes.CDLL, length: int) -> int:
-    """Address of new zeroed memory that is never freed: CUPTI may call and write until the process has ended."""
+    """Map zeroed memory; return its address. Never freed, because CUPTI may use it until the process ends."""
     libc.mmap.restype = ctypes.c_void_p
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     address = libc.mmap(None, ctypes.c_size_t(length), protection, flags, -1, ctypes.c_long(0))
     if address in (None, _MAP_FAILED):
-        raise OSError(ctypes.get_errno(), f"the system does not give this process {length} bytes of address space")
+        raise OSError(ctypes.get_errno(), f"cannot map {length} bytes of memory")
     return int(address)
 
 
 def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
-    """Addresses of the codes, each with its placeholder filled in, in a page that is executable and read-only."""
+    """Copy the codes, with their placeholders filled in, to an executable read-only page; return their addresses."""
     page = _map_memory(libc, _PAGE_BYTES)
     addresses = [page + number * _CODE_BYTES for number in range(len(codes))]
     for address, (code, target) in zip(addresses, codes, strict=True):
         filled = code.replace(_PLACEHOLDER, struct.pack("<Q", target))
         ctypes.memmove(address, filled, len(filled))
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE_BYTES), mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-        raise OSError(ctypes.get_errno(), "the system does not let this process run generated code (mprotect)")
+        raise OSError(ctypes.get_errno(), "generated code is not allowed in this process (mprotect)")
     return addresses
 
 
 def view(address: int, length: int) -> memoryview:
-    """The bytes of one returned buffer, not copied."""
+    """Return a view of a returned buffer."""
     return memoryview((ctypes.c_char * length).from_address(address)).cast("B")

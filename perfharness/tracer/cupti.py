@@ -1,4 +1,4 @@
-"""CUPTI's activity API through ctypes: finding the library and calling it. Not used while batches run."""
+"""CUPTI's activity API through ctypes, called only before and after batches run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLUSH_FORCED = 1
 ERROR_MULTIPLE_SUBSCRIBERS = 39
 
 _LARGEST_GAP = 16
-"""Most numbers in a row without a function."""
+"""Largest gap in the numbers of functions."""
 
 _LAUNCHING_PARTS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
 _LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
@@ -40,11 +40,11 @@ _INQUIRIES = re.compile(
     r"|cudaGetError\w+|cuGetError\w+|cuCtx(Get|Set)(Current|Device|Flags)|cuDeviceGet\w*|cuDevicePrimaryCtxGetState"
     r"|cuPointerGetAttributes?|__cuda(Push|Pop)CallConfiguration)(_v\d+|_ptsz)*"
 )
-"""Functions that neither wait nor start anything and are called with every operation. nsys leaves them out too."""
+"""Frequent functions that neither wait nor start work. nsys does not record them either."""
 
 
 class CuptiError(Exception):
-    """A failed call of CUPTI or of the driver; the message has the call and the library's error text."""
+    """A failed call of CUPTI or the driver."""
 
     def __init__(self, function: str, code: int, text: str) -> None:
         super().__init__(f"{function} failed with {code} ({text})")
@@ -52,23 +52,23 @@ class CuptiError(Exception):
 
 
 def driver_library() -> ctypes.CDLL | None:
-    """The CUDA driver, or None on a machine without one. Loading it initialises nothing."""
+    """Load the CUDA driver without initialising it; None if it is not installed."""
     return _load_driver(ctypes.DEFAULT_MODE)
 
 
 def cuda_was_used() -> bool:
-    """Whether this process has called `cuInit`: without it there is no context and no GPU work."""
+    """Whether this process has loaded the driver and called `cuInit`, as all GPU work requires."""
     driver = _load_driver(os.RTLD_NOLOAD)
     return driver is not None and is_initialised(driver)
 
 
 def is_initialised(driver: ctypes.CDLL) -> bool:
-    """Whether anything in this process has called `cuInit`."""
+    """Whether this process has called `cuInit`."""
     return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) == 0
 
 
 def wait_for_gpus(driver: ctypes.CDLL) -> None:
-    """Wait for the work that this process has given to its GPUs so far."""
+    """Wait until all GPUs have finished this process's work."""
     count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     for index in range(count.value):
@@ -90,7 +90,7 @@ def _load_driver(mode: int) -> ctypes.CDLL | None:
 
 
 def driver_cuda_version(driver: ctypes.CDLL) -> int:
-    """The newest CUDA version that the driver supports, as CUDA numbers it: 13000 is 13.0."""
+    """Newest CUDA version that the driver supports, in CUDA's format (13000 is 13.0)."""
     version = ctypes.c_int()
     code = driver.cuDriverGetVersion(ctypes.byref(version))
     if code != 0:
@@ -99,7 +99,7 @@ def driver_cuda_version(driver: ctypes.CDLL) -> int:
 
 
 def find_libraries(cuda_major: int) -> Iterator[Path]:
-    """Every `libcupti.so` for that CUDA major version: Python wheels first (torch's choice too), then toolkits."""
+    """Yield each `libcupti.so` of a CUDA major version: Python wheels first, as torch does, then toolkits."""
     name = f"libcupti.so.{cuda_major}"
     folders = [
         Path(entry) / "nvidia" / package / "lib"
@@ -120,24 +120,24 @@ def find_libraries(cuda_major: int) -> Iterator[Path]:
 
 
 def starts_gpu_work(function: str) -> bool:
-    """Whether a CUDA API function of that name may start a kernel, a copy, a memset or a graph."""
+    """Whether a CUDA API function may start a kernel, copy, memset or graph."""
     return any(word in function for word in _LAUNCHING_PARTS) and not any(
         word in function for word in _LAUNCHING_EXCEPTIONS
     )
 
 
 def is_inquiry(function: str) -> bool:
-    """Whether a CUDA API function only asks, or sets what costs nothing; no pass records it."""
+    """Whether a CUDA API function neither waits nor starts work, so that no pass records it."""
     return _INQUIRIES.fullmatch(function) is not None
 
 
 class Cupti:
-    """One loaded `libcupti.so`.
+    """A loaded `libcupti.so`.
 
     Raises:
-        OSError: the library or one that it needs cannot be loaded.
-        CuptiError: a call returns an error.
-        AttributeError: it is too old for a function.
+        OSError: the library or a dependency cannot be loaded.
+        CuptiError: a call failed.
+        AttributeError: a function is missing in this version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -148,19 +148,15 @@ class Cupti:
         self.version = version.value
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function that returns a CUptiResult; `CuptiError` unless that is success."""
+        """Call a function that returns a CUptiResult. Raises `CuptiError`."""
         code = getattr(self.library, function)(*arguments)
         if code != 0:
             text = ctypes.c_char_p()
             self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
             raise CuptiError(function, code, text.value.decode() if text.value else "unknown")
 
-    def has(self, function: str) -> bool:
-        """Whether this version has the function."""
-        return hasattr(self.library, function)
-
     def functions(self, domain: int) -> dict[int, str]:
-        """All API functions of a domain: cbid -> name, e.g. `cudaLaunchKernel_v7000`."""
+        """Return the API functions of a domain: name (`cudaLaunchKernel_v7000`) by cbid."""
         names: dict[int, str] = {}
         cbid = last = 0
         while cbid < last + _LARGEST_GAP:
@@ -173,7 +169,7 @@ class Cupti:
         return names
 
     def dropped_records(self) -> int:
-        """How many records CUPTI has dropped since the last call."""
+        """Return the number of records dropped since the last call."""
         dropped = ctypes.c_size_t()
         self.call("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(dropped))
         return dropped.value

@@ -1,4 +1,4 @@
-"""The process's GPUs, as the CUDA driver reports them, into nsys's tables."""
+"""Write the process's GPUs, as the CUDA driver reports them, to nsys's tables."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ATTRIBUTES = {
     "maxRegistersPerSm": 82,
     "maxShmemPerSm": 81,
 }
-"""Number of the CUdevice_attribute of each column that needs no arithmetic."""
+"""CUdevice_attribute by column, if copied unchanged."""
 
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _SM_THREADS = 13, 36, 37, 39
 _TRANSFERS_PER_CLOCK = 2
-"""GPU memory transfers data on both clock edges; an H200's bandwidth, so computed, equals nsys's."""
+"""GPU memory transfers data on both clock edges. Checked with nsys on an H200."""
 
 VM_ID = 1 << 48
 
 
 def write(file: TraceFile, driver: ctypes.CDLL, pid: int) -> None:
-    """Write `TARGET_INFO_GPU`, `TARGET_INFO_CUDA_DEVICE` and the driver's version. The driver must be initialised."""
+    """Write `TARGET_INFO_GPU`, `TARGET_INFO_CUDA_DEVICE` and the version of an initialised driver."""
     count, version = ctypes.c_int(), ctypes.c_int()
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return
@@ -82,7 +82,7 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
 
 
 def _driver_version() -> str | None:
-    """The first word that looks like a version in the kernel module's first line."""
+    """Version of the kernel module: the first word of its first line that looks like one."""
     try:
         line = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
     except OSError:

@@ -1,9 +1,8 @@
-"""Recording GPU work through CUPTI: started when CUDA is first used, stopped after the script, no calls in between.
+"""Record GPU work through CUPTI, from the first use of CUDA to the end of the script.
 
-What is recorded, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph launches as
-the GPU ran them, and API records of only those functions that start such work. That is enough to attribute work to
-ranges (by correlation id, thread and time), and costs a third of recording all API calls. The profiling pass may cost
-time, and records the calls of all other functions and CUPTI's synchronisations too.
+Recorded: kernels, copies, memsets, graph launches, and API calls that start such work. This suffices
+to attribute work to ranges, for a third of the overhead of all API calls
+(docs/internals/embedded-tracer.md). The profiling pass also records other calls and synchronisations.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BUFFER_BYTES = 1 << 20
 MIN_POOL_BYTES = 256 << 20
 MAX_POOL_BYTES = 32 << 30
 POOL_SHARE_OF_MEMORY = 4
-"""Records may take this fraction (1/4) of the process's memory limit; then CUPTI drops them, and counts."""
+"""Records may use 1/4 of the memory limit of the process; CUPTI drops and counts further ones."""
 
 OPERATION_KINDS = (
     cupti.KIND_CONCURRENT_KERNEL,
@@ -41,25 +40,25 @@ OTHER_KINDS = (
 )
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
 OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
-"""Set where another tool will trace CUDA or NVTX in this process."""
+"""Variables of other tools that trace CUDA or NVTX."""
 
 CANARY = "cuDriverGetVersion"
-"""A function whose call must leave a record."""
+"""Function whose call must leave a record, to notice another user of CUPTI."""
 
 STALLED_S = 20.0
-"""A flush in which no buffer came back for so long never ends."""
+"""Time without a returned buffer after which a flush counts as stalled."""
 
 
 class StalledError(Exception):
-    """CUPTI did not return its buffers; a thread is still in its call."""
+    """CUPTI did not return its buffers. A thread is still in the call."""
 
 
 class GpuTrace:
-    """A running trace, whose records go into a pool of buffers.
+    """A running trace that records into a pool of buffers.
 
     Attributes:
-        all_calls: whether the calls of all functions but mere inquiries are recorded.
-        api_names: function names by `(domain, cbid)` of the recorded functions.
+        all_calls: whether all calls except inquiries are recorded.
+        api_names: recorded functions by `(domain, cbid)`.
     """
 
     def __init__(self, library: Cupti, driver: ctypes.CDLL) -> None:
@@ -74,7 +73,7 @@ class GpuTrace:
     def start(self) -> None:
         """Have CUPTI record into the pool. Raises `CuptiError`."""
         call, clock = self.cupti.call, ctypes.c_void_p(self.pool.clock_address)
-        # CUPTI has one subscriber. Its function is never called, for no callback is enabled.
+        # Become CUPTI's only subscriber. Its function is never called: no callback is enabled.
         call("cuptiSubscribe", ctypes.byref(ctypes.c_void_p()), clock, None)
         size, flag = ctypes.c_size_t(1), ctypes.c_uint8(1)
         attribute = ctypes.c_int(cupti.ATTRIBUTE_ZEROED_OUT_BUFFER)
@@ -86,16 +85,16 @@ class GpuTrace:
         self.record()
 
     def record(self) -> None:
-        """Record from now on; after `stop` again. Raises `CuptiError`."""
+        """Start recording, also after `stop`. Raises `CuptiError`."""
         for kind in (*OPERATION_KINDS, cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
             self._enable(kind)
         if self.all_calls:
-            with contextlib.suppress(CuptiError):  # without it the calls tell most
+            with contextlib.suppress(CuptiError):  # the calls alone show most waits
                 self._enable(cupti.KIND_SYNCHRONIZATION)
         self._enable_calls(cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi")
         self._enable_calls(cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi")
-        # Started now: Python 3.12 starts no thread in an exit function. `threading` does not know it, for scripts may
-        # join all threads that it lists.
+        # Started now, because Python 3.12 starts no thread in an exit function; hidden from `threading`, because
+        # scripts may join all its threads.
         self._asked.acquire(blocking=False)
         self._answered.acquire(blocking=False)
         _thread.start_new_thread(self._stop_when_asked, ())
@@ -106,13 +105,13 @@ class GpuTrace:
     def _enable_calls(self, domain: int, kind: int, function: str) -> None:
         """Record the functions that start GPU work, or all but inquiries in the profiling pass.
 
-        All functions where CUPTI cannot choose: an old CUPTI, one that refuses a function in the profiling pass, and
-        after the first use of CUDA, when CUPTI accepts a choice but records none of the functions.
+        Falls back to all functions if CUPTI is old, refuses a function in the profiling pass, or is
+        started after the first use of CUDA: it would then record none of the chosen functions.
         """
         functions = self.cupti.functions(domain)
         wanted = {cbid: name for cbid, name in functions.items() if self._is_wanted(name)}
         self._has_canary |= CANARY in wanted.values()
-        if self.cupti.has(function) and not cupti.is_initialised(self.driver):
+        if hasattr(self.cupti.library, function) and not cupti.is_initialised(self.driver):
             try:
                 for cbid in sorted(wanted):
                     self.cupti.call(function, ctypes.c_uint32(cbid), ctypes.c_uint8(1))
@@ -134,11 +133,11 @@ class GpuTrace:
         """Have CUPTI return all buffers.
 
         Returns:
-            Number of records that CUPTI dropped, and whether another user of CUPTI took them during the run.
+            Number of dropped records, and whether another user of CUPTI took the records.
 
         Raises:
-            StalledError: CUPTI does not answer. The process will end without the exit functions of its libraries, of
-                which CUPTI's would not answer either.
+            StalledError: CUPTI does not answer. The process will skip the exit functions of libraries, because
+                CUPTI's would hang as well.
         """
         self._asked.release()
         seen = self.pool.completed_count
@@ -168,7 +167,7 @@ class GpuTrace:
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
 
     def _was_taken_over(self) -> bool:
-        """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
+        """Whether another user of CUPTI gets the records: a test call leaves none here."""
         if not self._has_canary or not cupti.is_initialised(self.driver):
             return False
         before = self._recorded_bytes()
@@ -181,10 +180,10 @@ class GpuTrace:
 
 
 def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
-    """The running trace, or None and the reason why the GPU is not traced, one sentence."""
+    """Start tracing; return the trace, or None and the reason."""
     tool = _other_tool()
     if tool is not None:
-        return None, f"another tool traces CUDA in this process ({tool} is set), and CUPTI admits one"
+        return None, f"another tool traces CUDA in this process ({tool} is set), and CUPTI allows only one"
     if not callbacks.supported():
         return None, f"the embedded tracer has no CUPTI callbacks for {os.uname().machine}; use nsys"
     driver = cupti.driver_library()
@@ -192,18 +191,18 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
         return None, "the CUDA driver (libcuda.so.1) is not installed"
     try:
         major = cupti.driver_cuda_version(driver) // 1000
-        reason = f"there is no libcupti.so.{major}; pip install 'nvidia-cuda-cupti=={major}.*'"
+        reason = f"libcupti.so.{major} was not found; pip install 'nvidia-cuda-cupti=={major}.*'"
         for path in cupti.find_libraries(major):
             library = Cupti(path)
             if is_known(library.version):
                 trace = GpuTrace(library, driver)
                 trace.start()
-                # For NVTX in C and C++ libraries. Set for C only: the script's `os.environ` is not changed.
+                # For NVTX in C and C++ libraries. `os.environ` of the script stays unchanged.
                 ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(path).encode(), 1)
                 return trace, None
             reason = (
-                f"the record layouts of {path} (CUPTI {library.version}) are not known to this version of perfharness; "
-                "update it, or use nsys"
+                f"this version of perfharness does not support {path} (CUPTI {library.version}); "
+                "update perfharness, or use nsys"
             )
     except CuptiError as error:
         if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
@@ -217,7 +216,7 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
 def _other_tool() -> str | None:
     for name in OTHER_TOOLS:
         value = os.environ.get(name, "")
-        is_ours = name == NVTX_INJECTION and "libcupti.so" in value  # set by a traced process above this one
+        is_ours = name == NVTX_INJECTION and "libcupti.so" in value  # set by a traced ancestor
         if value and not is_ours:
             return name
     return None
@@ -231,11 +230,8 @@ def _pool_bytes() -> int:
 
 
 def _exit_without_libraries() -> None:
-    """End this process with the status that it will be given, but without the exit functions of libraries.
-
-    What was registered last runs first: C's files are closed, then the process ends.
-    """
+    """Have the process close C's files at exit and end, without other exit functions of libraries."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # not in every C library
+    if hasattr(libc, "on_exit"):  # missing in some C libraries; the last registered function runs first
         libc.on_exit(libc._exit, None)
         libc.on_exit(libc.fcloseall, None)

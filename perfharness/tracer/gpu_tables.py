@@ -1,4 +1,4 @@
-"""CUPTI's columns into nsys's tables of GPU operations and API calls, and the names of kernels."""
+"""Write CUPTI's records to nsys's tables of GPU operations and API calls, with the names of kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANONYMOUS_STAND_IN = "\x00"
 def write(
     file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
 ) -> list[str]:
-    """Write the GPU tables; returns the problems found, one sentence each.
+    """Write the GPU tables; return problems, one sentence each.
 
     Args:
         api_names: names of API functions by domain and number.
@@ -39,27 +39,26 @@ def write(
         if kind not in records:
             continue
         columns, untimed = _timed(records[kind])
-        if session.is_window:  # else it is the work of calls before the window
+        if session.is_window:  # drop work of calls before the window
             columns = _only(columns, np.isin(columns["correlationId"], calls))
         if untimed:
-            diagnostics.append(f"CUPTI gave no times for {untimed} {operations}; they are missing in this trace.")
+            diagnostics.append(f"CUPTI gave no times for {untimed} {operations}; this trace lacks them.")
         file.insert_columns(table, _operation_rows(file, session, columns), len(columns["start"]))
         started_by.append(columns["correlationId"])
     correlations = np.concatenate(started_by)
     missing = int(np.count_nonzero(~np.isin(correlations, calls)))
     if missing:
         diagnostics.append(
-            f"{missing} of {len(correlations)} GPU operations were started by calls that were not recorded; "
-            "no range counts them."
+            f"{missing} of {len(correlations)} GPU operations have no recorded API call; they count for no range."
         )
     return diagnostics
 
 
 def of_own_threads(records: dict[int, Columns], session: Session) -> dict[int, Columns]:
-    """With the ids that threads have in this process.
+    """Correct the thread IDs of a forked child.
 
-    CUPTI remembers the id of a thread in the thread's own memory, which a forked child has a copy of: what its first
-    thread does is recorded under the id of the thread that forked (CUPTI 13.0, where CUDA is first used in the child).
+    CUPTI 13.0 caches the ID in thread-local memory, which the child inherits: its first thread is
+    recorded under the ID of the thread that forked.
     """
     inherited = list(session.inherited_threads)
     if not inherited:
@@ -73,9 +72,9 @@ def of_own_threads(records: dict[int, Columns], session: Session) -> dict[int, C
 
 
 def without_inner_calls(records: dict[int, Columns]) -> dict[int, Columns]:
-    """Without the driver calls that lie in runtime calls of their thread, as nsys has it; nor calls without an end.
+    """Drop driver calls inside runtime calls, as nsys does, and calls without an end.
 
-    What such a driver call started or waited for is the runtime call's.
+    Operations and waits of a dropped driver call are assigned to the runtime call.
     """
     whole = {
         kind: _only(columns, (columns["start"] != 0) & (columns["end"] >= columns["start"]))
@@ -105,7 +104,7 @@ def _only(columns: Columns, keep: NDArray[np.bool_]) -> Columns:
 
 
 def _enclosing(outer: Columns, inner: Columns) -> NDArray[np.int64]:
-    """Row of the outer call in which each inner one lies on its thread; -1: in none. Outer calls do not overlap."""
+    """Row of the outer call around each inner one on its thread, or -1. Outer calls do not overlap."""
     found = np.full(len(inner["start"]), -1, dtype=np.int64)
     if not len(outer["start"]):
         return found
@@ -120,22 +119,22 @@ def _enclosing(outer: Columns, inner: Columns) -> NDArray[np.int64]:
 
 
 def _timed(columns: Columns) -> tuple[Columns, int]:
-    """Without the records whose times CUPTI could not collect (they are zeros), and how many those are."""
+    """Drop records without times, which CUPTI writes as 0; return the rest and the number dropped."""
     timed = (columns["start"] != 0) & (columns["end"] != 0)
     missing = len(timed) - int(np.count_nonzero(timed))
     return {name: values[timed] for name, values in columns.items()} if missing else columns, missing
 
 
 def _operation_rows(file: TraceFile, session: Session, columns: Columns) -> dict[str, Any]:
-    """The rows of kernels, copies, memsets or graph launches in nsys's table of them."""
+    """Convert kernels, copies, memsets or graph launches to the columns of nsys's table."""
     rows: dict[str, Any] = {**columns, **_placed(columns, session)}
     if "graphNodeId" in rows:
         rows["graphNodeId"] = np.ma.masked_equal(rows["graphNodeId"], 0)
-    for name in rows.keys() & {"srcKind", "dstKind", "memKind"}:  # CUPTI's number, but one less, and unknown last
+    for name in rows.keys() & {"srcKind", "dstKind", "memKind"}:  # nsys: CUPTI's number less 1, unknown last
         rows[name] = np.where(rows[name] == 0, MEMORY_KIND_UNKNOWN, rows[name].astype(np.int64) - 1)
     if "copyKind" in rows:
         rows["copyCount"] = 1
-    if "graphId" in rows:  # CUPTI has no id of the source graph
+    if "graphId" in rows:  # CUPTI does not record the source graph
         rows["graphExecId"] = rows["graphId"]
     if "name" in rows:
         pointers, which = np.unique(rows.pop("name"), return_inverse=True)
@@ -148,7 +147,7 @@ def _operation_rows(file: TraceFile, session: Session, columns: Columns) -> dict
 
 
 def _placed(columns: Columns, session: Session) -> dict[str, Any]:
-    """When it was on the clock of the trace, and in which process."""
+    """Times on the clock of the trace, and the process."""
     return {
         "start": columns["start"].astype(np.int64) - session.origin_ns,
         "end": columns["end"].astype(np.int64) - session.origin_ns,
@@ -168,7 +167,7 @@ _OPERATIONS = {
 def _write_api(
     file: TraceFile, session: Session, records: dict[int, Columns], api_names: dict[tuple[int, int], str]
 ) -> NDArray[Any]:
-    """Write the API calls of both APIs; their correlation ids."""
+    """Write the calls of both APIs; return their correlation IDs."""
     file.make(schema.TABLE_API)
     found = [np.empty(0, dtype=np.uint32)]
     for kind, domain, event_class in (
@@ -198,7 +197,7 @@ def _write_api(
 
 
 def _write_synchronizations(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
-    """Write the waits that CUPTI recorded; their GPU is that of their context, as far as operations show it."""
+    """Write the recorded waits, with the GPU of other operations in the same context, if any."""
     columns = records.get(cupti.KIND_SYNCHRONIZATION)
     if columns is None:
         return
@@ -227,7 +226,7 @@ def _cxa_demangle() -> Any:
 
 
 def _demangled(mangled: str) -> str:
-    """A name as it is written in C++; as it is where that is not known."""
+    """Demangle a C++ name; return other names unchanged."""
     if (demangle := _cxa_demangle()) is None or not mangled.startswith("_Z"):
         return mangled
     status = ctypes.c_int()
@@ -240,14 +239,14 @@ def _demangled(mangled: str) -> str:
 
 
 def _kernel_names(pointer: int) -> tuple[str, str, str]:
-    """Demangled, short and mangled."""
+    """Demangled, short and mangled name."""
     mangled = ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
     demangled = _demangled(mangled)
     return demangled, short_name(demangled), mangled
 
 
 def short_name(demangled: str) -> str:
-    """The function's own name: no return type, no namespace, no template arguments, no parameters."""
+    """Name without return type, namespace, template arguments and parameters."""
     text = demangled.replace(_ANONYMOUS, _ANONYMOUS_STAND_IN)
     depth = 0
     last = 0

@@ -1,7 +1,6 @@
-"""Offsets of the fields of CUPTI's activity records, and the length of a record of each kind, by CUPTI version.
+"""Field offsets and lengths of CUPTI's activity records, from the headers of CUPTI 12.0 to 13.5.
 
-Taken from the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). The fields that are read here have the
-same offsets in all of them; the length of a record changes, as fields are added at its end.
+The fields read here have the same offsets in all versions; lengths grow with fields added at the end.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _NEWEST = 130599
 
 @dataclass(frozen=True)
 class Layout:
-    """One kind of record.
+    """Layout of a kind of record.
 
     Args:
-        fields: NumPy type and offset in bytes, by column name: that of nsys's table, where there is one.
+        fields: NumPy type and offset in bytes, by column of nsys's table if it has one.
         lengths: `(first CUPTI version, length in bytes)`, oldest first.
     """
 
@@ -29,12 +28,12 @@ class Layout:
     lengths: tuple[tuple[int, int], ...]
 
     def length(self, version: int) -> int:
-        """Length of one record, bytes."""
+        """Length of a record in bytes."""
         return max((first, length) for first, length in self.lengths if first <= version)[1]
 
 
 def _layout(fields: str, *lengths: tuple[int, int]) -> Layout:
-    """A layout from words of `TYPE@OFFSET:NAME`."""
+    """Parse words of `TYPE@OFFSET:NAME`."""
     parsed = {}
     for word in fields.split():
         place, name = word.split(":")
@@ -107,10 +106,10 @@ LAYOUTS = {
 
 
 def is_known(version: int) -> bool:
-    """Whether the layouts of that version (`cuptiGetVersion`) are known: 12.0 to 12.9, 13.0 to 13.5."""
+    """Whether the layouts of a `cuptiGetVersion` are known: 12.0 to 12.9, 13.0 to 13.5."""
     return _OLDEST <= version <= _NEWEST_OF_12 or _OLDEST_OF_13 <= version <= _NEWEST
 
 
 def record_lengths(version: int) -> dict[int, int]:
-    """Length in bytes of a record of each kind, in that version."""
+    """Length in bytes of each kind of record."""
     return {kind: layout.length(version) for kind, layout in LAYOUTS.items()}

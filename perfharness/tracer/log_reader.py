@@ -1,4 +1,4 @@
-"""Range logs into columns: every push with its pop, every start with its end."""
+"""Read range logs as columns: pushes with their pops, starts with their ends."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from perfharness.tracer.range_log import (
     MARK,
     NAMES_SUFFIX,
     OP_BITS,
+    OP_MASK,
     POP,
     PUSH,
     RECORD_BYTES,
@@ -39,15 +40,14 @@ Bool = NDArray[np.bool_]
 Table = dict[str, NDArray[Any]]
 
 NO_END = -1
-"""The end of a range that was never closed."""
+"""End of a range that was never closed."""
 
 UNWRITTEN_KEYS = 1000
-"""Keys that may be missing before the last one: a process was killed, or forked, before it wrote them."""
+"""Most missing keys: a process that was killed or forked did not write them."""
 
-_OP_MASK = (1 << OP_BITS) - 1
+NO_NAME = RangeAttributes(None, "(unnamed)")
 _REGION_RECORDS = REGION_BYTES // RECORD_BYTES
 _LATEST_NS = np.iinfo(np.int64).max
-_NO_NAME = RangeAttributes(None, "(unnamed)")
 _EVENT_TYPES = {
     PUSH: schema.NVTX_PUSH_POP_RANGE,
     START: schema.NVTX_START_END_RANGE,
@@ -57,23 +57,23 @@ _EVENT_TYPES = {
 
 @dataclass(frozen=True)
 class LogEnd:
-    """What a process noted at its end; None: nothing."""
+    """Notes of a process at its end; None if missing."""
 
     cuda_used: bool | None = None
     gpu_reason: str | None = None
     rank: dict[str, Any] | None = None
-    until_ns: int | None = None  # end of a window of a process that went on
+    until_ns: int | None = None  # end of a window
 
 
 @dataclass(frozen=True)
 class LoggedRanges:
-    """The log of one process.
+    """The log of a process.
 
     Args:
-        attributes: by key; keys that could not be written have no name.
-        lost_events: number of events for which the disk had no room.
+        attributes: by key; missing keys have no name.
+        lost_events: events that did not fit on the disk.
         records: the file of records, as two columns.
-        until_ns: end of a window; None: that of the process.
+        until_ns: end of a window, or None for the end of the process.
     """
 
     facts: LogFacts
@@ -84,59 +84,59 @@ class LoggedRanges:
 
 
 def read_log(path: Path) -> LoggedRanges:
-    """Read the log at that path. Raises OSError, and ValueError for another file."""
+    """Read a log. Raises `OSError`, or `ValueError` if the file is not a log."""
     facts, end, attributes = read_names(path)
     values = np.fromfile(path, dtype=np.int64)
     lost_events = 0
     if values.nbytes >= HEADER.size:
         magic, lost_events = HEADER.unpack(values[: HEADER.size // 8].tobytes())
         if magic not in (MAGIC, bytes(len(MAGIC))):
-            raise ValueError(f"{path} is not a log of ranges")
+            raise ValueError(f"{path} is not a range log")
     records = values[: len(values) // 2 * 2].reshape(-1, 2)
     return LoggedRanges(facts, attributes, lost_events, records, end.until_ns)
 
 
 def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
-    """The process of the log at that path, its end, and attributes by key.
+    """Read the process of a log, its end, and attributes by key.
 
-    Raises OSError, and ValueError for another file.
+    Raises `OSError`, or `ValueError` if the file does not belong to a log.
     """
     names = path.with_suffix(NAMES_SUFFIX)
     first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
     try:
         facts = LogFacts(**json.loads(first))
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
-            raise ValueError("it does not name its process")
+            raise ValueError("pid or start time is missing")
         written = [json.loads(line) for line in lines if line.endswith(b"\n")]
         named = dict(_attributes(*line) for line in written if isinstance(line, list))
         end = LogEnd(**{key: value for line in written if isinstance(line, dict) for key, value in line.items()})
         last = max(named, default=0)
         if last > len(lines) + UNWRITTEN_KEYS:
-            raise ValueError(f"it has a name that is number {last} of {len(lines)}")
+            raise ValueError(f"key {last} in a file with {len(lines)} lines")
     except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{names} has no names of ranges: {error}") from error
-    attributes = [named.get(key, _NO_NAME) for key in range(last + 1)]
+        raise ValueError(f"{names} is damaged: {error}") from error
+    attributes = [named.get(key, NO_NAME) for key in range(last + 1)]
     return replace(facts, rank=facts.rank or end.rank), end, attributes
 
 
 def _attributes(
     key: int, domain: str | None, message: str, category: str | None, color: int | None
 ) -> tuple[int, RangeAttributes]:
-    """Key and attributes of a line; their texts are valid UTF-8."""
+    """Check a line; return its key and attributes, with texts in valid UTF-8."""
     domain, category = (None if text is None else printable(text) for text in (domain, category))
     if not (type(key) is int and key > 0 and (color is None or (type(color) is int and abs(color) < 1 << 63))):
-        raise ValueError(f"{key} is not the key of a range")
+        raise ValueError(f"key {key} or its colour is invalid")
     return key, RangeAttributes(domain, printable(message), category, color)
 
 
 def decode(log: LoggedRanges) -> tuple[Table, int]:
-    """All events of a log, one row each, in no particular order, and the number of starts and ends without their id.
+    """Return the events of a log as rows in any order, and the number of starts and ends without ID.
 
     Pops and ends without a begin are dropped, as by nsys.
 
-    Columns: `event_type`; `key`, an index into the log's `attributes`; `start`, `end` (`perf_counter_ns`), where
-    `NO_END` is that of a mark or of a range that was never closed; `thread`; `end_thread`, `NO_END` unless another
-    thread ended it; `payload`, valid where `has_payload`.
+    Columns: `event_type`; `key`, an index into `attributes`; `start`, `end` (`perf_counter_ns`, `NO_END` for marks and
+    ranges that were never closed); `thread`; `end_thread`, or `NO_END` if it is `thread`; `payload`, valid with
+    `has_payload`.
     """
     numbers: dict[str | None, int] = {}
     stack_of_key = np.asarray([numbers.setdefault(entry.domain, len(numbers)) for entry in log.attributes])
@@ -164,10 +164,10 @@ def decode(log: LoggedRanges) -> tuple[Table, int]:
 
 
 def _cut_off(table: Table, attributes: list[RangeAttributes], until_ns: int) -> Table:
-    """Close or leave out the ranges that were open when a window ended.
+    """Close or drop the ranges that were open when a window ended.
 
-    Those around batches end there: they began with the window, too. A batch is left out with all that is in it, and so
-    is any other range. Batches are the ranges with a payload.
+    Ranges around batches end with the window, as they began with it. Others are dropped, and batches
+    (the ranges with a payload) with all ranges inside.
     """
     lanes = [_lane(entry) for entry in attributes]
     numbers = {lane: number for number, lane in enumerate(dict.fromkeys(lanes))}
@@ -189,13 +189,13 @@ def _cut_off(table: Table, attributes: list[RangeAttributes], until_ns: int) -> 
 
 
 def _lane(attributes: RangeAttributes) -> tuple[str | None, str] | None:
-    """Of a range of a task, its domain and lane; None: it is on the thread's own stack."""
+    """Domain and lane of a task's range; None if it is on the thread's own stack."""
     _, separator, lane = (attributes.category or "").rpartition(LANE_SEPARATOR)
     return (attributes.domain, lane) if separator and lane.isdigit() else None
 
 
 def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
-    """The records of each thread, in order, without unwritten ones."""
+    """Yield the written records of each thread, in order."""
     parts: dict[int, list[Int64]] = {}
     for region in range(0, len(records), _REGION_RECORDS):
         at = region or FIRST_CHUNK_BYTES // RECORD_BYTES
@@ -203,8 +203,8 @@ def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
         while at < end:
             head, thread = records[at].tolist()
             length = head >> OP_BITS
-            if head & _OP_MASK != CHUNK or length < RECORD_BYTES:
-                break  # the rest of the region was not used
+            if head & OP_MASK != CHUNK or length < RECORD_BYTES:
+                break  # the rest of the region is unused
             stop = min(at + length // RECORD_BYTES, end)
             chunk = records[at + 1 : stop]
             parts.setdefault(thread, []).append(chunk[(chunk != 0).any(axis=1)])
@@ -214,10 +214,10 @@ def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
 
 
 def _thread_events(thread: int, records: Int64, stack_of_key: Int64, latest_ns: int) -> Table:
-    """The events of one thread, each with the payload and the id recorded before it; a push has its pop's time."""
-    value, op = records[:, 1], records[:, 0] & _OP_MASK
+    """Events of a thread, with the payload and ID recorded before each, and the end of each push."""
+    value, op = records[:, 1], records[:, 0] & OP_MASK
     kind = op & ~HAS_PAYLOAD
-    is_timed = (kind != VALUE) & (kind != ID) & (value != 0)  # 0: killed while it was written
+    is_timed = (kind != VALUE) & (kind != ID) & (value != 0)  # 0: killed during the write
     rows = np.flatnonzero(is_timed & (value <= latest_ns))
     key = records[rows, 0] >> OP_BITS
     payload_at = rows - 1 - (kind[rows] == START)
@@ -243,13 +243,13 @@ def _thread_events(thread: int, records: Int64, stack_of_key: Int64, latest_ns: 
 
 
 def _pairs(is_push: Bool) -> tuple[Int64, Int64]:
-    """Positions of the pushes that were popped, on one stack, and of their pops.
+    """Positions of popped pushes on a stack, and of their pops.
 
-    The depth after a push equals the depth before its pop; at one depth pushes and pops alternate.
+    The depth after a push equals the depth before its pop; at each depth pushes and pops alternate.
     """
     level = np.cumsum(np.where(is_push, 1, -1))
     lowest = np.minimum.accumulate(np.minimum(level, 0))
-    places = np.flatnonzero(is_push | (lowest == np.concatenate(([0], lowest[:-1]))))  # drops a pop of nothing
+    places = np.flatnonzero(is_push | (lowest == np.concatenate(([0], lowest[:-1]))))  # drop pops without a push
     is_push = is_push[places]
     level = np.cumsum(np.where(is_push, 1, -1))
     order = np.argsort(np.where(is_push, level, level + 1), kind="stable")

@@ -1,10 +1,10 @@
-"""Ranges of every source (recorders, Python's nvtx, NVTX in C and C++ libraries) into nsys's NVTX_EVENTS.
+"""Write ranges of recorders, Python's nvtx and NVTX in C and C++ libraries to nsys's NVTX_EVENTS.
 
-CUPTI has marker records of the events of a library: a push or a start is one, its end another with the same id; color,
-category and payload are in a third. CUPTI 13.0 does not separate the two kinds of range: one that ended on another
-thread, or not as the innermost, is taken as start/end, the others as push/pop. Nor does it record an end that has a
-payload of NVTX's extension, as those of NCCL (`ncclCommInitRankConfig`, PyTorch 2.11). So ranges without an end of a
-library with a domain of its own are left out and counted.
+CUPTI records events of libraries as markers: one for the begin and one for the end, with the same
+ID, and a third for color, category and payload. CUPTI 13.0 does not tell push/pop from start/end
+ranges: those that end on another thread, or not as the innermost, become start/end ranges. It loses
+ends with an extended payload (NCCL in PyTorch 2.11). Ranges without an end in a library's own
+domain are therefore dropped and counted.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
 FIRST_DOMAIN_OF_LIBRARIES = 1 << 20
-"""Apart from the ids of the log's domains, which are assigned when the log is written."""
+"""First ID, beyond those of the log's domains."""
 
 FLAG_INSTANTANEOUS, FLAG_START, FLAG_END = 1, 2, 4
 FLAG_COLOR_ARGB = 2
 OBJECT_THREAD = 2
 PAYLOAD_DOUBLE, PAYLOAD_UINT64, PAYLOAD_INT64 = 0, 1, 4
-"""CUpti_MetricValueKind; an event without a payload has a double of 0."""
+"""CUpti_MetricValueKind. An event without a payload has a double of 0."""
 
-DEFAULT_DOMAIN = "NVTX"
+UNNAMED = (None, "", "NVTX")
+"""Names of the default domain."""
 
 
 @dataclass
 class Naming:
-    """Ids of NVTX domains, and of the categories of each domain."""
+    """IDs of NVTX domains and of their categories."""
 
     first: int = 1
     domains: dict[str | None, int] = field(default_factory=lambda: {None: 0})
     categories: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def domain(self, name: str | None) -> int:
-        """Id of a domain; the default one is 0."""
+        """ID of a domain; 0 for the default domain."""
         return self.domains.setdefault(name, len(self.domains) - 1 + self.first)
 
     def category(self, domain: int, name: str | None) -> int:
-        """Id of a category in its domain, from 1 on; 0: none."""
+        """ID of a category in its domain, from 1, or 0 for none."""
         if name is None:
             return 0
         named = self.categories.setdefault(domain, {})
@@ -60,11 +61,11 @@ class Naming:
 
 
 def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming) -> int:
-    """Write the names of domains and categories of one process, then its events; the number of unusable records.
+    """Write the domains, categories and events of a log; return the number of unusable records.
 
     Args:
         origin_ns: time 0 of the trace, `perf_counter_ns`.
-        naming: ids of the process, which has several logs where it became another program.
+        naming: IDs of the process, which has a further log after `exec`.
     """
     rows = []
     for entry in log.attributes:
@@ -82,7 +83,7 @@ def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming
 
 
 def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> dict[str, int]:
-    """Write the NVTX events of other libraries, which CUPTI recorded; returns how often which range had no end."""
+    """Write the NVTX events of libraries; return the counts of ranges without an end, by name."""
     if cupti.KIND_MARKER not in records:
         return {}
     naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
@@ -99,7 +100,7 @@ def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]
 
 def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> None:
     order = np.lexsort((-np.where(table["end"] == NO_END, np.iinfo(np.int64).max, table["end"]), table["start"]))
-    table = {name: table.pop(name)[order] for name in list(table)}  # one by one: there may be millions of rows
+    table = {name: table.pop(name)[order] for name in list(table)}  # frees each column of maybe millions of rows
     process = schema.global_tid(pid, 0)
     is_numbered = table["event_type"] == schema.NVTX_START_END_RANGE
     numbers = np.cumsum(is_numbered)
@@ -122,7 +123,7 @@ def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> No
 
 
 def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -> None:
-    """Write the domains and categories of a process, which are events too."""
+    """Write the domains and categories of a process, as events."""
     thread = schema.global_tid(facts.pid, facts.pid)
     rows: list[tuple[object, ...]] = [
         (at_ns, schema.NVTX_DOMAIN_CREATE, None, name, thread, number)
@@ -138,14 +139,14 @@ def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -
 
 
 def _nullable(values: Any, valid: Any) -> Any:
-    """The values, NULL where they are not valid; None if none is."""
+    """Mask invalid values, as NULL; return None if all are invalid."""
     if not valid.any():
         return None
     return values if valid.all() else np.ma.masked_array(values, ~valid)
 
 
 def _marker_rows(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int]) -> Table:
-    """CUPTI's marker records as rows; times are `perf_counter_ns`."""
+    """Convert CUPTI's markers to rows, with times in `perf_counter_ns`."""
     marker = records[cupti.KIND_MARKER]
     begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)
     ends = np.flatnonzero((marker["flags"] & FLAG_END) != 0)
@@ -167,18 +168,14 @@ def _marker_rows(file: TraceFile, records: dict[int, Columns], domain_id: Callab
         "end": end,
         "thread": thread,
         "end_thread": end_thread,
-        "domain": _by_pointer(marker["domain"][begins], lambda text: domain_id(_domain_name(text))),
+        "domain": _by_pointer(marker["domain"][begins], lambda text: domain_id(None if text in UNNAMED else text)),
         "text": _by_pointer(marker["name"][begins], lambda text: file.string_id(text or "")),
         **_data(marker["id"][begins], records.get(cupti.KIND_MARKER_DATA)),
     }
 
 
-def _domain_name(text: str | None) -> str | None:
-    return None if text in (None, "", DEFAULT_DOMAIN) else text
-
-
 def _match(ids: Any, candidates: Any) -> Any:
-    """For each id the position of the candidate of the same id, or -1."""
+    """Position of each ID among the candidates, or -1."""
     if len(candidates) == 0:
         return np.full(len(ids), -1, dtype=np.int64)
     order = np.argsort(candidates, kind="stable")
@@ -187,10 +184,10 @@ def _match(ids: Any, candidates: Any) -> Any:
 
 
 def _crossing(start: Any, end: Any, thread: Any, domain: Any, among: Any) -> Any:
-    """Which ranges end while one that began later on their thread and domain is still open: these are not nested.
+    """Which ranges end while a later one of their thread and domain is open, and so are not nested.
 
-    start end of the crossing one    |-------|
-    a later one of the same stack        |-------|
+    crossing range           |-------|
+    later one of its stack       |-------|
     """
     crossing = np.zeros(len(start), dtype=np.bool_)
     rows = np.flatnonzero(among)
@@ -210,7 +207,7 @@ def _crossing(start: Any, end: Any, thread: Any, domain: Any, among: Any) -> Any
 
 
 def _data(ids: Any, data: Columns | None) -> Table:
-    """Category, color and payload of the events of these ids."""
+    """Category, color and payload of events, by ID."""
     if data is None or len(data["id"]) == 0:
         nothing = np.zeros(len(ids), dtype=np.int64)
         none = np.zeros(len(ids), dtype=np.bool_)

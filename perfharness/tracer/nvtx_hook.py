@@ -1,7 +1,7 @@
-"""Python's `nvtx` package, recorded: its functions write to the process's `RangeLog` instead of calling NVTX.
+"""Record Python's `nvtx` package: its functions write to the process's `RangeLog`.
 
-The package is changed as it is imported, so `from nvtx import …` gets the recording functions too. Fits nvtx 0.2.8 to
-0.2.17. Not recorded: counters, payloads other than integers, categories given by number.
+The package is patched on import, so `from nvtx import …` gets recording functions too. Fits nvtx 0.2.8
+to 0.2.17. Not recorded: counters, non-integer payloads, categories given by number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def install(log: RangeLog) -> None:
 
 
 def _patch(package: ModuleType, log: RangeLog) -> None:
-    """Replace the functions of an imported `nvtx` package; one that was disabled (NVTX_DISABLE) stays as it is."""
+    """Replace the functions of the `nvtx` package, unless NVTX_DISABLE is set."""
     enabled = getattr(package, "enabled", None)
     if enabled is not None and not enabled():
         return
@@ -35,7 +35,7 @@ def _patch(package: ModuleType, log: RangeLog) -> None:
 
 
 def _replacements(log: RangeLog, real_domain: Callable[..., Any] | None) -> dict[str, Any]:
-    """The package's functions and classes that are replaced, by name."""
+    """Replacements of the package's functions and classes, by name."""
 
     @functools.cache
     def domain_named(name: str | None = None) -> Domain:
@@ -71,7 +71,7 @@ def _replacements(log: RangeLog, real_domain: Callable[..., Any] | None) -> dict
         "pop_range": pop_range,
         "start_range": start_range,
         "end_range": end_range,
-        # The package's own name: what is pickled is the real one in a process without a tracer.
+        # nvtx's name, so that pickled objects load in processes without a tracer.
         "annotate": type("annotate", (_Annotate,), {"domain_named": domain_named, "__module__": "nvtx"}),
         "get_domain": domain_named,
         "Domain": domain_named,
@@ -79,7 +79,7 @@ def _replacements(log: RangeLog, real_domain: Callable[..., Any] | None) -> dict
 
 
 class EventAttributes:
-    """Stands in for nvtx's event attributes: what `get_event_attributes` returns; every attribute may be set."""
+    """Replaces the event attributes of nvtx; all of them may be set."""
 
     __slots__ = ("category", "color", "message", "payload")
 
@@ -88,7 +88,7 @@ class EventAttributes:
 
 
 class Domain:
-    """Stands in for `nvtx.Domain`; what is not recorded comes from the real one."""
+    """Replaces `nvtx.Domain`; other attributes come from the real domain."""
 
     get_event_attributes = EventAttributes
 
@@ -107,7 +107,7 @@ class Domain:
         return getattr(self._real_domain(self.name), name)
 
     def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> int | None:
-        """Write a push, a mark, or a start, whose id is returned; the clock is read last."""
+        """Write a push, mark or start, reading the clock last; return the ID of a start."""
         writer = self._log.writer()
         try:
             head = self._keys[message, color, category] << OP_BITS | op
@@ -132,7 +132,7 @@ class Domain:
         self._log.writer().event(self._pop)
 
     def end_range(self, range_id: int) -> None:
-        """End the range of that id."""
+        """End the range with this ID."""
         self._log.writer().end(range_id)
 
     def _record(self, op: int, attributes: EventAttributes | None = None, **values: Any) -> int | None:
@@ -141,15 +141,15 @@ class Domain:
         return self.record(op, event.message, event.color, event.category, event.payload)
 
     def get_registered_string(self, string: str | None) -> str | None:
-        """A message in the form that attributes accept."""
+        """Return a message as attributes accept it."""
         return string
 
     def get_category_id(self, name: str) -> str:
-        """A category in the form that attributes accept."""
+        """Return a category as attributes accept it."""
         return name
 
     def set_event_attributes(self, attributes: EventAttributes, **values: Any) -> None:
-        """Change some of the attributes in place."""
+        """Change attributes in place."""
         for name, value in values.items():
             setattr(attributes, name, value)
 
@@ -162,7 +162,7 @@ def _integer(payload: Any) -> int | None:
 
 
 class _Annotate:
-    """Stands in for `nvtx.annotate`: a context manager and a decorator."""
+    """Replaces `nvtx.annotate`, a context manager and decorator."""
 
     domain_named: Callable[[str | None], Domain]
 

@@ -1,4 +1,4 @@
-"""Writes traces: of a process that used the GPU at its end, of all others after the launch, from their logs."""
+"""Write traces: at exit of a process that used the GPU, after the launch from the logs of all others."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 CHILD_TRACE = re.compile(r"trace_(\d{1,9})(?:_(\d{1,19}))?\.sqlite", re.ASCII)
 
 _Process = tuple[int, int | None]
-"""Pid, and when the kernel started the process; another one may have the pid later."""
+"""Process ID and start time; the kernel reuses process IDs."""
 
-KILLED = "the process ended before it could write what the GPU did"
-NOT_FOLLOWED = "the embedded tracer could not follow this process, whose recorder wrote its ranges by itself"
+KILLED = "the process ended before it could write its GPU work"
+NOT_FOLLOWED = "the embedded tracer could not follow this process; only its recorder's ranges are known"
 
 
 def write_trace(session: Session) -> Path:
-    """Write the trace of a process whose script has ended, and remove its log; returns the path of the trace.
+    """Write the trace of a process after its script, and remove its log; return the path.
 
-    The file gets its name only when it is complete. Raises OSError or sqlite3.Error where it cannot be written.
+    A temporary file is renamed when complete. Raises `OSError` or `sqlite3.Error`.
     """
     folder = Path(session.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,14 +52,13 @@ def write_trace(session: Session) -> Path:
 
 
 def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running: bool = True) -> list[Path]:
-    """Turn the logs that processes left in a folder into traces, one per process; returns all traces, by name.
+    """Turn the logs in a folder into traces, one per process; return all traces, by name.
 
-    May be called again at any time: a log is taken once. Raises OSError or sqlite3.Error where a trace cannot be
-    written.
+    May be called again: each log is used once. Raises `OSError` or `sqlite3.Error`.
 
     Args:
-        launched_pid: pid of the process whose trace is called `trace.sqlite`; None: the one that began first.
-        of_running: take the logs of running processes too; events that they record later are lost.
+        launched_pid: process whose trace is `trace.sqlite`, or None for the first to start.
+        of_running: use logs of running processes too; their later events are lost.
     """
     logs: dict[_Process, list[Path]] = {}
     for log in log_paths(folder):
@@ -84,7 +83,7 @@ def _child_traces(folder: Path) -> dict[_Process, Path]:
 
 
 def _complete(path: Path, logs: list[Path]) -> None:
-    """Add the logs of one process to its trace, made if there is none and one of them can be read."""
+    """Add the logs of a process to its trace; create it if a log is readable."""
     if path.is_symlink():
         raise OSError(f"{path} is a link")
     if path.exists():
@@ -105,7 +104,7 @@ def _complete(path: Path, logs: list[Path]) -> None:
 
 
 def _meta_of_log(facts: LogFacts, last: Path) -> dict[str, str]:
-    """What the trace of a log says of the GPU: what its process noted at its end, if it came to that."""
+    """GPU metadata of a trace made from logs, with the notes of the process at its end, if any."""
     end = LogEnd()
     with contextlib.suppress(OSError, ValueError):
         end = read_names(last)[1]
@@ -119,7 +118,7 @@ def _meta_of_log(facts: LogFacts, last: Path) -> dict[str, str]:
 
 
 def log_paths(folder: Path) -> list[Path]:
-    """The range logs in a folder that are in no trace yet, oldest first."""
+    """List the range logs in a folder that are not in a trace yet, oldest first."""
     found = [path for path in folder.glob(f"{LOG_PREFIX}*{LOG_SUFFIX}") if path.is_file() and not path.is_symlink()]
     return sorted(found, key=lambda path: path.stem.rpartition("_")[2])
 
@@ -137,17 +136,14 @@ def _new_file(path: Path) -> Iterator[TraceFile]:
 
 
 def _merge_logs(file: TraceFile, logs: list[Path], origin_ns: int) -> None:
-    """Write the events of these logs of one process. A log that is damaged is named in the trace.
-
-    Raises OSError where one cannot be read.
-    """
+    """Write the events of a process's logs, and a diagnostic for each damaged log. Raises `OSError`."""
     naming = nvtx_events.Naming()
     for path in logs:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
             log = read_log(path)
         except (FileNotFoundError, ValueError) as error:
-            rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
+            rows.append((schema.META_DIAGNOSTIC, f"ranges in {path.name} cannot be read: {error}"))
         else:
             unusable = nvtx_events.write_log(file, log, origin_ns, naming)
             process = schema.global_tid(log.facts.pid, 0)
@@ -176,7 +172,7 @@ def _pid_of(log: Path) -> int:
 
 
 def _is_alive(pid: int, facts: LogFacts | None) -> bool:
-    """Whether the process that writes a log still runs; another may have its pid by now."""
+    """Whether the process that writes a log still runs, and the pid is not another process's."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -185,7 +181,7 @@ def _is_alive(pid: int, facts: LogFacts | None) -> bool:
 
 
 def _write_gpu_work(file: TraceFile, session: Session) -> None:
-    """Write the trace of a session, but for the log."""
+    """Write the trace of a session, without its log."""
     records, meta, diagnostics = gpu_records(session)
     if session.gpu is not None and records is not None:
         records = gpu_tables.of_own_threads(records, session)
@@ -200,7 +196,7 @@ def _write_gpu_work(file: TraceFile, session: Session) -> None:
 
 
 def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, str], list[str]]:
-    """Decoded records by kind (None where the GPU was not traced), metadata about them, and what went wrong."""
+    """Return records by kind (None if the GPU was not traced), their metadata, and problems."""
     meta = {
         schema.META_CUDA_TRACED: "no",
         schema.META_CUDA_USED: "yes",
@@ -218,13 +214,13 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
                 check_lengths(gpu.cupti, buffers)
                 records = decode(gpu.cupti, buffers)
                 return records, {**meta, schema.META_CUDA_TRACED: "yes"}, []
-            reason = "another user of CUPTI (torch.profiler?) took the records while the script ran"
+            reason = "another user of CUPTI (torch.profiler?) took the records during the run"
         except StalledError:
             reason = schema.CUPTI_STALLED
         except (cupti.CuptiError, LayoutError, OSError) as error:
-            reason = f"CUPTI's records could not be read: {error}"
+            reason = f"CUPTI's records cannot be read: {error}"
     meta[schema.META_CUDA_UNTRACED_REASON] = reason or schema.CUPTI_NOT_STARTED
-    return None, meta, [f"GPU work is not in this trace: {meta[schema.META_CUDA_UNTRACED_REASON]}."]
+    return None, meta, [f"This trace has no GPU work: {meta[schema.META_CUDA_UNTRACED_REASON]}."]
 
 
 def _write_meta(file: TraceFile, meta: dict[str, str], diagnostics: Sequence[str] = ()) -> None:

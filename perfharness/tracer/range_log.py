@@ -1,21 +1,19 @@
-"""The log of ranges of one process: recorders and the nvtx hook write it, the embedded tracer reads it.
+"""Range log of a process, written by recorders and the nvtx hook, read by the embedded tracer.
 
-Records go straight into a file that is mapped into memory. The process holds a few pages of it, and what was recorded
-is in the file even where the process is killed. Recording costs one clock reading and one `struct.pack_into`.
-
-A file is a header of one page and then chunks; each chunk belongs to one thread, in the order of its records:
+Records go into a memory-mapped file, so a killed process loses none. An event costs one clock reading
+and one `struct.pack_into`. After a header of one page, a file has chunks of records, each of one thread:
 
     record  = int64 head, int64 value                head = key << OP_BITS | op
-    chunk   = (CHUNK | length << OP_BITS, native thread id), records; zeros where none was written
+    chunk   = (CHUNK | length << OP_BITS, native thread ID), records, zeros
 
-`key` is what `RangeLog.key()` returned for the static part (domain, message, category, color). `value` is the time
-(`perf_counter_ns`), but the payload of the next event in a VALUE (the op of that event carries `HAS_PAYLOAD`), and in
-an ID the number that pairs a START with its END. A POP carries any key of its domain: as in NVTX, each thread and
-domain has a stack. An END carries 0.
+`key` is the number from `RangeLog.key()` for the static attributes: domain, message, category, color.
+`value` is the time (`perf_counter_ns`). In a VALUE it is the payload of the next event, whose op has
+`HAS_PAYLOAD`. In an ID it is the number that pairs a START with its END. A POP has any key of its
+domain (as in NVTX, each thread and domain has a stack), an END has key 0.
 
-The attributes are in a companion file, one line of JSON each, which begins with their key. Its first line (`LogFacts`)
-names the process; later lines that are objects are what the process noted at its end. Files are opened for each
-write, so a program may close all descriptors. A forked child writes files of its own, made with its first event.
+A second file has a line of JSON per key, with its attributes. Its first line (`LogFacts`) describes the
+process; later objects are notes at its end. Files are opened for each write, because a program may
+close all descriptors. A forked child writes its own files, from its first event on.
 """
 
 from __future__ import annotations
@@ -38,11 +36,12 @@ from perfharness.model import environment
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
 HAS_PAYLOAD = 8
 OP_BITS = 4
+OP_MASK = (1 << OP_BITS) - 1
 RECORD_BYTES = 16
 
 MAGIC = b"PHRANGES"
 HEADER = struct.Struct("=8sq")
-"""Magic and the number of events that were lost because the disk was full."""
+"""Magic, and the number of events lost to a full disk."""
 
 LOG_PREFIX = ".ranges_"
 LOG_SUFFIX = ".log"
@@ -61,7 +60,7 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True)
 class RangeAttributes:
-    """The static part of an event; None where NVTX has none."""
+    """Static attributes of an event, as in NVTX."""
 
     domain: str | None
     message: str
@@ -71,14 +70,14 @@ class RangeAttributes:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """The process of a log. Times are `perf_counter_ns`, which all processes of a machine share, and UTC nanoseconds.
+    """The process of a log. Times are `perf_counter_ns`, common to all processes, and UTC nanoseconds.
 
     Args:
-        gpu_present: whether the machine has an NVIDIA GPU; None: nobody looked.
-        only_ranges: whether nothing else was to be recorded (`--tracer ranges`).
-        ancestors: pids of the processes above it, the nearest first.
-        rank: as `ranks.rank_facts` gives it.
-        start_ticks: as `ranks.start_ticks` gives it.
+        gpu_present: whether the machine has an NVIDIA GPU, or None if not checked.
+        only_ranges: whether to record only ranges (`--tracer ranges`).
+        ancestors: process IDs of the ancestors, nearest first.
+        rank: from `ranks.rank_facts`.
+        start_ticks: from `ranks.start_ticks`.
     """
 
     pid: int
@@ -94,7 +93,7 @@ class LogFacts:
 
     @classmethod
     def of_this_process(cls, gpu_present: bool | None) -> LogFacts:
-        """The facts of the calling process, but its rank."""
+        """Describe the calling process, without its rank."""
         above = tuple(ranks.ancestors())
         return cls(
             pid=os.getpid(),
@@ -110,15 +109,15 @@ class LogFacts:
 
 
 class Writer:
-    """Writes the events of one thread, or of one thread after another, never of two concurrently.
+    """Writes the events of one thread at a time.
 
-    The functions share the position in the chunk by closure, so that an event looks up no attribute.
+    The functions share the position in the chunk by closure, which is faster than attributes.
 
     Attributes:
-        event: `(head)`: a record with the time of the call.
-        event_with_value: `(head, payload)`: the same, after a VALUE.
+        event: `(head)`: write a record with the current time.
+        event_with_value: `(head, payload)`: write a VALUE, then the event.
         start: `(head) -> id`, `start_with_value`: `(head, payload) -> id`; `end`: `(id)`.
-        popper: `(head) -> function` that writes this one event.
+        popper: `(head) -> function` that writes this event.
         leave_chunk: begin a new chunk with the next event.
     """
 
@@ -131,7 +130,7 @@ class Writer:
         next_chunk_bytes = FIRST_CHUNK_BYTES
 
         def write(head: int, value: int) -> None:
-            """Write a record at the end of a chunk, or one whose payload has more than 63 bits (it keeps 64)."""
+            """Write a record after a full chunk, or with a payload of more than 63 bits (64 are kept)."""
             nonlocal chunk, next_offset, next_chunk_bytes
             value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
             try:
@@ -198,18 +197,18 @@ class Writer:
 
 
 class RangeLog:
-    """The log of one process and of the children that it forks.
+    """The log of a process and its forked children.
 
     Args:
-        folder: where the files are made, with the first event.
-        clock: gives the time of an event, ns.
-        gpu_present: whether the machine has an NVIDIA GPU; None: not checked.
+        folder: folder of the files, which are created with the first event.
+        clock: returns the time in ns.
+        gpu_present: whether the machine has an NVIDIA GPU, or None if not checked.
     """
 
     def __init__(self, folder: str, clock: Clock = time.perf_counter_ns, gpu_present: bool | None = None) -> None:
         self.folder = folder
         self.next_id = itertools.count(1).__next__
-        """Number of a START; unique in the process, and in each of its children."""
+        """Return the number of the next START, unique in the process."""
 
         self._clock = clock
         self._keys: dict[RangeAttributes, int] = {}
@@ -221,7 +220,8 @@ class RangeLog:
         self.lost_events = 0
         self._lock = threading.RLock()  # re-entrant: a signal handler may record while the log grows
         self._local = threading.local()
-        self._is_open = self._has_failed = False
+        self._is_open = self.has_failed = False
+        """Failed: the files cannot be created, or the disk is full."""
         self._file_bytes = 0
         self._header: memoryview | None = None
         self._region = _NO_CHUNK
@@ -236,14 +236,14 @@ class RangeLog:
         return f"{self.folder}/{self.file_name.removesuffix(LOG_SUFFIX)}{suffix}"
 
     def writer(self) -> Writer:
-        """The calling thread's writer; made at its first call."""
+        """Return the writer of the calling thread."""
         writer: Writer | None = getattr(self._local, "writer", None)
         if writer is None:
             writer = self._local.writer = Writer(self, self._clock)
         return writer
 
     def key(self, attributes: RangeAttributes) -> int:
-        """Number of these attributes; equal ones have the same."""
+        """Return the number of these attributes."""
         with self._lock:
             key = self._keys.get(attributes)
             if key is None:
@@ -253,9 +253,9 @@ class RangeLog:
             return key
 
     def open(self) -> None:
-        """Make both files where there are none yet, the one of names first."""
+        """Create both files, names first, unless they exist."""
         with self._lock:
-            if self._is_open or self._has_failed:
+            if self._is_open or self.has_failed:
                 return
             self._is_open = True
             facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
@@ -265,45 +265,40 @@ class RangeLog:
                 self._append(facts + b"".join(names), os.O_CREAT | os.O_EXCL)
                 os.close(os.open(self._path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             except OSError:
-                self._has_failed = True
+                self.has_failed = True
 
     def _append(self, line: bytes, flags: int = 0) -> None:
         """Write to the file of names."""
         try:
-            if not self._has_failed:
+            if not self.has_failed:
                 names = os.open(self._path(NAMES_SUFFIX), os.O_WRONLY | os.O_APPEND | flags, 0o666)
                 with os.fdopen(names, "wb", buffering=0) as file:
-                    self._has_failed = file.write(line) < len(line)
+                    self.has_failed = file.write(line) < len(line)
         except OSError:
-            self._has_failed = True
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether its files could not be made, or the disk is full."""
-        return self._has_failed
+            self.has_failed = True
 
     def note_window(self, until_ns: int) -> None:
-        """Note the time from which on nothing counts, though threads may still write."""
+        """Note the end of a window; later events do not count."""
         self._append(dumps({"until_ns": until_ns}).encode() + b"\n")
 
     def note_end(self, *, cuda_used: bool, gpu_reason: str) -> None:
-        """Note at the end of the process, where there is a log, what its trace shall say."""
+        """Add facts for the trace at the end of the process, if there is a log."""
         if self._is_open:
             end = {"cuda_used": cuda_used, "gpu_reason": gpu_reason, "rank": ranks.rank_facts()}
             self._append(dumps(end).encode() + b"\n")
 
     def count_lost(self, head: int) -> None:
-        """Count an event without room on the disk, and note the number in the file."""
+        """Count an event lost to a full disk, in the file too."""
         self.lost_events += head not in (VALUE, ID)
         if self._header is not None:
             HEADER.pack_into(self._header, 0, MAGIC, self.lost_events)
 
     def new_chunk(self, length: int) -> memoryview | None:
-        """A chunk for the calling thread; None where there is no room."""
+        """Return a chunk for the calling thread, or None if the disk is full."""
         with self._lock:
             while self._region_used + length > len(self._region):
                 self.open()
-                if self._has_failed or not self._new_region():
+                if self.has_failed or not self._new_region():
                     return None
             region, start = self._region, self._region_used
             self._region_used = start + length
@@ -312,7 +307,7 @@ class RangeLog:
         return chunk
 
     def _new_region(self) -> bool:
-        """Take the next part of the file; a handler that takes one meanwhile leaves the rest of this one empty."""
+        """Map the next part of the file. A signal handler that does the same wastes the rest of this part."""
         start = self._file_bytes
         self._file_bytes = start + REGION_BYTES
         try:
@@ -323,7 +318,7 @@ class RangeLog:
             finally:
                 os.close(records)
         except OSError:
-            self._has_failed = True
+            self.has_failed = True
             return False
         if start == 0:
             self._header = region[: HEADER.size]
@@ -332,7 +327,7 @@ class RangeLog:
         return True
 
     def begin_in_child(self) -> None:
-        """In a forked child: the next event makes files of its own. Recorders hold keys, so keys stay what they are."""
+        """Have the next event of a forked child create its own files. Keys stay valid, because recorders hold them."""
         writer: Writer | None = getattr(self._local, "writer", None)
         self._begin(self.facts.gpu_present)
         if writer is not None:
@@ -341,12 +336,11 @@ class RangeLog:
 
 
 def _line(key: int, attributes: RangeAttributes) -> bytes:
-    """The line of these attributes in the file of names."""
     return dumps([key, *vars(attributes).values()]).encode() + b"\n"
 
 
 def _allocate(descriptor: int, start: int, length: int) -> None:
-    """Reserve the room on the disk: writing to a mapped page without any would end the process."""
+    """Reserve disk space, because writing to a mapped page without any would kill the process."""
     try:
         os.posix_fallocate(descriptor, start, length)
     except OSError as error:
@@ -360,15 +354,15 @@ _active: RangeLog | None = None
 
 
 def install(log: RangeLog | None) -> None:
-    """Make `log` the one that recorders made from now on write to; None: back to NVTX."""
+    """Have new recorders write to `log`, or to NVTX if it is None."""
     global _active
     _active = log
 
 
 def active() -> RangeLog | None:
-    """The installed log, or None outside the embedded tracer.
+    """Return the installed log, or None without the embedded tracer.
 
-    A process in which the tracer was not started (`python -I`) makes its own.
+    Installs one if the tracer was not started in this process (`python -I`).
     """
     folder = os.environ.get(environment.OUTPUT_DIR)
     if _active is None and folder and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:

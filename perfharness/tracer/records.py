@@ -1,4 +1,4 @@
-"""CUPTI's raw buffers into columns by kind of record. Runs after the script has ended."""
+"""Decode CUPTI's buffers into columns by kind of record, after the script."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from perfharness.tracer.layouts import LAYOUTS, record_lengths
 Columns = dict[str, NDArray[Any]]
 
 RECORDS_CHECKED = 4096
-"""Number of records of each run that CUPTI itself walks, to check their lengths against `layouts`."""
+"""Number of records per run whose lengths are checked with CUPTI."""
 
 _WORD_BYTES = 8
 
 
 class LayoutError(Exception):
-    """The records differ from `layouts`; decoding them would give wrong numbers."""
+    """The records differ from `layouts`."""
 
 
 def decode(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> dict[int, Columns]:
-    """Columns of each kind that occurs, in buffer order."""
+    """Return the columns of each kind of record, in buffer order."""
     lengths = record_lengths(cupti.version)
     parts: dict[int, list[Columns]] = {}
     for address, valid in buffers:
@@ -55,7 +55,7 @@ def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
             if previous is not None and previous[1] in lengths and record - previous[0] != lengths[previous[1]]:
                 raise LayoutError(
                     f"records of kind {previous[1]} are {record - previous[0]} bytes long in {cupti.path}, "
-                    f"not {lengths[previous[1]]} as CUPTI {cupti.version} should have them"
+                    f"not {lengths[previous[1]]} as in CUPTI {cupti.version}"
                 )
             previous = record, kind
             left -= 1
@@ -64,7 +64,7 @@ def check_lengths(cupti: Cupti, buffers: Iterable[tuple[int, int]]) -> None:
 
 
 def _walk(cupti: Cupti, address: int, valid: int) -> Iterable[tuple[int, int]]:
-    """`(address, kind)` of each record, found by CUPTI itself."""
+    """Yield `(address, kind)` of each record, found by CUPTI itself."""
     following = cupti.library.cuptiActivityGetNextRecord
     record = ctypes.c_void_p(None)
     while following(ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)) == 0 and record.value:
@@ -72,7 +72,7 @@ def _walk(cupti: Cupti, address: int, valid: int) -> Iterable[tuple[int, int]]:
 
 
 def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) -> dict[int, list[int]]:
-    """Offsets of the records of each kind in the buffer, in words of eight bytes."""
+    """Offsets of the records in the buffer by kind, in 8-byte words."""
     kinds = callbacks.view(address, valid - valid % _WORD_BYTES).cast("I")[::2]
     word_lengths = {kind: length // _WORD_BYTES for kind, length in lengths.items()}
     found: dict[int, list[int]] = {kind: [] for kind in lengths}
@@ -84,7 +84,7 @@ def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) ->
             found[kind].append(at)
             at += word_lengths[kind]
     except KeyError:
-        # A kind that the script itself enabled: only CUPTI knows the length of such a record.
+        # A kind that the script enabled: only CUPTI knows its length.
         found = {kind: [] for kind in lengths}
         for record, kind in _walk(cupti, address, valid):
             if kind in found:
@@ -93,7 +93,7 @@ def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) ->
 
 
 def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArray[Any]:
-    """The records at these offsets, as a structured array."""
+    """Records at these offsets, as a structured array."""
     words = np.frombuffer(callbacks.view(address, valid - valid % _WORD_BYTES), dtype=np.uint64)
     inside = np.arange(length // _WORD_BYTES)
     starts = np.asarray(offsets, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""One traced process: hooks installed before the script, the trace or the log's last line written after it."""
+"""Session of a traced process: install hooks before the script; write the trace or end the log after it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from perfharness.tracer.gpu import GpuTrace
 
 GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
-"""A machine with a usable NVIDIA GPU has one of these: discrete, WSL, Tegra."""
+"""Device files of NVIDIA GPUs: discrete, WSL, Tegra."""
 
-TORCH_DOORS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", "range_start", "mark")}
-"""Functions of PyTorch before which CUPTI is started: the one that initialises CUDA, and those that initialise NVTX."""
+TORCH_INITIALISERS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", "range_start", "mark")}
+"""Functions of PyTorch that initialise CUDA or NVTX, by module. CUPTI is started before them."""
 
 
 class Session:
-    """One traced process, or after a fork the child.
+    """A traced process, or after a fork the child.
 
-    A process that used the GPU writes its trace at its end. The log of any other stays, and the launch makes a trace
-    of it.
+    A process that used the GPU writes its trace at exit. For others, the launch makes it from the log.
 
     Args:
-        is_window: whether the process ran before it, and goes on after it.
+        is_window: whether the process runs before and after the session.
     """
 
     current: Session | None = None
@@ -58,7 +57,7 @@ class Session:
         elif not self.gpu_present:
             self.gpu_reason = "there is no NVIDIA GPU on this machine"
         self.inherited_threads: frozenset[int] = frozenset()
-        """Ids of the threads that forked, in the processes above: each became the first thread of its child."""
+        """IDs of the threads that forked, in ancestors: each became the first thread of its child."""
 
         self._watched: set[str] = set()
         self._starting_gpu = threading.RLock()
@@ -68,12 +67,12 @@ class Session:
 
     @property
     def trace_name(self) -> str:
-        """Name of the trace that this process writes."""
+        """Name of this process's trace."""
         return schema.child_trace_name(self.pid, ranks.start_ticks())
 
     @classmethod
     def of_this_process(cls, output_dir: str, write_trace: Callable[[Session], object]) -> Session:
-        """The session of this process; the first call starts it, with its files in that folder."""
+        """Return the session of this process; the first call starts it."""
         if cls.current is None:
             cls.current = cls(output_dir, write_trace)
             cls.current.install()
@@ -83,25 +82,25 @@ class Session:
         """Install the log, the hooks and the exit functions."""
         range_log.install(self.log)
         nvtx_hook.install(self.log)
-        # Registered before the script's, so it runs last: after its threads and its own exit functions.
+        # Registered before the script's exit functions, so it runs after them.
         atexit.register(self._finish_at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._begin_in_child)
         os._exit = self._finish_and_exit
 
     def watch(self, gpu_modules: Collection[str]) -> None:
-        """Start CUPTI with these modules, where there is a GPU to trace."""
+        """Start CUPTI on import of these modules, if there is a GPU to trace."""
         new = set(gpu_modules) - self._watched
         self._watched |= new
         if self.gpu_reason is None:
             ImportHook(new, self._gpu_module_imported).install()
 
     def _gpu_module_imported(self, _module: ModuleType, name: str) -> None:
-        """Start CUPTI, but with PyTorch only when it initialises CUDA.
+        """Start CUPTI, with PyTorch only when it initialises CUDA.
 
-        CUPTI has threads of its own, which a forked child lacks. PyTorch programs fork workers before they use CUDA.
+        PyTorch programs fork workers before that, and a forked child lacks CUPTI's threads.
         """
         if name == "torch":
-            for module, functions in TORCH_DOORS.items():
+            for module, functions in TORCH_INITIALISERS.items():
                 names = getattr(sys.modules.get(module), "__dict__", {})
                 for function in names.keys() & functions:
                     _call_before(names[function], self.start_gpu)
@@ -109,7 +108,7 @@ class Session:
             self.start_gpu()
 
     def start_gpu(self) -> None:
-        """Record the GPU's work from now on; a second call does nothing."""
+        """Record GPU work from now on; a second call does nothing."""
         with self._starting_gpu:
             if self.gpu is None and self.gpu_reason is None:
                 from perfharness.tracer.gpu import start_gpu_trace
@@ -117,9 +116,9 @@ class Session:
                 self.gpu, self.gpu_reason = start_gpu_trace()
 
     def finish(self) -> bool:
-        """Stop tracing, and write the trace where the GPU was used; a second call does nothing.
+        """Stop tracing, and write the trace if the GPU was used; a second call does nothing.
 
-        Returns whether it was to be written.
+        Returns whether a trace was due.
         """
         if self._finished or os.getpid() != self.pid:
             return False
@@ -135,8 +134,8 @@ class Session:
             self._write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
-            message = f"{path} could not be written: {type(error).__name__}: {error}"
-            sys.stderr.write(f"perfharness: {message}; the GPU work of this process is lost\n")
+            message = f"cannot write {path} ({type(error).__name__}: {error})"
+            sys.stderr.write(f"perfharness: {message}; GPU work of this process is lost\n")
         return True
 
     def _finish_at_exit(self) -> None:
@@ -144,7 +143,7 @@ class Session:
             _end_by_sigint()
 
     def _finish_and_exit(self, status: int) -> NoReturn:
-        """Replaces `os._exit`, which calls no exit function: forked workers end by it."""
+        """Replaces `os._exit`, by which forked workers end without exit functions."""
         with contextlib.suppress(Exception):
             self.finish()
         self._os_exit(status)
@@ -153,7 +152,7 @@ class Session:
         self._forking.thread = threading.get_native_id()
 
     def _begin_in_child(self) -> None:
-        """In a forked child. CUPTI does not survive a fork: a flush would wait for its threads for ever."""
+        """Begin in a forked child, without CUPTI: a flush there would wait for its threads for ever."""
         self.pid = os.getpid()
         self._finished = False
         self._starting_gpu = threading.RLock()
@@ -164,7 +163,7 @@ class Session:
 
 
 def _call_before(function: Callable[..., Any], start_gpu: Callable[[], None]) -> None:
-    """Have the first call of a function of PyTorch call `start_gpu` first, in all modules that have its name."""
+    """Call `start_gpu` before the first call of a function of PyTorch, in all modules that import it."""
 
     def replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
         for module in list(sys.modules.values()):
@@ -182,7 +181,7 @@ def _call_before(function: Callable[..., Any], start_gpu: Callable[[], None]) ->
 
 
 def _read_both_clocks() -> tuple[int, int]:
-    """The trace's clock and UTC at one time: the closest of several pairs of readings; the first is always slow."""
+    """Read the trace's clock and UTC at the same time: the fastest of several tries."""
     pairs = []
     for _ in range(5):
         before = time.perf_counter_ns()
@@ -193,7 +192,7 @@ def _read_both_clocks() -> tuple[int, int]:
 
 
 def _end_by_sigint() -> None:
-    """End as Python does after a KeyboardInterrupt, which it forgets when an exit function imports NumPy."""
+    """End as Python does after a KeyboardInterrupt. It forgets that if an exit function imports NumPy."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

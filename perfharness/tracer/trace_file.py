@@ -1,4 +1,4 @@
-"""A trace file being written or extended, in nsys's schema: tables are made with their first rows, strings once."""
+"""Write or extend a trace file in nsys's schema. Tables are created with their first rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from perfharness.model import nsys_schema as schema
 
 SCHEMA_VERSION = (3, 20, 3)
-"""The export schema of nsys whose names are written here."""
+"""Version of nsys's export schema."""
 
 ROWS_PER_INSERT = 100_000
 
@@ -82,7 +82,7 @@ TABLES = {
 
 
 def _enumeration(prefix: str, values: str, first: int = 0) -> dict[int, tuple[str, str]]:
-    """Name and label by number, from words `NAME` or `NAME=Label` with commas."""
+    """Name and label by number, from comma-separated `NAME` or `NAME=Label`."""
     named = (value.partition("=") for value in values.split(", "))
     return {number: (prefix + name, label or name) for number, (name, _, label) in enumerate(named, start=first)}
 
@@ -127,22 +127,21 @@ ENUMERATIONS: dict[str, dict[int, tuple[str, str]]] = {
 }
 
 MEMORY_KIND_UNKNOWN = 7
-"""nsys counts CUPTI's memory kinds from 0 on, and puts unknown (CUPTI: 0) last."""
+"""nsys counts memory kinds from 0, with unknown (CUPTI: 0) last."""
 
 
 class TraceFile:
-    """A context: a normal exit commits; after an exception a new file is invalid, an existing one unchanged.
+    """A context manager that commits. After an exception, a new file is invalid and an existing one unchanged.
 
     Args:
-        path: the file.
-        new: whether to create it; otherwise rows are added to an existing trace.
+        new: whether to create the file; otherwise extend it.
     """
 
     def __init__(self, path: Path, *, new: bool = True) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._is_new = new
         if new:
-            # The file is renamed when it is complete, so neither a journal nor waiting for the disk is needed.
+            # The file is renamed when complete, so it needs no journal and no fsync.
             for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE"):
                 self._connection.execute(f"PRAGMA {pragma}")
         self._connection.execute("BEGIN IMMEDIATE")
@@ -155,7 +154,10 @@ class TraceFile:
                 query = f"SELECT value, id FROM {schema.TABLE_STRINGS} ORDER BY id"
                 self._strings = dict(self._connection.execute(query))
             self._strings_written = len(self._strings)
-        self.next_range_id = self.largest(schema.TABLE_NVTX, "rangeId") + 1
+        self.next_range_id = 1
+        if schema.TABLE_NVTX in self._made:
+            (last,) = self._connection.execute(f"SELECT max(rangeId) FROM {schema.TABLE_NVTX}").fetchone()
+            self.next_range_id += last or 0
 
     def __enter__(self) -> TraceFile:
         for name, values in ENUMERATIONS.items() if self._is_new else ():
@@ -174,24 +176,24 @@ class TraceFile:
             self._connection.close()
 
     def string_id(self, text: str) -> int:
-        """Id of a string in `StringIds`."""
+        """ID of a string in `StringIds`."""
         return self._strings.setdefault(text, len(self._strings) + 1)
 
     def make(self, table: str) -> None:
-        """Make the table if it does not exist."""
+        """Create a table unless it exists."""
         if table not in self._made:
             self._made.add(table)
             self._connection.execute(f"CREATE TABLE {table} ({TABLES[table]})")
 
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows; without any, the table is not made."""
+        """Insert rows; without rows, do not create the table."""
         rows = list(rows)
         if rows:
             self.make(table)
             self._connection.executemany(_statement(table, columns), rows)
 
     def insert_columns(self, table: str, columns: dict[str, Any], count: int) -> None:
-        """Insert `count` rows given as columns: arrays, whose masked values are NULL, or one value for all."""
+        """Insert `count` rows from columns: arrays (masked values are NULL), or one value for all rows."""
         if count == 0:
             return
         self.make(table)
@@ -212,16 +214,10 @@ class TraceFile:
         self._strings_written = len(self._strings)
 
     def values(self, table: str, name: str) -> list[str]:
-        """All values of a name in a table with the columns `name` and `value`."""
+        """Return the values of a name in a table with columns `name` and `value`."""
         if table not in self._made:
             return []
         return [value for (value,) in self._connection.execute(f"SELECT value FROM {table} WHERE name = ?", (name,))]
-
-    def largest(self, table: str, column: str) -> int:
-        """The largest value of an integer column, 0 where there is none."""
-        if table not in self._made:
-            return 0
-        return int(self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] or 0)
 
 
 def _statement(table: str, columns: Sequence[str]) -> str:

@@ -202,7 +202,7 @@ def test_a_taken_port_is_a_warning_for_a_service(tmp_path: Path) -> None:
         with worker(port := other.getsockname()[1], TMPDIR=str(tmp_path)) as process:
             process.kill()
             _, errors = process.communicate()
-    assert errors.count(f"port {port} of 127.0.0.1 is taken") == 1
+    assert errors.count(f"port {port} of 127.0.0.1 is in use") == 1
 
 
 REFUSED = """
@@ -259,7 +259,7 @@ def test_a_running_launch_is_read_from_its_folder_and_exposed(tmp_path: Path) ->
         readings.read()
         found = scrape(port)
         refused = perfharness("launch", "--metrics", address, "-o", tmp_path / "other", script, go)
-        assert (refused.returncode, "is taken" in refused.stderr) == (2, True)
+        assert (refused.returncode, "is in use" in refused.stderr) == (2, True)
         go.touch()
         assert launcher.wait() == 0
     assert (scrape(port), running_folders(out), list(out.rglob(".telemetry*"))) == ({}, [], [])

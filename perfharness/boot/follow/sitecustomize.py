@@ -1,7 +1,7 @@
-"""The start-up hook: the one way of a launch into every Python process, the launched one and those that it starts.
+"""Start-up hook in every Python process of a launch, which puts this folder first on PYTHONPATH.
 
-A launch puts this folder first on PYTHONPATH. The user's own `sitecustomize` is imported afterwards, as without it.
-In the launched process perfharness starts at once, in others with the first module that makes ranges or uses the GPU.
+In the launched process perfharness starts at once, in its children with the first module that makes
+ranges or uses the GPU. The user's own `sitecustomize` is imported afterwards.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ GPU = (
     "tensorrt_dispatch", "tensorrt_lean_bindings", "tensorrt_rtx", "paddle", "mxnet", "cvcuda", "nvcv", "ctranslate2",
     "llama_cpp", "rmm", "nvidia.dali",
 )  # fmt: skip
-"""Modules that load the CUDA driver, or what does."""
+"""Modules that load the CUDA driver, directly or not."""
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
 
 
 class Follow:
-    """A finder that finds nothing itself: it starts perfharness before one of these modules is found."""
+    """Finder that starts perfharness before the first import of one of these modules."""
 
     def __init__(self, names: tuple[str, ...], output_dir: str) -> None:
         self.names = names
@@ -37,7 +37,7 @@ class Follow:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Start; then what the other finders find, of which the tracer may have added one."""
+        """Start perfharness, then ask the other finders, including those that it has added."""
         if name not in self.names or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -46,10 +46,10 @@ class Follow:
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
     def start(self, *, launched: bool = False) -> None:
-        """Start the tracer and the host probe, and note the rank, as far as the launch asks for them."""
+        """Start the tracer and host probe, and record the rank, as requested by the launch."""
         tracer = os.environ.get("PERFHARNESS_TRACER")
         if not tracer or not os.environ.get("PERFHARNESS_OUTPUT_DIR"):
-            note(self.output_dir, "the program has taken the variables of the launch out of its environment")
+            note(self.output_dir, "the program removed the launch's variables from its environment")
             return
         try:
             from perfharness import host_probe
@@ -67,7 +67,7 @@ class Follow:
 
 
 def note(output_dir: str, reason: str) -> None:
-    """Leave for the launch why this process is not followed."""
+    """Write the reason why this process is not followed, for the launch."""
     try:
         with open(f"{output_dir}/.unfollowed_{os.getpid()}", "w") as file:  # noqa: PTH123
             file.write(reason)
@@ -76,7 +76,7 @@ def note(output_dir: str, reason: str) -> None:
 
 
 def main() -> None:
-    """Watch for the modules, where this process is part of a launch."""
+    """Watch for the modules if this process belongs to a launch."""
     sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]  # noqa: PTH100
     tracer, output_dir = os.environ.get("PERFHARNESS_TRACER"), os.environ.get("PERFHARNESS_OUTPUT_DIR")
     if not output_dir or not tracer:
@@ -98,10 +98,10 @@ def main() -> None:
 
 
 def users_own() -> None:
-    """Import the `sitecustomize` that Python would have imported."""
+    """Import the user's own `sitecustomize`."""
     own = sys.modules.pop("sitecustomize", None)
     try:
-        __import__("sitecustomize")  # another one
+        __import__("sitecustomize")  # not this file, which is no longer in sys.path
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -111,6 +111,6 @@ def users_own() -> None:
 
 
 if __name__ == "sitecustomize" and not hasattr(sys, "perfharness_follows"):
-    setattr(sys, "perfharness_follows", True)  # noqa: B010 - should the folder be found again by another name
+    setattr(sys, "perfharness_follows", True)  # noqa: B010 - the folder may be found again by another name
     main()
     users_own()

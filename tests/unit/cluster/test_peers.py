@@ -159,7 +159,7 @@ def test_a_node_that_misbehaves_is_left_out(tmp_path: Path, case: str) -> None:
             below.sendall(GIB)
         wire.close()
         assert met.wait_for_results(inbox) == {}
-        assert any("node 1 (evil) is gone" in line for line in said)
+        assert any("lost node 1 (evil)" in line for line in said)
     written = [path for path in tmp_path.rglob("x") if path.is_file()]
     assert written == []
     assert not Path("/tmp/perfharness-x").exists()
