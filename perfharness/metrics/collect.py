@@ -1,11 +1,10 @@
-"""Adds up the ranges of a service, and shares the sums of all its processes through files. Standard library only.
+"""Adds up the ranges of a service over threads and processes. Standard library only.
 
-Each thread and asyncio task has one list per stage, to which a range appends its nanoseconds when it ends. Nothing is
-locked or added up there. The writer's thread empties the lists.
+Each thread and asyncio task has one list per stage. A range appends its duration at its end, without a lock. A thread
+adds up the lists and empties them.
 
-Each process writes its sums to a file of its own, every `WRITE_S` while they change, and before a scrape reads the
-files of all. A file only grows, so the sums never fall, whichever process answers. The files of processes that have
-ended stay, joined into one.
+Each process writes its sums to its own file every `WRITE_S`, and before a scrape reads all files. Sums only grow, so a
+scrape is right whichever process answers. Files of ended processes are joined into one.
 """
 
 from __future__ import annotations
@@ -30,37 +29,37 @@ from perfharness.recorder.ranges import Range
 from perfharness.recorder.stacks import Stack
 
 TOTAL_NS = -1
-"""Place of a stage's nanoseconds. Place n counts its ranges of less than 2**n nanoseconds that are in no lower one."""
+"""Place of the total time of a stage. Place n counts its ranges of n bits: below 2**n ns, and not below 2**(n-1)."""
 
 MOST_AT_ONCE = 1000
-"""Times that are added up without letting other threads run: about 0.1 ms."""
+"""Durations added up without releasing the interpreter lock (about 0.1 ms)."""
 
 MAX_STAGES = 200
-"""Paths of a recorder, in a process, that get a histogram of their own: a name may contain an id."""
+"""Stages with their own histogram, per recorder and process: names may contain ids."""
 
 OTHER_STAGES = "(other)"
 COUNTERS = ("items", "batches", "failed_batches")
 NO_STAGE = ""
-"""Stage of the counters, whose places are those in `COUNTERS`."""
+"""Stage of the counters; their places are the indices of `COUNTERS`."""
 
 WRITE_S = 1.0
-"""What a killed process loses at most."""
+"""Also the longest time that a killed process loses."""
 
 GAP_S = 30.0
-"""A service without a process for this long has ended; all workers may end before the next one is there."""
+"""A service without processes for this long has ended; workers may all restart at once."""
 
 MOST_ENDED = 16
-"""With more files of ended processes, they are joined."""
+"""More files of ended processes are joined."""
 
 ENDED = "ended.json"
 """The sums of processes that have ended."""
 
 Sums = Counter[tuple[str, str, int]]
-"""By recorder, stage and place."""
+"""Number by recorder, stage and place."""
 
 
 class Meter:
-    """What a recorder has timed in this process."""
+    """Durations and counts of a recorder in this process."""
 
     def __init__(self, recorder: Core) -> None:
         self.shared: SharedSums | None = None
@@ -68,14 +67,14 @@ class Meter:
         self.begin_in_child()
 
     def begin_in_child(self) -> None:
-        """Begin from 0."""
-        self._lock = threading.RLock()  # a signal's handler may record
+        """Start at 0."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may record
         self._lists: dict[tuple[Stack, str], list[int]] = {}
         self._sums: Sums = Counter()
         self._paths: set[str] = {NO_STAGE}
 
     def times_of(self, stack: Stack, node: Range) -> list[int]:
-        """Return the list to which the times of a range are appended, in nanoseconds."""
+        """Return the list for the durations of a range, in nanoseconds."""
         if self.shared is not None:
             self.shared.keep_writing()
         names, around = [node.message], node.parent
@@ -85,7 +84,7 @@ class Meter:
         return self._list(stack, "/".join(reversed(names)))
 
     def item_counter(self, stack: Stack, node: Range) -> Callable[[], None]:
-        """Make what counts the items of a batch that has ended; those of a deleted or failed one were not processed."""
+        """Return a function that counts the items of an ended batch, unless it was deleted or failed."""
         counts = self._list(stack, NO_STAGE)
 
         def count() -> None:
@@ -106,7 +105,7 @@ class Meter:
         name = self._recorder.name
         with self._lock:
             for (stack, path), numbers in list(self._lists.items()):
-                if not stack.thread.is_alive():  # asked before the list is read: a thread appends until it ends
+                if not stack.thread.is_alive():  # checked before reading: a thread appends until it ends
                     del self._lists[stack, path]
                 taken = numbers[:]
                 del numbers[: len(taken)]
@@ -128,7 +127,7 @@ class Meter:
 
 
 class SharedSums:
-    """The sums of all processes that use a folder."""
+    """Sums of all processes that share a folder."""
 
     def __init__(self, folder: Path, *, is_temporary: bool) -> None:
         self._folder, self._is_temporary = folder, is_temporary
@@ -141,19 +140,19 @@ class SharedSums:
         atexit.register(self._leave)
 
     def add(self, meter: Meter) -> None:
-        """Share a meter, too."""
+        """Share one more meter."""
         meter.shared = self
         self._meters.append(meter)
 
     def _begin(self) -> None:
-        self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}-{time_ns()}.json"  # another after `os.exec…`
+        self._name = f"{os.getpid()}-{ranks.start_ticks() or 0}-{time_ns()}.json"  # changes with `os.exec…`
         self._written: Sums = Counter()
         self._writer: threading.Thread | None = None
         self._has_warned = False
         self._join()
 
     def _join(self) -> None:
-        """Hold the folder in use; what a service that has ended left in it is removed."""
+        """Lock the folder as in use; remove files of an ended service."""
         before, self._in_use = self._in_use, None
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,7 +168,7 @@ class SharedSums:
         except OSError as error:
             self._warn(error)
         if before is not None:
-            os.close(before)  # not unlocked: the process that forked holds it, too
+            os.close(before)  # closed, not unlocked: the parent process holds it too
 
     def _warn(self, error: OSError) -> None:
         if self._has_warned:
@@ -183,15 +182,15 @@ class SharedSums:
         self._begin()
 
     def keep_writing(self) -> None:
-        """Write every `WRITE_S` from now on; a second call in a process does nothing."""
+        """Start to write every `WRITE_S`; later calls do nothing."""
         with self._lock:
             if self._writer is not None:
                 return
             self._writer = threading.Thread(target=self._write_on, name="perfharness-metrics", daemon=True)
-            with contextlib.suppress(RuntimeError):  # the interpreter is about to end
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
                 self._writer.start()
         if (util := sys.modules.get("multiprocessing.util")) is not None:
-            util.Finalize(None, self.write, exitpriority=0)  # its processes end without exit functions
+            util.Finalize(None, self.write, exitpriority=0)  # its processes run no exit functions
 
     def _write_on(self) -> None:
         never = threading.Event()
@@ -202,7 +201,7 @@ class SharedSums:
                 os.utime(self._in_use)
 
     def write(self) -> Sums:
-        """Write what this process has added up, if it has changed; return it."""
+        """Write the sums of this process if they changed, and return them."""
         with self._lock:
             sums: Sums = Counter()
             for meter in self._meters:
@@ -216,7 +215,7 @@ class SharedSums:
             return sums
 
     def sums(self) -> Sums:
-        """Add up all processes, those that have ended too."""
+        """Add up all processes, including ended ones."""
         found = Counter(self.write())
         if self._in_use is not None:
             with self._alone():
@@ -229,7 +228,7 @@ class SharedSums:
         return found
 
     def _others(self) -> tuple[dict[str, Sums], list[str]]:
-        """Sums by file without this process's, and the files whose sums the file of ended processes has."""
+        """Sums by file, without this process; and the files already joined."""
         read = {path.name: json.loads(path.read_bytes()) for path in sorted(self._folder.glob("*.json"))}
         joined = [name for content in read.values() for name in content["joined"]]
         sums = {
@@ -240,7 +239,7 @@ class SharedSums:
         return sums, joined
 
     def _join_files(self, ended: dict[str, Sums], joined: list[str]) -> None:
-        """Make one file of several. It names them: they are not read again if this process is killed meanwhile."""
+        """Join files into one, which names them: a process killed meanwhile leaves nothing counted twice."""
         total: Sums = Counter()
         for sums in ended.values():
             total.update(sums)
@@ -257,24 +256,24 @@ class SharedSums:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes from joining files."""
+        """Exclude other processes from joining files."""
         lock = os.open(self._folder / "joining", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it, too
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile holds it too
             os.close(lock)
 
     def _leave(self) -> None:
-        """Write for the last time; the last process removes a temporary folder."""
+        """Write a last time; the last process removes a temporary folder."""
         self.write()
         if self._in_use is not None and self._is_temporary and _is_last(self._in_use):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _is_last(lock: int) -> bool:
-    """Whether no other process holds the lock; it is held alone then."""
+    """Try to hold the lock alone."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -283,7 +282,7 @@ def _is_last(lock: int) -> bool:
 
 
 def _is_running(name: str) -> bool:
-    """Whether the process of that file is running."""
+    """Whether the process of a file is running."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         pid, ticks = name.split("-")[:2]
         return Path(f"/proc/{int(pid)}/stat").read_bytes().rpartition(b")")[2].split()[19] == ticks.encode()

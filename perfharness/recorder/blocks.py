@@ -1,4 +1,4 @@
-"""Ranges and batches as `with` blocks, and functions whose calls are ranges."""
+"""Ranges and batches as `with` blocks, and functions with each call in a range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 
 
 class RangeBlock:
-    """A range as a `with` block. It has no state, so it may be entered again while it is open."""
+    """A range as a `with` block, without state: it can be entered again while open."""
 
     __slots__ = ("_key", "_recorder")
 
@@ -76,8 +76,8 @@ class BatchBlock:
 
     Attributes:
         batch_idx: index of the batch.
-        total_items: how many items the batch had; may be set until the block ends.
-        delete_range: set it to exclude the batch from the results.
+        total_items: items of the batch; can be set until the block ends.
+        delete_range: whether to exclude the batch from the results.
         shared: whether other ranks work on the same items.
     """
 
@@ -91,7 +91,7 @@ class BatchBlock:
         return f"batch '{parts_of(self._key)[0]}_{self.batch_idx}'"
 
     def __enter__(self) -> Self:
-        checked_items(self.total_items, self)  # before anything is open
+        checked_items(self.total_items, self)  # before the batch is opened
         recorder = self._recorder
         stack = recorder._local.stack
         if recorder._running:
@@ -102,7 +102,7 @@ class BatchBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # `break` in a loop over `batches` ends its generator by GeneratorExit; the batch did not fail.
+        # `break` in a loop over `batches` raises GeneratorExit in its generator: the batch did not fail.
         raised, failed = kind is not None, kind is not None and not issubclass(kind, GeneratorExit)
         recorder = self._recorder
         stack = recorder._local.stack
@@ -113,13 +113,13 @@ class BatchBlock:
         except RecorderError:
             recorder._leave(stack, self, True, None, True, False, failed)
             if failed:
-                return  # the exception being raised matters more
+                return  # keep the exception in flight
             raise
         recorder._leave(stack, self, raised, items, self.delete_range or failed, self.shared, failed)
 
 
 def annotated(function: Function, name: str, block: RangeBlock) -> Function:
-    """Wrap a function of any kind, each call or step in the block."""
+    """Wrap a function: each call, or step of a generator, runs in the block."""
     wrapper: Function
     if inspect.isasyncgenfunction(function):
         wrapper = async_generator_in_steps(function, lambda args, kwargs: block)

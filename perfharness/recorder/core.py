@@ -1,4 +1,4 @@
-"""What is beyond a recorder's plain push and pop: stacks of threads and tasks, new ranges, batches, ends with marks."""
+"""The slow paths of a recorder: stacks of threads and tasks, new ranges, batches, and ends with marks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from perfharness.recorder.stacks import COUNTS, Stack
 
 CLOCK_MARKS = 8
 MOST_NAMED = 20
-"""Most open ranges that a message names; recorder.json names fifty times as many."""
+"""Most open ranges in a message; recorder.json names fifty times as many."""
 
 MOST_KEPT = 4096
-"""Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
-
+"""Most prepared ranges of a stack and most blocks of a recorder: names may contain ids."""
 
 Push = Callable[[Any], object]
 Pop = Callable[[], object]
@@ -47,24 +46,24 @@ class RangeTimer(Protocol):
         """Return the list to which the times of a range are appended, in nanoseconds."""
 
     def item_counter(self, stack: Stack, node: Range) -> Pop:
-        """Make what counts the items of a batch that has ended."""
+        """Return a function that counts the items of a batch that has ended."""
 
     def begin_in_child(self) -> None:
-        """Begin from 0, in a forked child."""
+        """Start at 0 in a forked child."""
 
 
 class _OwnStack(threading.local):
-    """The stack of each thread, made when the thread first asks for it."""
+    """The stack of each thread, made on first use."""
 
     def __init__(self, make: Callable[[], Stack]) -> None:
         self.stack = make()
 
 
 class Core:
-    """The stacks of a recorder, and what its calls do to them."""
+    """The stacks of a recorder, and its operations on them."""
 
     _users: int
-    """How many objects of this name are not finalized."""
+    """Objects of this name that are not finalized."""
 
     def _begin(self, name: str, domain: str | None) -> None:
         compiled_code.find_tracing()
@@ -80,8 +79,8 @@ class Core:
         self._hook: RangeEnd | None = None
         self._timer: RangeTimer | None = None
         self._holds_batches = self._barrier is not None or self._capture is not None
-        self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
-        self._stacks: list[Stack] = []  # of threads that live or have ranges open
+        self._lock = threading.RLock()  # reentrant: a signal handler may call `os._exit`, which counts
+        self._stacks: list[Stack] = []  # of threads that are alive or have open ranges
         self._threads = 0
         self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
         self._announced: set[str | None] = set()
@@ -95,10 +94,10 @@ class Core:
         """Whether every object of this name is finalized."""
         return self._users == 0
 
-    # ---- what recorder.json holds ----
+    # ---- contents of recorder.json ----
 
     def counts(self) -> dict[str, Any]:
-        """Count what was written, and name the ranges that are open."""
+        """Count the written events, and name the open ranges."""
         found: dict[str, Any] = {"name": self.name, "domain": self.domain, **self.totals(), "threads": self._threads}
         if self._capture is not None:
             found["captured"] = self._capture.counts()
@@ -106,13 +105,13 @@ class Core:
         return {**found, "finalized": self.is_finalized, "open_ranges": named}
 
     def totals(self) -> dict[str, int]:
-        """Count what was written, on all threads."""
+        """Count the written events of all threads."""
         with self._lock:
             stacks = self._all_stacks()
             return {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
 
     def _open_ranges(self, *, with_daemons: bool) -> list[str]:
-        """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
+        """Labels of the open ranges of all threads, outermost first, except those begun before a fork."""
         here = threading.current_thread()
         return [
             node.label
@@ -125,7 +124,7 @@ class Core:
     # ---- stacks ----
 
     def _new_stack(self) -> Stack:
-        """Make the stack of a new thread, and sum the counts of those that have ended."""
+        """Make the stack of a new thread, and add up the counts of ended threads."""
         own = Stack()
         host_probe.follow(own, self.name)
         with self._lock:
@@ -144,22 +143,22 @@ class Core:
         return [stack for own in self._stacks for stack in (own, *own.lanes)]
 
     def _stack_to_push(self, own: Stack) -> Stack:
-        """The stack of the running task, which gets one here; the thread's own where none runs."""
+        """The stack of the running task (made if it has none), or the thread's own without a task."""
         task = self._current_task()
         return own if task is None else own.of_task.get(task) or own.take_lane(task, self.name)
 
     def _stack_to_pop(self, own: Stack) -> Stack:
-        """The same, without any range where the task has none open."""
+        """The stack of the running task; an empty one if the task has none."""
         task = self._current_task()
         return own if task is None else own.of_task.get(task, self._nothing)
 
     def begin_window(self) -> None:
-        """Ask the windows before each batch from now on."""
+        """From now on, ask the windows before each batch."""
         self._announced = set()
         self._holds_batches = True
 
     def begin_in_child(self) -> None:
-        """Begin in a forked child, where only the thread that forked goes on."""
+        """Start anew in a forked child, which has only the thread that forked."""
         self._lock = threading.RLock()
         self._stacks = [self._local.stack]
         self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
@@ -168,16 +167,16 @@ class Core:
         if self._timer is not None:
             self._timer.begin_in_child()
 
-    # ---- the first time on a path ----
+    # ---- new ranges ----
 
     def _prepare(self, stack: Stack, key: RangeKey, *, is_batch: bool = False, owner: object = None) -> Range:
-        """Make a range that is new on this stack, with all that its events need."""
+        """Make a range that is new on this stack."""
         if compiled_code.tracing is None:
             compiled_code.find_tracing()  # PyTorch may have been imported since
         message, color, domain, category = parts_of(key)
         message = checked_name("range", message)
         if category is not None:
-            category = checked_part(f"category of range {message!r},", str(category))
+            category = checked_part(f"category of range {message!r}", str(category))
         argb = argb_of(color, message)
         node = Range(stack.node, message, domain, argb, owner, is_batch)
         node.is_plain = owner is None and domain is None and not is_batch
@@ -196,7 +195,7 @@ class Core:
         return node
 
     def connect(self, stack: Stack, node: Range) -> None:
-        """Give a range the calls of what records its stack now. Its thread may pop it meanwhile."""
+        """Connect a range to what records its stack now. Its thread may pop it meanwhile."""
         push: Push | None = None
         pop: Pop | None = None
         sink = node.sink = self._sink_of(stack, node.domain or self.domain)
@@ -215,7 +214,7 @@ class Core:
             pop = _then(pop, self._journal.write_now_and_then)
         if stack.lane and node.parent is stack.root:
             pop = _then(pop, partial(self._local.stack.release, stack))
-        if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # its begin is, or will be, known
+        if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # else its begin is unknown
             push, pop = _call_at_end(node, self._hook, push, pop)
         if self._timer is not None and node.is_batch:
             pop = _then(pop, self._timer.item_counter(stack, node))
@@ -248,8 +247,8 @@ class Core:
                 self._mark_clock(sink)
 
     def _mark_clock(self, sink: events.Sink) -> None:
-        """Relate the trace's clock to the machine's: each mark is between its reading and the next, of which the
-        closest two are used.
+        """Write readings of the machine's clock into the trace. Each mark lies between its reading and the next; the
+        closest two relate the clocks.
         """
         category, clock = conventions.category_name(self.name), time.monotonic_ns
         for _ in range(CLOCK_MARKS):
@@ -274,7 +273,7 @@ class Core:
     def _before_batch(self, stack: Stack, message: object) -> None:
         """Begin a capture, and wait at the first measured batch of a loop.
 
-        The wait is marked, and taken off the ranges around it.
+        The wait is marked, and is excluded from the enclosing ranges.
         """
         around, start = stack.open_ranges(), self._barrier
         if self._capture is not None and self._capture.begins(stack):
@@ -297,7 +296,7 @@ class Core:
                 sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, None, stack.lane), waited_ns)
 
     def _pop(self, stack: Stack, domain: str | None, items: int | None, delete: bool, shared: bool) -> None:
-        """Check that `pop_range` may end the innermost range, and end it."""
+        """Check the arguments of `pop_range`, and end the innermost range."""
         node = stack.node
         pushed, popped = node.domain or self.domain, domain or self.domain
         if node is stack.root:
@@ -320,7 +319,7 @@ class Core:
         shared: bool = False,
         failed: bool = False,
     ) -> None:
-        """End the innermost range with its marks."""
+        """Write the marks of the innermost range, and end it."""
         node, sink = stack.node, stack.node.sink
         if sink is not None:
             if items is not None and node.write_items is not None:
@@ -352,10 +351,10 @@ class Core:
         shared: bool = False,
         failed: bool = False,
     ) -> None:
-        """End the range of a block and the ranges inside that are still open.
+        """End the range of a block and the open ranges inside it.
 
-        After an exception those are closed silently. Otherwise they are a mistake, reported once all are closed. The
-        range may be another task's: the event loop closes an abandoned asynchronous generator in a task of its own.
+        Open ranges inside are an error, raised after all are closed, unless an exception ended the block. The range
+        may belong to another task: the event loop closes an abandoned asynchronous generator in a new task.
         """
         if stack.node.owner is not block:
             own: Stack = self._local.stack
@@ -363,7 +362,7 @@ class Core:
             found = (one for one in stacks if any(node.owner is block for node in one.open_ranges()))
             other = next(found, None)
             if other is None and raised:
-                return  # closed already by an outer range that the same exception ended
+                return  # an outer range, ended by the same exception, closed it
             if other is None:
                 raise RecorderError(f"{block} is not open on this thread or task; it must end where it began")
             stack = other
@@ -388,7 +387,7 @@ def _then(pop: Pop | None, call: Pop) -> Pop:
 
 
 def _call_at_end(node: Range, hook: RangeEnd, push: Push | None, pop: Pop | None) -> tuple[Push, Pop]:
-    """A push that notes when the range begins, and a pop that calls the hook."""
+    """A push that reads the clock, and a pop that calls the hook."""
 
     def noted(attributes: Any) -> None:
         node.begin_ns = time.perf_counter_ns()
@@ -398,7 +397,7 @@ def _call_at_end(node: Range, hook: RangeEnd, push: Push | None, pop: Pop | None
     return noted, _then(pop, lambda: hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted))
 
 
-# ---- the recorders of this process ----
+# ---- recorders of this process ----
 
 recorders: dict[str, Core] = {}
 _domains: dict[str | None, str] = {}
@@ -408,14 +407,14 @@ lock = threading.RLock()
 
 
 def default_recorder() -> str | None:
-    """Name the recorder that has the default NVTX domain."""
+    """Name of the recorder with the default NVTX domain."""
     return _domains.get(conventions.DEFAULT_DOMAIN)
 
 
 def _claim_domain(domain: str | None, recorder: str) -> str | None:
-    """Return the domain, or `domain:recorder` where a recorder of another name has it.
+    """Return the domain, or `domain:recorder` if another recorder has it.
 
-    NVTX keeps one stack for each thread and domain, on which two recorders would end each other's ranges.
+    NVTX has one stack per thread and domain; two recorders on it would end each other's ranges.
     """
     domain = None if domain is None else conventions.printable(domain)
     with lock:

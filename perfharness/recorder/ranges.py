@@ -1,4 +1,4 @@
-"""A path on a stack, prepared once with all that the events of the range need."""
+"""A path on a stack, prepared once for all its events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Range:
 
     Attributes:
         owner: the block that closes it, or None.
-        is_plain: pop_range has nothing to check or to do but to pop.
-        is_inherited: begun before a fork; the events and counts are the parent process's.
-        children, batches: the ranges below, by key or by the block that owns them.
-        begin_ns: when it began, or 0 if nobody asks.
-        times: nanoseconds that it took, for metrics; None if they are off.
-        push, pop, attributes, write_items: calls of the sink and what they take; None where nothing records.
-        is_active: one of push, pop and times is set.
+        is_plain: `pop_range` without arguments needs no checks.
+        is_inherited: begun before a fork; its events and counts belong to the parent process.
+        children, batches: ranges inside it, by key or by the owning block.
+        begin_ns: time of its begin, if it is timed.
+        times: its durations, for metrics; None if they are off.
+        push, pop, attributes, write_items: calls of the sink and their arguments; None if nothing records.
+        is_active: whether push, pop or times is set.
     """
 
     parent: Range

@@ -1,8 +1,8 @@
-"""`PerfRecorder`: ranges and batches become events of a tracer; the recorder counts what it writes.
+"""`PerfRecorder` writes ranges and batches as events of a tracer, and counts them.
 
-Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` (ranges.py) is a
-path on a stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent.
-A `Sink` (events.py) writes the events. A mark is an event without length.
+Terms: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` (ranges.py) is a
+path on a stack, prepared once: a push moves to a child, a pop to the parent. A `Sink` (events.py) writes the events. A
+mark is an event without duration.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ class PerfRecorder(core.Core):
     """Annotates a pipeline with ranges and batches.
 
     Ranges nest to any depth, batches inside batches too. Each thread and each asyncio task has its own stack.
-    Inside a launch the recorder's counts are kept in `recorder.json`; outside one the ranges are plain NVTX.
+    In a launch, counts are written to `recorder.json`. Outside of a launch, the ranges are plain NVTX.
 
     Args:
-        name: what the results of this recorder are called. A second recorder of a name is the first one, and finalized
-            with the last of them.
-        args: the arguments of the pipeline (a namespace or a mapping), noted in the results. Values whose names look
+        name: name in the results. Recorders with the same name are one recorder, finalized with the last of them.
+        args: arguments of the pipeline (a namespace or a mapping), written to the results. Values whose names look
             like secrets are masked.
-        domain: NVTX domain of the ranges. A recorder of another name gets `domain:name`, because two recorders on one
-            NVTX stack would end each other's ranges.
-        default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
-        metrics: time stages for Prometheus. True: in prometheus_client's default registry; `HOST:PORT`: an HTTP server
-            there; None: what PERFHARNESS_METRICS says; False: not.
+        domain: NVTX domain of the ranges. A recorder with another name gets `domain:name`, because two recorders on
+            one NVTX stack would end each other's ranges.
+        default_args: name of `args` in CV-CUDA's `CvCudaPerf`.
+        metrics: time stages for Prometheus. True: in the default registry of prometheus_client. `HOST:PORT`: on an
+            HTTP server. None: as PERFHARNESS_METRICS says. False: off.
     """
 
     _blocks: dict[RangeKey, RangeBlock]
@@ -67,7 +66,7 @@ class PerfRecorder(core.Core):
         default_args: object = None,
         metrics: bool | str | None = None,
     ) -> Self:
-        """Find the recorder of that name, or make it."""
+        """Return the recorder with this name, new or existing."""
         name = checked_part("recorder", name)
         with core.lock:
             self = core.recorders.get(name)
@@ -85,8 +84,8 @@ class PerfRecorder(core.Core):
         return self
 
     def _expose(self, where: str, *, is_asked: bool) -> None:
-        """Time ranges for Prometheus from now on. Raises `UsageError`, but warns where the environment asked for it."""
-        try:  # a layer above this one, and its library: loaded only where metrics are on
+        """Start to time ranges for Prometheus. Raises `UsageError`; warns instead if the environment asked for it."""
+        try:  # a layer above this one, and its library: loaded only with metrics
             self._timer = import_module("perfharness.metrics.endpoint").switch_on(self, where)
         except UsageError as error:
             if is_asked:
@@ -95,7 +94,7 @@ class PerfRecorder(core.Core):
         for stack in self._all_stacks():
             stack.forget_prepared()
 
-    # ---- CV-CUDA's calls: the plain case is inlined, because a call costs a tenth of a range ----
+    # ---- CV-CUDA's calls: inlined, because each further call costs a tenth of a range ----
 
     def push_range(
         self,
@@ -105,16 +104,16 @@ class PerfRecorder(core.Core):
         category: Category = None,
         batch_idx: int | None = None,
     ) -> None:
-        """Open a range; with `batch_idx` a batch, to which all ranges inside belong.
+        """Open a range, or with `batch_idx` a batch.
 
         Args:
             message: name of the range.
-            color: in the timeline of Nsight Systems: a name, `#rrggbb` or an integer; blue where it is None.
-            domain: NVTX domain, where it is not the recorder's; `pop_range` must name the same.
-            category: shown by Nsight Systems.
+            color: color in Nsight Systems: a name, `#rrggbb` or an integer; blue by default.
+            domain: NVTX domain, if not the recorder's; give `pop_range` the same.
+            category: NVTX category.
             batch_idx: index of the batch.
 
-        Raises `RecorderError` if an argument is invalid. Nothing is opened then.
+        Raises `RecorderError` if an argument is invalid, and opens nothing.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
@@ -147,17 +146,17 @@ class PerfRecorder(core.Core):
         delete_range: bool = False,
         shared: bool = False,
     ) -> None:
-        """Close the range that was opened last on this thread or task.
+        """Close the innermost range of this thread or task.
 
         Args:
-            domain: the one given to `push_range`.
-            total_items: how many items a batch had; only where the range is a batch.
-            delete_range: leave this range and all below it out of the results.
-            shared: other ranks work on the items of this batch too (tensor or pipeline parallel), so that they count
-                once; only where the range is a batch.
+            domain: as given to `push_range`.
+            total_items: items of the batch; only for batches.
+            delete_range: exclude this range and the ranges inside it from the results.
+            shared: other ranks work on the same items (tensor or pipeline parallel), which count once; only for
+                batches.
 
-        Raises `RecorderError` if nothing is open, if a `with` block will close the range, or if an argument does not
-        fit to it. The range stays open.
+        Raises `RecorderError` if no range is open, if a `with` block will close it, or if an argument does not apply
+        to it. The range stays open.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             return
@@ -193,12 +192,12 @@ class PerfRecorder(core.Core):
             self._pop(stack, domain, total_items, delete_range, shared)
 
     def finalize(self) -> None:
-        """Declare the measurement over and, inside a launch, write `recorder.json`.
+        """End the measurement, and write `recorder.json` in a launch.
 
-        Raises `RecorderError` if a range is still open, on this thread or another that is not a daemon.
+        Raises `RecorderError` if a range is open on this thread or on another that is not a daemon.
         """
         still_open = self._open_ranges(with_daemons=False)
-        if still_open and self._users <= 1:  # else they may belong to another object
+        if still_open and self._users <= 1:  # they may belong to another object
             named = ", ".join(still_open[: core.MOST_NAMED])
             raise RecorderError(
                 f"recorder {self.name!r} cannot be finalized: {len(still_open)} range(s) are still open ({named}); pop "
@@ -213,7 +212,7 @@ class PerfRecorder(core.Core):
     # ---- blocks, loops, decorators ----
 
     def range(self, message: str, color: Color = None, domain: Domain = None, category: Category = None) -> RangeBlock:
-        """`with perf.range("stage"):`; the object may be kept and entered again, nested and from several threads."""
+        """`with perf.range("stage"):`. The object can be reused, nested, and shared by threads."""
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
             return cast("RangeBlock", compiled_code.Unrecorded())
@@ -238,10 +237,10 @@ class PerfRecorder(core.Core):
         category: Category = None,
         shared: bool = False,
     ) -> BatchBlock:
-        """`with perf.batch(i, total_items=n) as batch:`; `batch.total_items` may also be set inside.
+        """`with perf.batch(i, total_items=n) as batch:`. `batch.total_items` can also be set inside.
 
-        `shared=True`: other ranks work on the same items (tensor or pipeline parallel), so that they count once.
-        A batch that ends by an exception did not process its items: it is deleted from the results, and counted.
+        `shared=True`: other ranks work on the same items (tensor or pipeline parallel), which count once. A batch that
+        ends with an exception is excluded from the results, and counted as failed.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
@@ -260,11 +259,11 @@ class PerfRecorder(core.Core):
         category: Category = None,
         shared: bool = False,
     ) -> Iterator[tuple[int, T]]:
-        """`for i, x in perf.batches(loader, items=len):`; the body of the loop is the batch.
+        """`for i, x in perf.batches(loader, items=len):` makes each turn of the loop a batch.
 
         Args:
-            iterable: what to loop over. The time it takes to yield an element is not the batch's.
-            items: how many items an element has, or a function that counts them.
+            iterable: elements of the loop. The time to yield one is outside the batch.
+            items: items per element, or a function that counts them.
             start: index of the first batch.
             message: name of the batches.
             color, domain, category: as in `push_range`.
@@ -300,10 +299,10 @@ class PerfRecorder(core.Core):
         domain: Domain = None,
         category: Category = None,
     ) -> Any:
-        """`@perf.annotate("stage")`, or bare `@perf.annotate`: each call of the function is a range.
+        """`@perf.annotate("stage")` or `@perf.annotate`: each call of the function is a range.
 
-        Coroutine functions too. Of a generator, plain or asynchronous, each step is a range, which excludes the time
-        of the code that consumes it. Where nothing records, the function is returned as it is.
+        Works for coroutine functions. For generators, each step is a range, without the time of the consumer. If
+        nothing records, the function is returned unchanged.
         """
 
         def decorate(function: Callable[..., Any]) -> Any:
@@ -315,14 +314,14 @@ class PerfRecorder(core.Core):
         return decorate(message) if callable(message) else decorate
 
     def call_at_end(self, hook: core.RangeEnd) -> None:
-        """Have a function called at the end of every range from now on. Costs nothing where it is not used."""
+        """Call a function at the end of every range from now on."""
         self._hook = hook
         for stack in self._all_stacks():
             stack.forget_prepared()
 
 
 def _exposed_at(metrics: bool | str | None) -> str:
-    """Where metrics are exposed, `1` or `HOST:PORT`; empty: nowhere."""
+    """Address of the metrics: `1` (the registry) or `HOST:PORT`; empty if off."""
     if metrics is None:
         given = os.environ.get(environment.METRICS, "")
         return "" if given == "0" else given

@@ -75,8 +75,8 @@ UNRECORDED = 0.5
 class Evidence:
     """Known facts about a stage. Shares are of its time; `wall_ms` is per batch, from the measured pass.
 
-    `throttled`: share of time stopped by a CPU quota. `cpu_load`: share of the CPUs in use (None if unknown). `has_profile`: samples are from a profiling pass. `has_inner`:
-    there are stages inside it.
+    `throttled`: share of time stopped by a CPU quota. `cpu_load`: share of the CPUs in use (None if unknown).
+    `has_profile`: samples are from a profiling pass. `has_inner`: there are stages inside it.
     """
 
     wall_ms: float
