@@ -1,4 +1,4 @@
-"""`perfharness clocks max|restore|status`: GPU clocks at their maximum, and back to the driver's defaults."""
+"""`perfharness clocks max|restore|status`: lock GPU clocks at their maximum, or restore the driver's defaults."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from perfharness_launcher.interrupts import noting_interrupts
 
 
 class Gpus(BaseModel):
-    """Whose clocks are restored: all, where none is named."""
+    """Options of `clocks restore`."""
 
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
+    gpus: Annotated[str | None, Option(("--gpus",), "", "UUIDs or indices of the GPUs.", metavar="GPU,…")] = None
 
 
 class ChosenGpus(Gpus):
-    """Whose clocks are set."""
+    """Options of `clocks max`."""
 
-    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
-    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
+    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "Number of GPUs.")] = 1
+    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Index of the first GPU.")] = 0
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    summary = "GPU clocks at their maximum, and back to the driver's defaults."
+    summary = "Lock GPU clocks at their maximum, or restore the driver's defaults."
     verb = typer.Typer(help=summary, context_settings=CONTEXT, rich_markup_mode=None)
     verb.command("max", cls=GroupedCommand)(maximize_verb)
     verb.command("restore", cls=GroupedCommand)(restore_verb)
@@ -66,10 +66,10 @@ def register(app: typer.Typer) -> None:
 def maximize_verb(*, chosen: ChosenGpus) -> None:
     """Lock the clocks at their maximum.
 
-    Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima. They stay so until
-    `clocks restore`, or until a launch with -m ends, which releases the locks. Needs root.
+    Sets persistence mode and the largest power limit, and locks graphics and memory clocks. They stay locked until
+    `clocks restore`, or until a launch with -m ends. Needs root.
 
-    Exit codes: 0 all set; 3 some refused; 1 nothing set.
+    Exit codes: 0 all set; 1 nothing set; 3 some refused.
     """
     uuids = _chosen(chosen)
     steps: list[ClockStep] = []
@@ -88,15 +88,15 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
         output.message("interrupted")
         raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
-        output.line(f"until `{RESTORE_COMMAND}`")
+        output.line(f"To undo: {RESTORE_COMMAND}")
     raise typer.Exit(_code(steps))
 
 
 def _chosen(chosen: ChosenGpus) -> list[str]:
-    """UUIDs of the GPUs chosen, as for a launch."""
+    """UUIDs of the chosen GPUs."""
     facts = find_gpus()
     if not facts.gpus:
-        raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
+        raise ClockError(f"no GPU found ({facts.problem})")
     gpus = choose_gpus(
         facts.gpus,
         names=split_commas(chosen.gpus),
@@ -115,18 +115,18 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 @with_settings()
 def restore_verb(*, asked: Gpus) -> None:
-    """Set the clocks to the driver's defaults.
+    """Restore the driver's default clocks on all GPUs, or on those of --gpus.
 
-    All GPUs, unless --gpus names some. Releases the locks of graphics and memory clocks, and sets the default power
-    limit and application clocks, whoever changed them. Persistence mode stays as it is. Needs root.
+    Unlocks graphics and memory clocks and sets the default power limit and application clocks, whoever changed them.
+    Persistence mode stays as it is. Needs root.
 
-    Exit codes: 0 done; 1 something could not be restored.
+    Exit codes: 0 restored; 1 something could not be restored.
     """
     uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if asked.gpus else None
     with noting_interrupts(), open_nvml() as nvml:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:
-            raise ClockError(f"there is no GPU whose clocks could be restored ({nvml.opened.reason})")
+            raise ClockError(f"no GPU found ({nvml.opened.reason})")
     output = Output()
     for line in step_lines(steps):
         output.line(line)
@@ -135,7 +135,7 @@ def restore_verb(*, asked: Gpus) -> None:
 
 @with_settings()
 def status(*, output: Output) -> None:
-    """Show the clocks, and settings that a killed launch may have left. Changes nothing."""
+    """Show the clocks, and settings that a killed launch may have left."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
     if output.is_json:
@@ -170,4 +170,4 @@ def _print_gpu(gpu: dict[str, Any], output: Output) -> None:
         output.line(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
     if gpu["left"]:
         text = left_text(gpu_name(gpu["index"], gpu["uuid"]), gpu["left"])
-        output.line(f"{text}; `{RESTORE_COMMAND}` sets the driver's defaults")
+        output.line(f"{text}. To undo: {RESTORE_COMMAND}")

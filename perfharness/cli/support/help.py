@@ -1,4 +1,4 @@
-"""How help is laid out: options in groups, summaries in full."""
+"""Layout of --help: grouped verbs and options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUPS = {
         "clocks": "Lock GPU clocks at their maximum; restore them.",
     },
 }
-"""Summaries in the order of the help; each verb is a module here with `register(app)`, imported when it is called."""
+"""Verbs and their summaries in the order of --help; each is a module in `perfharness.cli` with `register(app)`."""
 
 VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
 
@@ -51,12 +51,12 @@ OTHER = "Other options"
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are in groups: the `rich_help_panel` of each."""
+    """A command whose --help groups options by their `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then the groups in the order of their first option; those without a group are last.
+        """Write arguments, then groups in the order of their first option, then ungrouped options.
 
-        Types are in plain terms: `<str>` where Typer writes `<list[str]>`, `<int>` for `<int range>`.
+        Writes `<str>` for Typer's `<list[str]>`, and `<int>` for `<int range>`.
         """
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         parameters = self.get_params(ctx)
@@ -79,14 +79,14 @@ class GroupedCommand(TyperCommand):
 
 
 class VerbGroup(TyperGroup):
-    """The verbs; each is imported when it is called, for all of them together take longer than most of them work."""
+    """The verbs; each is imported only when called, because importing all of them is slow."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All verbs, imported or not."""
+        """Names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb, imported now; None where there is none of that name."""
+        """Import a verb, or return None if it does not exist."""
         if cmd_name in VERBS and cmd_name not in self.commands:
             app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
             import_module(f"perfharness.cli.{cmd_name.replace('-', '_')}").register(app)
@@ -94,14 +94,14 @@ class VerbGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; `main` reports an interrupt, with its own exit code; Typer would end with 130."""
+        """Run the verb; leave an interrupt to `main`, because Typer would exit with 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Abort from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Three commands to copy, then all verbs in their groups: no more than a screen."""
+        """Write examples and all verbs on one screen."""
         del ctx
         lines = [FIRST_PAGE]
         for group, verbs in GROUPS.items():
