@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -34,8 +33,7 @@ from perfharness.telemetry.clocks import (
     value_text,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
-from perfharness_launcher.clocks import left_text
-from perfharness_launcher.gpus import choose_gpus, find_gpus
+from perfharness_launcher.clocks import chosen_gpus, left_text
 from perfharness_launcher.interrupts import noting_interrupts
 
 
@@ -71,7 +69,7 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
 
     Exit codes: 0 all set; 1 nothing set; 3 some refused.
     """
-    uuids = _chosen(chosen)
+    uuids = chosen_gpus(split_commas(chosen.gpus), chosen.num_gpus, chosen.gpu_offset)
     steps: list[ClockStep] = []
     with noting_interrupts() as interrupts, open_nvml() as nvml:
         try:
@@ -92,21 +90,6 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
     raise typer.Exit(_code(steps))
 
 
-def _chosen(chosen: ChosenGpus) -> list[str]:
-    """UUIDs of the chosen GPUs."""
-    facts = find_gpus()
-    if not facts.gpus:
-        raise ClockError(f"no GPU found ({facts.problem})")
-    gpus = choose_gpus(
-        facts.gpus,
-        names=split_commas(chosen.gpus),
-        number=chosen.num_gpus,
-        offset=chosen.gpu_offset,
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-    )
-    return [gpu.uuid for gpu in gpus]
-
-
 def _code(steps: Sequence[ClockStep]) -> int:
     if not any(step.answer == "refused" for step in steps):
         return EXIT_OK
@@ -122,7 +105,7 @@ def restore_verb(*, asked: Gpus) -> None:
 
     Exit codes: 0 restored; 1 something could not be restored.
     """
-    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if asked.gpus else None
+    uuids = chosen_gpus(split_commas(asked.gpus), 1, 0) if asked.gpus else None
     with noting_interrupts(), open_nvml() as nvml:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:

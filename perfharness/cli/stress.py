@@ -199,7 +199,7 @@ def stress_verb(
     raise typer.Exit(show_stress(result, output, limits))
 
 
-def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
+def show_stress(result: StressResult, output: Output, limits: Sequence[Limit]) -> int:
     """Print results and findings of a load test, and return the exit code."""
     from perfharness.load.report import report_of
     from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view

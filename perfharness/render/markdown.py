@@ -34,9 +34,9 @@ def markdown(document: Document) -> str:
     return _joined([*title, *_lines([*document.summary, *document.sections], 2)])
 
 
-def blocks_as_markdown(blocks: Sequence[Block], level: int = 3) -> str:
-    """Render blocks with section headings of this level."""
-    return _joined(list(_lines(blocks, level)))
+def blocks_as_markdown(blocks: Sequence[Block]) -> str:
+    """Render blocks."""
+    return _joined(list(_lines(blocks, 3)))
 
 
 def escaped(text: Line) -> str:

@@ -23,7 +23,7 @@ class BenchProgress(BenchObserver):
         is_search: the number of cases is unknown.
     """
 
-    def __init__(self, console: Console, *, is_search: bool = False) -> None:
+    def __init__(self, console: Console, *, is_search: bool) -> None:
         self._console, self._is_search = console, is_search
         self._count, self._done, self._interrupts_reported = 0, 0, 0
         self._names = CaseNames()

@@ -125,7 +125,7 @@ def _distinct(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def series_picture(name: str, found: LoopSeries, *, has_gpu: bool = True) -> Picture:
+def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
     """Draw the wall time of batches in order; shade warm-up and throttled batches."""
     import altair as alt
 

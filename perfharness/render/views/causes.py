@@ -31,7 +31,7 @@ def cause_span(name: str) -> Span:
 
 
 def advice_view(
-    diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine] = (), most: int | None = MOST_VALUABLE
+    diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine], most: int | None = MOST_VALUABLE
 ) -> list[Block]:
     """Advice, most valuable first, then the stages without a known cause.
 

@@ -56,7 +56,7 @@ COLUMNS = (
 )
 
 
-def compare_view(comparison: Comparison, *, fold: bool = False, charts: bool = False) -> list[Block]:
+def compare_view(comparison: Comparison, *, fold: bool, charts: bool = False) -> list[Block]:
     """One table per version.
 
     Args:

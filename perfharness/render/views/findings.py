@@ -13,7 +13,7 @@ ORDER = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
 LISTED_PROCESSES = 4
 
 
-def findings_view(findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> list[Block]:
+def findings_view(findings: Iterable[Finding], *, least: Severity) -> list[Block]:
     """One line per finding with its hint; equal findings of several processes are joined.
 
     Args:

@@ -76,7 +76,7 @@ def series_view(series: Series) -> list[Block]:
     return [*blocks, *tables[series.kind](series), *([Items(missing)] if missing else [])]
 
 
-def series_section(series: Series, shown: str | None = None) -> Section:
+def series_section(series: Series, shown: str | None) -> Section:
     """Section of a report.
 
     Args:
