@@ -25,7 +25,7 @@ from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs,
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, benchmark_tree
 
-DETAILS = "One thing in detail"
+DETAILS = "Details"
 """Help group of options that replace the usual results."""
 
 
@@ -59,6 +59,7 @@ class AnalyzeSettings(BaseModel):
             ("--stage",),
             DETAILS,
             "Show only the diagnosis of this stage: a name or a printed path.",
+            metavar="NAME",
         ),
     ] = None
     slowest: Annotated[

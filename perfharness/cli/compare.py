@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from perfharness_launcher.plan import LaunchPlan
     from perfharness_launcher.supervise import Observer
 
-MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
+MATCHING, DECIDING, GATE, MEASURE = "Matching", "Significance", "Gate", "Launching"
 """Help groups."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5

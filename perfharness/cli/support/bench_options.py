@@ -98,7 +98,7 @@ class SuiteOptions(BaseModel):
         int | None, Option(("--iterations",), MEASURING, "Timed iterations per case. [default: 1000]")
     ] = Field(default=None, serialization_alias="latency.iterations")
     duration: Annotated[
-        float | None, Option(("--duration",), MEASURING, "Time each case for at least this long.", metavar="S")
+        float | None, Option(("--duration",), MEASURING, "Time each case for at least this long.", metavar="SECONDS")
     ] = Field(default=None, serialization_alias="latency.min_seconds", gt=0)
     memory_limit: Annotated[
         str | None,
@@ -122,14 +122,17 @@ class SuiteOptions(BaseModel):
         Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
     ] = None
     timeout: Annotated[
-        float | None, Option(("--timeout",), MEASURING, "Time limit per process. [default: 1800]", metavar="S")
+        float | None, Option(("--timeout",), MEASURING, "Time limit per process. [default: 1800]", metavar="SECONDS")
     ] = Field(default=None, serialization_alias="run.timeout_s")
     cool_down: Annotated[
         float | None,
-        Option(("--cool-down",), "", "Before each case, wait until the GPU is below this temperature.", metavar="°C"),
+        Option(
+            ("--cool-down",), "", "Before each case, wait until the GPU is below this temperature.", metavar="CELSIUS"
+        ),
     ] = Field(default=None, serialization_alias="run.cool_down_c")
     cool_down_limit: Annotated[
-        float | None, Option(("--cool-down-limit",), "", "Longest wait of --cool-down. [default: 300]", metavar="S")
+        float | None,
+        Option(("--cool-down-limit",), "", "Longest wait of --cool-down. [default: 300]", metavar="SECONDS"),
     ] = Field(default=None, serialization_alias="run.cool_down_limit_s")
     seed: Annotated[int | None, Option(("--seed",), "", "Seed of the case order. [default: 1]")] = Field(
         default=None, serialization_alias="run.seed"

@@ -17,15 +17,15 @@ GROUPS = {
         "record": "Record the next batches of a running process.",
         "stress": "Load-test a function, model, script or service.",
         "mlperf": "Run an MLPerf LoadGen scenario on a model.",
-        "compare-engines": "Compare engines that make depth maps.",
+        "compare-engines": "Compare engines that compute depth maps.",
     },
     "Read": {
         "analyze": "Recompute results; explain a stage or slow batches.",
-        "compare": "Compare runs: what got faster or slower; a CI gate.",
+        "compare": "Compare runs: faster or slower stages; a CI gate.",
         "report": "Write a report: HTML, PDF or Markdown.",
         "export": "Write a timeline, tables or sampled stacks.",
-        "history": "List earlier runs, or one number over all of them.",
-        "dashboard": "Show earlier runs and what is running in a browser.",
+        "history": "List earlier runs, or one metric over them.",
+        "dashboard": "Show earlier and running launches in a browser.",
     },
     "Machine": {
         "demo": "Find the bottleneck of a small example pipeline.",
@@ -42,10 +42,10 @@ Profile inference pipelines per stage and per item, on CPU and GPU.
 
   perfharness launch app.py               stage times, bottleneck, what to try
   perfharness launch -np 4 -ng 2 app.py   4 processes on each of 2 GPUs
-  perfharness compare out_old out_new     did it get faster, and is that sure?
+  perfharness compare out_old out_new     faster or slower, beyond noise
 """
 
-LAST_LINE = "Options: perfharness VERB --help. --guide is for programs, --version"
+LAST_LINE = "Help: perfharness VERB --help. Also: --version, --guide (for programs)"
 
 OTHER = "Other options"
 

@@ -184,7 +184,7 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
         bars.mark_rule(strokeWidth=1.5).encode(x="speedup_low:Q", x2="speedup_high:Q"),
         one.encode(x=x),
     )
-    sheet.notes.append("lines: the widest range that the two 95 % intervals allow")
+    sheet.notes.append("lines: range that both 95 % intervals allow")
     return sheet.made(chart.properties(width=WIDTH, height=ROW_HEIGHT * len(rows)), title)
 
 
@@ -287,9 +287,9 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
         sheet.notes.append("numbers: largest batch size")
         if any(row["x_low"] for row in rows):
-            sheet.notes.append("horizontal bars: the widest range that two 95 % intervals allow")
+            sheet.notes.append("horizontal bars: range that both 95 % intervals allow")
     for field, axis in (("x", x_axis), ("y", y_axis)):
-        if axis["scale"].get("type") == "log":  # intervals cannot reach 0
+        if axis["scale"].get("type") == "log":  # which cannot show 0
             least = min(row[field] for row in rows if row[field] is not None)
             for row in rows:
                 row[f"{field}_low"] = row[f"{field}_low"] and max(row[f"{field}_low"], least)

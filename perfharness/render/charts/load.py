@@ -186,7 +186,7 @@ def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindo
 
 
 def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
-    """Add the panels of each GPU; `start_ns` is the begin of the load on the monotonic clock."""
+    """Add the panels of each GPU; `start_ns` is the start of the load on the monotonic clock."""
     series = next((one for one in log.series.values() if len(one)), None)
     if series is None:
         return

@@ -141,7 +141,7 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
     def y(field: str) -> object:
         return alt.Y(f"{field}:Q").title("ms per batch").scale(**scale)
 
-    kinds = {"excluded as warm-up": (WARMUP, series.warmup), "GPU throttled": (THROTTLED, series.throttled)}
+    kinds = {"dropped as warm-up": (WARMUP, series.warmup), "GPU throttled": (THROTTLED, series.throttled)}
     spans: list[Row] = [
         {"batch": start, "until": end, "shade": label} for label, (_, own) in kinds.items() for start, end in own or []
     ]

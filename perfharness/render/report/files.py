@@ -1,4 +1,4 @@
-"""A report of runs, traces and suites: gathered, and written in any format; what `perfharness report` does."""
+"""Gather reports and write them."""
 
 from __future__ import annotations
 

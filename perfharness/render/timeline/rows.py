@@ -18,7 +18,7 @@ FIRST_MADE_ID = 1 << 24
 
 
 class Ids:
-    """Unique process, thread and arrow ids of a timeline; processes of different nodes may share ids."""
+    """Unique process, thread and arrow ids of a timeline; processes of a run may share ids."""
 
     def __init__(self) -> None:
         self._made, self.arrows = itertools.count(FIRST_MADE_ID), itertools.count()
@@ -87,7 +87,7 @@ def named(what: str, name: str, place: int, **ids: int) -> list[Event]:
 
 
 def rows_that_nest(start: Int64, end: Int64, group: Int64) -> Int64:
-    """First row for each interval in which it nests with or does not touch the others.
+    """First row for each interval in which all overlapping intervals nest.
 
     Args:
         start: starts, in any order.

@@ -29,7 +29,7 @@ def matching_stages(diagnosis: Diagnosis, name: str) -> list[StageDiagnosis]:
 
 
 def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
-    """Verdicts on which processes differ, then the evidence of the slowest process."""
+    """Verdicts of all processes if they differ, then the evidence of the slowest process."""
     if not diagnoses:
         return []
     blocks: list[Block] = []

@@ -36,7 +36,7 @@ FUNCTIONS: Columns[FunctionShare] = [
     (Column("function"), lambda one: one.function),
     (Column("line"), line_of),
     (Column("self", "share", has_bar=True), lambda one: one.self_share),
-    (Column("total", "share", "with what it calls", drop=1), lambda one: one.total_share),
+    (Column("total", "share", "callees included", drop=1), lambda one: one.total_share),
 ]
 KERNELS: Columns[KernelGroup] = [
     (Column("kernel"), lambda one: short_function(one.name)),

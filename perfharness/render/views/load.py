@@ -143,7 +143,7 @@ def load_sentences(load: LoadReport) -> list[str]:
     """Sentences on the objective, the highest rate that meets it, and the parts of the latency."""
     phase = _main(load)
     if phase is None:
-        return ["Nothing was measured: no measured phase began."]
+        return ["Nothing was measured: the load ended before a measured phase began."]
     result, rate = load.result, _highest_rate(load.result)
     sentences = [_against_objective(result, phase), _where(load, phase)]
     if rate is None:

@@ -122,7 +122,7 @@ def _means(series: Series, label: str) -> Iterator[Block]:
     yield from _stages("launches", list(columns.values()), cells, f"ms per batch, without warm-up: {of}")
     rate = summary.get(WHOLE, {}).get("items_per_second")
     if rate is None or rate.mean is None:
-        reason = "no launch has it" if rate is None else rate.reason
+        reason = "no launch measured it" if rate is None else rate.reason
         yield Paragraph(f"Throughput not measured: {reason}.")
     else:
         is_one = rate.low is None or rate.high is None

@@ -20,7 +20,7 @@ REASONS: dict[str, str] = {
     OUTSIDE: "time outside of the batch",
 }
 SLOWER = 0.02
-"""Share of the typical time by which a slow batch takes longer at least."""
+"""Smallest excess of a slow batch over the typical time, as a share of it."""
 SMALL = 0.02
 """Share of the difference below which the rest is not shown."""
 MOST_OF_IT = 0.8

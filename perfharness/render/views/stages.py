@@ -116,7 +116,11 @@ def stages_view(
     of_gpu = " (GPU: projected, busy: union of operations)" if any(_is_of_gpu(one) for one, _ in columns) else ""
     if limits:
         columns.append((Column("limited by"), lambda line: limits.get(line.path)))
-    in_some = "; a stage's times are of the batches it occurs in" if len({one.batches for one in shown}) > 1 else ""
+    in_some = (
+        "; stage times are means over the batches that contain the stage"
+        if len({one.batches for one in shown}) > 1
+        else ""
+    )
     note = f"ms per batch, without warm-up{of_gpu}{in_some}"
     blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
