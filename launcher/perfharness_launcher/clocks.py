@@ -100,14 +100,19 @@ def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: 
         ClockError: there is no GPU, or a launch holds its clocks.
         UsageError: a GPU that was asked for is not there.
     """
-    facts = find_gpus()
-    if not facts.gpus:
-        raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = choose_gpus(facts.gpus, names=gpus, number=num_gpus, offset=gpu_offset, visible_devices=visible)
-    uuids = [gpu.uuid for gpu in chosen]
+    uuids = chosen_gpus(gpus, num_gpus, gpu_offset)
     with _ending_by_exception(), _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
         yield steps
+
+
+def chosen_gpus(names: Sequence[str], number: int, offset: int) -> list[str]:
+    """UUIDs of the chosen GPUs, as for a launch. Raises `ClockError` without a GPU, and `UsageError`."""
+    facts = find_gpus()
+    if not facts.gpus:
+        raise ClockError(f"no GPU found ({facts.problem})")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = choose_gpus(facts.gpus, names=names, number=number, offset=offset, visible_devices=visible)
+    return [gpu.uuid for gpu in chosen]
 
 
 @contextmanager

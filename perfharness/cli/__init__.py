@@ -1,1 +1,1 @@
-"""One file a verb; `main` lists them."""
+"""Command line: one file per verb."""

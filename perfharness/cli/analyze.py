@@ -1,4 +1,4 @@
-"""`perfharness analyze`: results again, from what is on disk; what limits a stage; the slowest batches."""
+"""`perfharness analyze`: recompute results, explain a stage, show the slowest batches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs,
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, benchmark_tree
 
-DETAILS = "One thing in detail"
-"""The group of the options that replace the results by something else."""
+DETAILS = "Details"
+"""Help group of options that replace the usual results."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 class AnalyzeSettings(BaseModel):
-    """What is shown and written."""
+    """Options of `analyze`."""
 
     parallel: Annotated[
         Literal["auto", "data", "model"] | None,
@@ -58,7 +58,8 @@ class AnalyzeSettings(BaseModel):
         Option(
             ("--stage",),
             DETAILS,
-            "Show only what limits this stage, in full: a name or a printed path.",
+            "Show only the diagnosis of this stage: a name or a printed path.",
+            metavar="NAME",
         ),
     ] = None
     slowest: Annotated[
@@ -66,7 +67,7 @@ class AnalyzeSettings(BaseModel):
         Option(
             ("--slowest",),
             DETAILS,
-            "Show only the N slowest batches (requests) of each loop, beside a typical one.",
+            "Show only the N slowest batches (requests) of each loop, next to a typical one.",
             metavar="N",
         ),
     ] = Field(default=None, ge=1)
@@ -80,11 +81,11 @@ def analyze(
     asked: AnalyzeSettings,
     output: FullOutput,
 ) -> None:
-    """Print the results of earlier runs again; explain a stage or the slowest batches.
+    """Recompute and print the results of earlier runs; explain a stage or the slowest batches.
 
-    Recomputes benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. With -o, joins the
-    runs of several nodes that were copied by hand. --verbose adds the diagnosis: functions, threads and GPU counters of
-    each stage. --stage and --slowest print only that, and write nothing. Needs no GPU, CUDA, nsys or torch.
+    Rewrites benchmark.json and benchmark_mean.json from the traces of a run, or reads bare traces. With -o, joins runs
+    that were copied from several nodes. --verbose adds the diagnosis: functions, threads and GPU counters of each
+    stage. --stage and --slowest write nothing. Needs no GPU, CUDA, nsys or torch.
 
     Exit codes: 0 success; 1 results cannot be written; 2 usage; 3 a trace is incomplete, nothing could be measured, or
     there is an error finding.
@@ -95,7 +96,7 @@ def analyze(
     read_as = reading.read_as(asked.parallel)
     if asked.stage is not None or asked.slowest is not None:
         if len(located) > 1 or asked.output_dir is not None or None not in (asked.stage, asked.slowest):
-            raise UsageError("--stage NAME or --slowest N: one of them, of one run, without -o.")
+            raise UsageError("Give either --stage NAME or --slowest N, for one run, without -o.")
         if asked.slowest is not None:
             raise typer.Exit(show_slowest(located[0], read_as, asked.slowest, output))
         raise typer.Exit(show_stage(located[0], read_as, str(asked.stage), output))
@@ -131,7 +132,7 @@ def analyze(
 
 
 def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]) -> list[Block]:
-    """Each run, then the table of a series; as JSON, add them to the documents."""
+    """Return the results of each run and the table of a series; with --format json, add them to `documents`."""
     process = analyzed.located.process
     shown: list[Block] = []
     if not analyzed.not_written:
@@ -147,7 +148,7 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
             trees = (benchmark_tree(result) for result in results.values())
             documents[str(analyzed.located.path)] = {key: value for tree in trees for key, value in tree.items()}
     if analyzed.series is not None and not output.is_json:
-        from perfharness.render.views.series import series_view  # few runs are a series
+        from perfharness.render.views.series import series_view  # slow to import
 
         shown.append(Section(str(analyzed.located.path), series_view(analyzed.series)))
     return shown
@@ -156,7 +157,7 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
 def show_traces(
     traces: Sequence[Located], analyzed: AnalyzedTraces, output: Output, documents: dict[str, Tree]
 ) -> list[Block]:
-    """What bare traces have in common; as JSON, add it to the documents."""
+    """Return the results of bare traces; with --format json, add them to `documents`."""
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
         return []
@@ -167,7 +168,7 @@ def show_traces(
 
 
 def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:
-    """Print what limits a stage; return the exit code. Nothing is written. Raises `UsageError` where there is none."""
+    """Print the diagnosis of a stage and return the exit code. Raises `UsageError` if the stage does not exist."""
     analyzed: AnalyzedRuns | AnalyzedTraces
     found: dict[str, Mapping[str, ProcessResult]]
     if located.trace is None:
@@ -183,7 +184,7 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
     }
     if not any(matching_stages(diagnosis, stage) for diagnosis in named.values()):
         there = sorted({one.path[-1] for diagnosis in named.values() for one in diagnosis.stages})
-        raise UsageError(f"There is no stage '{stage}'; stages there are: {', '.join(there) or 'none'}.")
+        raise UsageError(f"No stage '{stage}'. Stages of this run: {', '.join(there) or 'none'}.")
     if output.is_json:
         output.json_document({name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()})
     else:
@@ -193,8 +194,8 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
 
 
 def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -> int:
-    """Print the slowest batches beside a typical one; returns the exit code."""
-    from perfharness.render.views.slowest import slowest_view  # here, for most commands show no slow batches
+    """Print the slowest batches next to a typical one and return the exit code."""
+    from perfharness.render.views.slowest import slowest_view  # slow to import
     from perfharness.runs.run import open_located
 
     found, findings = open_located(located, read_as).find_slowest(most)
@@ -204,13 +205,13 @@ def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -
         output.show(slowest_view(found, details=output.verbose))
     has_any = any(loop.requests for loop in found.loops)
     if not has_any:
-        output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
+        output.message("No measured batches; lower -w, or see `perfharness export --table ranges`.")
     output.findings(findings)
     return exit_code(findings) if has_any else EXIT_CHECK_FAILED
 
 
 def diagnosis_of_stage(diagnosis: Diagnosis, stage: str) -> Tree:
-    """A diagnosis as in benchmark.json, with the one stage."""
+    """Diagnosis as in benchmark.json, with one stage."""
     wanted = {one.path for one in matching_stages(diagnosis, stage)}
     tree = diagnosis.to_json()
     return {**tree, "stages": [one for one in tree["stages"] if tuple(one["path"]) in wanted]}

@@ -1,4 +1,4 @@
-"""`perfharness bench`: models over backends, modes, precisions and batch sizes."""
+"""`perfharness bench`: measure models over backends, modes, precisions and batch sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from perfharness.cli.support.bench_options import (
     BenchSettings,
     SuiteOptions,
     check_utf8,
-    resume_command,
     say_drawn,
     suite_options,
 )
@@ -35,7 +34,7 @@ REFUSED = {
         *("memory_limit", "passes", "layers", "cool_down", "cool_down_limit", "metrics"),
     ),
 }
-"""Options that these measurements do not use: they choose their own cases, and recommend nothing."""
+"""Options that --find-batch and --start-up do not take: they choose their own cases and recommend nothing."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,24 +52,24 @@ def bench(
     options: SuiteOptions,
     run: BenchSettings,
 ) -> None:
-    """Measure models over backends, modes, precisions and batch sizes, each case in a process of its own.
+    """Measure models over backends, modes, precisions and batch sizes, each case in its own process.
 
-    Options override SUITE.toml. Those that are rarely needed (order, seed, time limit, cooling down, warm-up, other
-    constraints) are its keys; `perfharness bench --help-all` shows them.
+    Options override SUITE.toml. `perfharness bench --help-all` also shows the rarely needed ones: order, seed, time
+    limit, cooling down, warm-up, further constraints.
 
-    `perfharness report DIR` writes the results as a page, of several suites side by side; `perfharness compare A B`
-    says which cases are faster. With --resume a finished suite is printed again, under other constraints.
+    `perfharness report DIR…` writes one page for one or more suites. `perfharness compare A B` shows which cases are
+    faster. --resume also prints a finished suite again, with new constraints.
 
-    Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or it was interrupted; 2 the suite or the
-    command line is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
+    Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or interrupted; 2 usage; 3 no case could
+    be measured, some gave wrong answers, or none meets the constraints.
     """
     check_utf8(command_line())
     if run.retry_failed and not run.resume:
-        raise UsageError("--retry-failed goes with --resume")
+        raise UsageError("--retry-failed needs --resume")
     given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
     measurement = next((name for name in ("start_up", "find_batch") if name in given), "")
     for name in (name for name in REFUSED.get(measurement, ()) if name in given):
-        raise UsageError(f"--{name.replace('_', '-')} does not go with --{measurement.replace('_', '-')}; drop it")
+        raise UsageError(f"--{measurement.replace('_', '-')} does not take --{name.replace('_', '-')}; drop it")
     from perfharness.bench import load_suite
 
     made = load_suite(suite, suite_options(options))
@@ -117,7 +116,8 @@ def _suite(made: Suite, run: BenchSettings) -> int:
     )
     say(messages, f"Results: {run.output_dir.absolute()}{step}")
     if not result.complete:
-        say(messages, f"interrupted; continue with: {resume_command()}")
+        words = [*(word for word in command_line() if word != "--resume"), "--resume"]
+        say(messages, f"Interrupted. To continue: {shlex.join(words)}")
     return suite_exit_code(result)
 
 

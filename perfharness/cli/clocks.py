@@ -1,8 +1,7 @@
-"""`perfharness clocks max|restore|status`: GPU clocks at their maximum, and back to the driver's defaults."""
+"""`perfharness clocks max|restore|status`: lock GPU clocks at their maximum, or restore the driver's defaults."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -34,27 +33,26 @@ from perfharness.telemetry.clocks import (
     value_text,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
-from perfharness_launcher.clocks import left_text
-from perfharness_launcher.gpus import choose_gpus, find_gpus
+from perfharness_launcher.clocks import chosen_gpus, left_text
 from perfharness_launcher.interrupts import noting_interrupts
 
 
 class Gpus(BaseModel):
-    """Whose clocks are restored: all, where none is named."""
+    """Options of `clocks restore`."""
 
-    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
+    gpus: Annotated[str | None, Option(("--gpus",), "", "UUIDs or indices of the GPUs.", metavar="GPU,…")] = None
 
 
 class ChosenGpus(Gpus):
-    """Whose clocks are set."""
+    """Options of `clocks max`."""
 
-    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
-    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
+    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "Number of GPUs.")] = 1
+    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Index of the first GPU.")] = 0
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    summary = "GPU clocks at their maximum, and back to the driver's defaults."
+    summary = "Lock GPU clocks at their maximum, or restore the driver's defaults."
     verb = typer.Typer(help=summary, context_settings=CONTEXT, rich_markup_mode=None)
     verb.command("max", cls=GroupedCommand)(maximize_verb)
     verb.command("restore", cls=GroupedCommand)(restore_verb)
@@ -66,12 +64,12 @@ def register(app: typer.Typer) -> None:
 def maximize_verb(*, chosen: ChosenGpus) -> None:
     """Lock the clocks at their maximum.
 
-    Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima. They stay so until
-    `clocks restore`, or until a launch with -m ends, which releases the locks. Needs root.
+    Sets persistence mode and the largest power limit, and locks graphics and memory clocks. They stay locked until
+    `clocks restore`, or until a launch with -m ends. Needs root.
 
-    Exit codes: 0 all set; 3 some refused; 1 nothing set.
+    Exit codes: 0 all set; 1 nothing set; 3 some refused.
     """
-    uuids = _chosen(chosen)
+    uuids = chosen_gpus(split_commas(chosen.gpus), chosen.num_gpus, chosen.gpu_offset)
     steps: list[ClockStep] = []
     with noting_interrupts() as interrupts, open_nvml() as nvml:
         try:
@@ -88,23 +86,8 @@ def maximize_verb(*, chosen: ChosenGpus) -> None:
         output.message("interrupted")
         raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
-        output.line(f"until `{RESTORE_COMMAND}`")
+        output.line(f"To undo: {RESTORE_COMMAND}")
     raise typer.Exit(_code(steps))
-
-
-def _chosen(chosen: ChosenGpus) -> list[str]:
-    """UUIDs of the GPUs chosen, as for a launch."""
-    facts = find_gpus()
-    if not facts.gpus:
-        raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
-    gpus = choose_gpus(
-        facts.gpus,
-        names=split_commas(chosen.gpus),
-        number=chosen.num_gpus,
-        offset=chosen.gpu_offset,
-        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-    )
-    return [gpu.uuid for gpu in gpus]
 
 
 def _code(steps: Sequence[ClockStep]) -> int:
@@ -115,18 +98,18 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 @with_settings()
 def restore_verb(*, asked: Gpus) -> None:
-    """Set the clocks to the driver's defaults.
+    """Restore the driver's default clocks on all GPUs, or on those of --gpus.
 
-    All GPUs, unless --gpus names some. Releases the locks of graphics and memory clocks, and sets the default power
-    limit and application clocks, whoever changed them. Persistence mode stays as it is. Needs root.
+    Unlocks graphics and memory clocks and sets the default power limit and application clocks, whoever changed them.
+    Persistence mode stays as it is. Needs root.
 
-    Exit codes: 0 done; 1 something could not be restored.
+    Exit codes: 0 restored; 1 something could not be restored.
     """
-    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if asked.gpus else None
+    uuids = chosen_gpus(split_commas(asked.gpus), 1, 0) if asked.gpus else None
     with noting_interrupts(), open_nvml() as nvml:
         steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
         if not nvml.gpus:
-            raise ClockError(f"there is no GPU whose clocks could be restored ({nvml.opened.reason})")
+            raise ClockError(f"no GPU found ({nvml.opened.reason})")
     output = Output()
     for line in step_lines(steps):
         output.line(line)
@@ -135,7 +118,7 @@ def restore_verb(*, asked: Gpus) -> None:
 
 @with_settings()
 def status(*, output: Output) -> None:
-    """Show the clocks, and settings that a killed launch may have left. Changes nothing."""
+    """Show the clocks, and settings that a killed launch may have left."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
     if output.is_json:
@@ -170,4 +153,4 @@ def _print_gpu(gpu: dict[str, Any], output: Output) -> None:
         output.line(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
     if gpu["left"]:
         text = left_text(gpu_name(gpu["index"], gpu["uuid"]), gpu["left"])
-        output.line(f"{text}; `{RESTORE_COMMAND}` sets the driver's defaults")
+        output.line(f"{text}. To undo: {RESTORE_COMMAND}")

@@ -1,4 +1,4 @@
-"""`perfharness compare`: which stages of a version are faster or slower than those of another, and a gate on that."""
+"""`perfharness compare`: compare the stages of versions, and fail on a regression."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from perfharness_launcher.plan import LaunchPlan
     from perfharness_launcher.supervise import Observer
 
-MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
-"""Groups of options in the help."""
+MATCHING, DECIDING, GATE, MEASURE = "Matching", "Significance", "Gate", "Launching"
+"""Help groups."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
 REV, LAUNCH = "--rev", "perfharness.launch"
-"""The option that ends those of `compare`, and where the words after its commit are kept."""
+"""Last option of `compare`, and the context's key for the words after its commit."""
 
 
 class CompareCommand(GroupedCommand):
-    """A command whose options end at `--rev REV`: what follows are the arguments of a launch."""
+    """A command whose options end at `--rev REV`, which is followed by arguments of a launch."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Keep the arguments of the launch for the verb."""
+        """Keep the arguments of the launch in `ctx.meta`."""
         end = next((place for place, word in enumerate(args) if word.partition("=")[0] == REV), len(args))
         end += 1 if args[end : end + 1] != [REV] else 2
         ctx.meta[LAUNCH] = args[end:]
@@ -60,22 +60,22 @@ def register(app: typer.Typer) -> None:
 
 
 def percentage(text: Any) -> Any:
-    """`2%` and `0.02` -> 0.02. Raises `ValueError`, also for a number that lacks its %."""
+    """`2%` and `0.02` -> 0.02. Raises `ValueError`, also for 1 and more without %."""
     has_sign = str(text).endswith("%")
     try:
         value = float(str(text).removesuffix("%"))
     except ValueError:
         value = math.nan
     if not 0 <= value < (math.inf if has_sign else 1):
-        raise ValueError("must be a percentage, as 2%, or a part of 1, as 0.02")
+        raise ValueError("must be a percentage such as 2%, or a fraction such as 0.02")
     return value / 100 if has_sign else value
 
 
 class CompareSettings(BaseModel):
-    """What is compared, and how."""
+    """Options of `compare`."""
 
     renamed: Annotated[
-        list[str], Option(("--map",), MATCHING, "A stage that has another name in NEW. Repeatable.", metavar="OLD=NEW")
+        list[str], Option(("--map",), MATCHING, "A stage that was renamed in NEW. Repeatable.", metavar="OLD=NEW")
     ] = []
     stage: Annotated[
         list[str],
@@ -91,8 +91,8 @@ class CompareSettings(BaseModel):
         Option(
             ("--allow",),
             MATCHING,
-            "Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
-            "reading (--domain, --batch-pattern), batches (--capture-batches), validity (of MLPerf).",
+            "Compare despite this difference: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
+            "reading (--domain, --batch-pattern), batches (--capture-batches), validity (MLPerf).",
             metavar="DIFFERENCE",
         ),
     ] = []
@@ -112,7 +112,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--spread",),
             DECIDING,
-            "Known standard deviation between launches. Without it one launch per side proves nothing.",
+            "Known standard deviation between launches; needed with one launch per version.",
             metavar="PERCENT",
         ),
     ] = Field(default=None, gt=0)
@@ -130,7 +130,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--fail-if",),
             GATE,
-            "Exit with 3 if NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
+            "Exit with 3 if NEW meets this: 'inference.p95 > 20ms', 'throughput < -5%'. Repeatable.",
             metavar="LIMIT",
         ),
     ] = []
@@ -139,7 +139,7 @@ class CompareSettings(BaseModel):
         Option(
             ("--run",),
             MEASURE,
-            "Arguments of `perfharness launch`. Launch these in turns, then compare; the first is BASE. Repeatable.",
+            "Launch with these arguments of `perfharness launch`, in turns; the first --run is BASE. Repeatable.",
             metavar="LAUNCH",
         ),
     ] = []
@@ -148,8 +148,8 @@ class CompareSettings(BaseModel):
         Option(
             (REV,),
             MEASURE,
-            "Launch a script of this commit and of the working tree in turns; the commit is BASE. Arguments of "
-            "`perfharness launch` follow, so this is the last option.",
+            "Launch SCRIPT of this commit (BASE) and of the working tree in turns. Must be the last option: arguments "
+            "of `perfharness launch` follow.",
             metavar="REV … SCRIPT",
         ),
     ] = None
@@ -168,8 +168,8 @@ def compare_verb(
         list[str] | None,
         typer.Argument(
             metavar="BASE NEW…",
-            help="The launches of each version: runs, repeats, suites of bench, traces, trtexec's results, history:ID;"
-            " or several of them joined by commas.",
+            help="The launches of each version, joined by commas: runs, repeats, suites of bench, traces, results of"
+            " trtexec, history:ID.",
             show_default=False,
         ),
     ] = None,
@@ -178,11 +178,11 @@ def compare_verb(
     reading: Reading,
     output: Output,
 ) -> None:
-    """Compare stages, throughput, latency, memory, energy and start-up of NEW with those of BASE.
+    """Compare stages, throughput, latency, memory, energy and start-up of NEW with BASE.
 
-    Launches vary, so several of each version are needed: `perfharness launch --repeat 5`, or --run or --rev here.
+    Launches vary, so measure each version several times: with `perfharness launch --repeat 5`, --run or --rev.
 
-    Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 a --fail-on or --fail-if
+    Exit codes: 0 compared; 1 a version cannot be read, or --run was interrupted; 2 usage; 3 a --fail-on or --fail-if
     condition is met or cannot be judged, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
@@ -201,16 +201,16 @@ def compare_verb(
     )
     chosen = [name for name, value in (("BASE NEW", sides), ("--run", asked.run), (REV, asked.rev)) if value]
     if len(chosen) > 1:
-        raise UsageError(f"{chosen[0]} and {chosen[1]} both say what is compared; drop one of them")
+        raise UsageError(f"give either {chosen[0]} or {chosen[1]}")
     folder = asked.output_dir or Path(OUTPUT_DIR)
     if asked.run:
         sides = _measure_runs(asked.run, asked.repeat or DEFAULT_COUNT, folder, output)
     elif asked.rev is not None:
         sides = _measure_revision(asked.rev, context.meta[LAUNCH], asked.repeat or DEFAULT_COUNT, folder, output)
     elif asked.repeat is not None or asked.output_dir is not None:
-        raise UsageError("--repeat and -o are about launches of --run or --rev; without these, nothing is launched")
+        raise UsageError("--repeat and -o need --run or --rev")
     if len(sides or ()) < 2:
-        raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
+        raise UsageError("give BASE and NEW: run folders or repeats, several of a version joined by commas")
     base, *others = [read_side(side, reading.read_as()) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output)
@@ -218,14 +218,14 @@ def compare_verb(
 
 
 def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the commands in turns; returns the folder of each."""
+    """Launch the commands in turns and return the folder of each."""
     if len(runs) < 2:
-        raise UsageError("--run is given once; give it once for BASE and once for each NEW")
+        raise UsageError("give --run at least twice: for BASE and for each NEW")
     return _measure([_launch_of(text, f"--run '{text}'") for text in runs], count, folder, output)
 
 
 def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the script of a commit and of the working tree in turns; returns the folder of each."""
+    """Launch the script of a commit and of the working tree in turns and return the folder of each."""
     from perfharness.runs.comparison.revision import worktree_of
 
     new = _launch_of(shlex.join(words), f"{REV} {revision}")
@@ -236,14 +236,14 @@ def _measure_revision(revision: str, words: Sequence[str], count: int, folder: P
 def _measure(
     cases: Sequence[LaunchOptions], count: int, folder: Path, output: Output, tree: Worktree | None = None
 ) -> list[str]:
-    """Launch all in turns; returns the folder of each.
+    """Launch all cases in turns and return the folder of each.
 
     Args:
-        tree: where the launches of the first are made.
+        tree: worktree for the launches of the first case.
 
     Raises:
         UsageError: a command line is wrong; nothing was started.
-        LaunchError: it was interrupted, and what was measured is not compared.
+        LaunchError: interrupted.
     """
     from perfharness.cli.launch import SeriesView
     from perfharness.runs.series.launching import labels_of_turns, series_in_turns
@@ -265,28 +265,26 @@ def _measure(
         if one.error is not None:
             output.error(str(one.error))
         if one.interrupted:
-            raise LaunchError(f"interrupted; what was measured lies in {folder}")
+            raise LaunchError(f"interrupted; the launches so far are in {folder}")
     measured = folder if series.folder.absolute() == folder.absolute() else series.folder
     return [str(measured / label) for label in labels]
 
 
 def _launch_of(text: str, where: str) -> LaunchOptions:
-    """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
+    """Parse the words after `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
     from perfharness_launcher.options import LaunchOptions, launch_options
 
     try:
         context, values = read_command_line(shlex.split(text))
     except (CommandLineError, ValueError) as error:
-        raise UsageError(
-            f"{where}: {command_line_error(error)}; give what stands behind `perfharness launch`"
-        ) from error
+        raise UsageError(f"{where}: {command_line_error(error)}; give the words after `perfharness launch`") from error
     named = given(context, values)
     arguments = {"script", "script_arguments", "config"}
     settings = {*LaunchOptions.model_fields} - arguments - {"output_dir", "explain"}
     if other := sorted({*named} - settings - arguments):
         name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
-        raise UsageError(f"{where}: {name} is no option of one launch among several; drop it, or give it to compare")
+        raise UsageError(f"{where}: {name} is not possible here; drop it, or give it to compare")
     chosen = {name: value for name, value in named.items() if name in settings}
     return launch_options(
         values["script"], values["script_arguments"] or (), {**chosen, "explain": False}, values["config"]
@@ -312,9 +310,9 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
     if failed:
         output.message(f"--fail-if: {'; '.join(result.limit for result in failed)}")
     for one in withheld:
-        output.message(f"--fail-on: {one.withheld} cannot be told: the machine changed with {one.side.name}; repeat")
+        output.message(f"--fail-on: {one.withheld} not proven: the machine changed with {one.side.name}; repeat")
     if comparison.has_nothing:
-        output.message("nothing could be compared")
+        output.message("Nothing could be compared.")
     return EXIT_CHECK_FAILED if met or failed or withheld or comparison.has_nothing else EXIT_OK
 
 
@@ -330,5 +328,5 @@ def _verdicts(text: str | None) -> tuple[str, ...]:
 def _renaming(text: str) -> tuple[str, str]:
     old, _, new = text.partition("=")
     if not old or not new:
-        raise UsageError(f"--map {text}: must be OLD=NEW, names or paths of a stage in BASE and in NEW")
+        raise UsageError(f"--map {text}: must be OLD=NEW, a stage of BASE and its name in NEW")
     return old, new

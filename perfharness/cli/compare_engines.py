@@ -1,4 +1,4 @@
-"""`perfharness compare-engines`: engines that make a map of an image, side by side."""
+"""`perfharness compare-engines`: compare engines that compute a map of an image."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ ENGINES, DATA = "Engines", "Images and ground truth"
 
 
 class ManyValues(GroupedCommand):
-    """Options that take all that follows up to the next option: `--engines a b c`."""
+    """A command with options that take several values: `--engines a b c`."""
 
     many = ("--engines", "--backends", "--metric")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat the option's name before each of its values."""
+        """Repeat the option before each of its values."""
         check_utf8(args)
-        parsed: list[str] = super().parse_args(ctx, repeated(args, self.many))
+        parsed: list[str] = super().parse_args(ctx, repeat_options(args, self.many))
         return parsed
 
 
-def repeated(arguments: list[str], many: tuple[str, ...]) -> list[str]:
+def repeat_options(arguments: list[str], many: tuple[str, ...]) -> list[str]:
     """`--engines a b` -> `--engines a --engines b`."""
     found: list[str] = []
     option: str | None = None
@@ -57,7 +57,7 @@ def three_numbers(text: str) -> tuple[float, ...]:
     """`0.5,0.5,0.5`. Raises `ValueError`."""
     values = tuple(map(float, split_commas(text)))
     if len(values) != 3:
-        raise ValueError("must be three numbers, as in 0.5,0.5,0.5")
+        raise ValueError("must be three numbers such as 0.5,0.5,0.5")
     return values
 
 
@@ -65,12 +65,12 @@ def parse_size(text: str) -> tuple[int, int]:
     """`518` or `392x518` (height, width). Raises `ValueError`."""
     parts = text.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError("must be a number of pixels, or HEIGHTxWIDTH")
+        raise ValueError("must be a number of pixels or HEIGHTxWIDTH")
     return int(parts[0]), int(parts[-1])
 
 
 class EngineSettings(BaseModel):
-    """Which engines run, where, and where the results go."""
+    """Arguments of `bench.compare_engines`."""
 
     engines: Annotated[
         list[str],
@@ -81,7 +81,7 @@ class EngineSettings(BaseModel):
     backends: Annotated[
         list[str],
         Option(
-            ("--backends",), ENGINES, "One for all engines or one for each. [default: by file kind]", metavar="NAME…"
+            ("--backends",), ENGINES, "One for all engines or one for each. [default: by file type]", metavar="NAME…"
         ),
     ] = []
     precision: Annotated[
@@ -89,7 +89,7 @@ class EngineSettings(BaseModel):
         Option(("--precision",), ENGINES, "Precision of all engines. [default: that of the ONNX file, else fp32]"),
     ] = None
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU, if there is one.")
+        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU if there is one.")
     ] = "auto"
     gpu_id: Annotated[int | None, Option(("--gpu-id",), ENGINES, "NVML's index of the GPU. [default: 0]")] = None
     timeout_s: Annotated[
@@ -101,20 +101,20 @@ class EngineSettings(BaseModel):
 
 
 class MapSettings(BaseModel):
-    """What is compared and for how long: fields of `CompareSettings`, by their aliases."""
+    """Fields of `bench.engines.model.CompareSettings`, by their aliases."""
 
-    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy to time the engines on; its map is drawn.")]
+    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy to time the engines with; its map is drawn.")]
     gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
         Field(default=None, serialization_alias="truth")
     )
     metric_images_dir: Annotated[
-        Path | None, Option(("--metric-images-dir",), DATA, "Images over which metrics are computed.")
+        Path | None, Option(("--metric-images-dir",), DATA, "Images to compute metrics over.")
     ] = Field(default=None, serialization_alias="metric_images")
     metric_gt_dir: Annotated[
-        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by file name.")
+        Path | None, Option(("--metric-gt-dir",), DATA, "Ground truth of these images, matched by file name.")
     ] = Field(default=None, serialization_alias="metric_truth")
     metric: Annotated[
-        list[str], Option(("--metric",), DATA, "Metrics of your own, module:function.", metavar="FUNCTION…")
+        list[str], Option(("--metric",), DATA, "Your own metrics, module:function.", metavar="FUNCTION…")
     ] = Field(default=[], serialization_alias="metrics")
     input_size: Annotated[
         tuple[int, int],
@@ -122,13 +122,15 @@ class MapSettings(BaseModel):
         Option(
             ("--input-size",),
             ENGINES,
-            "Height and width, if the model leaves them open. [default: 518]",
+            "Height and width of dynamic input axes. [default: 518]",
             metavar="N|HxW",
         ),
     ] = (518, 518)
     preprocess: Annotated[
         str | None,
-        Option(("--preprocess",), DATA, "module:function that turns a path into the input.", metavar="FUNCTION"),
+        Option(
+            ("--preprocess",), DATA, "module:function that turns a path into the model's input.", metavar="FUNCTION"
+        ),
     ] = Field(default=None, serialization_alias="preprocess.function")
     mean: Annotated[
         tuple[float, ...] | None,
@@ -144,11 +146,11 @@ class MapSettings(BaseModel):
         Field(default=None, serialization_alias="output_name")
     )
     scaling: Annotated[
-        Literal["median", "none"], Option(("--scaling",), DATA, "Scaling of the map to its ground truth.")
+        Literal["median", "none"], Option(("--scaling",), DATA, "Scale the map to its ground truth.")
     ] = Field(default="median", serialization_alias="depth.scaling")
     prediction: Annotated[
         Literal["depth", "disparity"],
-        Option(("--prediction",), DATA, "disparity: larger is nearer; its inverse is compared."),
+        Option(("--prediction",), DATA, "Kind of map; disparity (larger is nearer) is inverted first."),
     ] = Field(default="depth", serialization_alias="depth.prediction")
     min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ignore ground truth below this.")] = Field(
         default=1e-3, gt=0, serialization_alias="depth.min_depth"
@@ -157,23 +159,23 @@ class MapSettings(BaseModel):
         default=80.0, gt=0, serialization_alias="depth.max_depth"
     )
     gt_scale: Annotated[
-        float, Option(("--gt-scale",), DATA, "Divide ground truth pixels by this: KITTI 256, mm 1000.")
+        float, Option(("--gt-scale",), DATA, "Divide ground truth pixels by this: 256 for KITTI, 1000 for mm.")
     ] = Field(default=1.0, gt=0, serialization_alias="truth_scale")
     warmup: Annotated[int, Option(("--warmup",), MEASURING, "Iterations before the timed ones.")] = Field(
         default=50, ge=0
     )
     iterations: Annotated[int, Option(("--iterations",), MEASURING, "Timed iterations.")] = Field(default=1000, ge=1)
-    max_seconds: Annotated[float, Option(("--max-seconds",), MEASURING, "Longest time of the timed iterations.")] = (
-        Field(default=600.0, gt=0)
+    max_seconds: Annotated[float, Option(("--max-seconds",), MEASURING, "Time limit of the timed iterations.")] = Field(
+        default=600.0, gt=0
     )
     gpu_sample_interval: Annotated[
         float,
-        Option(("--gpu-sample-interval",), MEASURING, "Interval of the sampler in the second pass.", metavar="SECONDS"),
+        Option(("--gpu-sample-interval",), MEASURING, "Sampling interval in the second pass.", metavar="SECONDS"),
     ] = Field(default=0.1, gt=0, serialization_alias="sample_interval_s")
-    threads: Annotated[
-        int | None, Option(("--threads",), ENGINES, "Threads on the CPU. [default: the backend's choice]")
-    ] = None
-    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
+    threads: Annotated[int | None, Option(("--threads",), ENGINES, "CPU threads. [default: the backend's choice]")] = (
+        None
+    )
+    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep each engine's maps of the data set.")] = False
 
 
 SHOWN = {
@@ -192,8 +194,8 @@ def register(app: typer.Typer) -> None:
 def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> None:
     """Compare engines that compute a map of an image: maps, errors, speed and GPU metrics.
 
-    Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
-    clocks in a second pass. Writes three PNG, a page of them and compare_engines.json.
+    Each engine runs in its own process. A first pass measures speed without a sampler, a second one utilisation,
+    memory, power and clocks. Writes three PNG files, a page with them, and compare_engines.json.
 
     Exit codes: 0 all compared; 1 an engine's process failed, or interrupted; 2 usage; 3 the ground truth cannot be read
     or compared, or some engines cannot run here.
@@ -226,7 +228,7 @@ def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> Non
     say_drawn(messages, lambda: engine_pictures(comparison, place), place, ENGINES_PAGE)
     print_blocks(Console(), engines_view(comparison))
     if place != asked.output_dir:
-        say(messages, f"nothing was measured, so the earlier results in {asked.output_dir} are kept")
+        say(messages, f"Nothing was measured. Kept the previous results in {asked.output_dir}.")
     say(messages, f"Results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
@@ -234,7 +236,7 @@ def compare_engines_verb(*, asked: EngineSettings, compared: MapSettings) -> Non
 
 
 def _lacks_accuracy(comparison: EngineComparison) -> bool:
-    """Whether an engine was compared with no ground truth at all, although there is some."""
+    """Whether there is ground truth with which an engine was not compared."""
     settings = comparison.settings
     return any(
         truth is not None and (record is None or not record.samples)

@@ -1,4 +1,4 @@
-"""`perfharness dashboard`: earlier runs and what is running, in a browser."""
+"""`perfharness dashboard`: show earlier and running launches in a browser."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def register(app: typer.Typer) -> None:
 
 
 class DashboardSettings(BaseModel):
-    """What is shown where."""
+    """Options of `dashboard`."""
 
     history: Annotated[
         str | None,
         Option(("--history",), "", f"Database of the history, a path or postgresql://… [default: ${HISTORY}]"),
     ] = None
-    port: Annotated[int, Option(("--port",), "", "Port on 127.0.0.1; 0: any that is free.")] = Field(
+    port: Annotated[int, Option(("--port",), "", "Port on 127.0.0.1; 0 takes a free one.")] = Field(
         default=8050, ge=0, le=65535
     )
-    opened: Annotated[bool, Option(("--open",), "", "Show it in a browser.")] = False
+    opened: Annotated[bool, Option(("--open",), "", "Open a browser.")] = False
 
 
 @with_settings()
@@ -43,18 +43,17 @@ def dashboard(
         list[Path] | None,
         typer.Argument(
             metavar="[OUT…]",
-            help="Runs, repeats, suites of bench; and where to look for running ones. [default: the history, and the "
-            "current folder]",
+            help="Runs, repeats, suites of bench, and folders to search for running ones. [default: the history and "
+            "the current folder]",
             show_default=False,
         ),
     ] = None,
     *,
     asked: DashboardSettings,
 ) -> None:
-    """Show earlier runs, comparisons, reports and what is running, in a browser, until Ctrl-C.
+    """Show earlier and running launches, comparisons and reports in a browser, until Ctrl-C.
 
-    For this machine alone: it listens on 127.0.0.1, loads nothing from elsewhere, and changes no run. Needs the extra
-    dashboard.
+    Listens on 127.0.0.1 only, needs no network, and changes no run. Needs the extra dashboard.
 
     Exit codes: 0 ended by Ctrl-C; 1 dash is not installed, or no browser could be started; 2 usage.
     """
@@ -74,7 +73,7 @@ def dashboard(
     place = f"http://{server.host}:{server.port}/"
     Output().line(place)
     if asked.opened and not webbrowser.open(place):
-        raise ResultError(f"No browser could be started here; open {place} with one.")
+        raise ResultError(f"No browser could be started; open {place} yourself.")
     try:
         server.serve_forever()
     except KeyboardInterrupt:

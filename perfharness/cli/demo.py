@@ -1,4 +1,4 @@
-"""`perfharness demo`: a launch of the pipeline that comes with perfharness."""
+"""`perfharness demo`: launch an example pipeline."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def register(app: typer.Typer) -> None:
 
 
 class DemoSettings(BaseModel):
-    """What is run."""
+    """Options of `demo`."""
 
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), "", "Folder of the results.", metavar="DIR")] = (
         DEFAULT_FOLDER
     )
-    fixed: Annotated[bool, Option(("--fixed",), "", "Run it without the bottleneck.")] = False
+    fixed: Annotated[bool, Option(("--fixed",), "", "Run the pipeline without its bottleneck.")] = False
 
 
 @with_settings()
@@ -57,17 +57,17 @@ def demo(*, asked: DemoSettings) -> None:
 
 
 def copy_pipeline(folder: Path) -> Path:
-    """The pipeline in a folder of the user, to read and to launch. Raises `UsageError` where another file is there."""
+    """Copy the pipeline into a folder. Raises `UsageError` if a changed copy is there."""
     script, content = folder / PIPELINE_NAME, files("perfharness.demo").joinpath("pipeline.py").read_bytes()
     if script.exists() and script.read_bytes() != content:
-        raise UsageError(f"{script} was changed; launch it with `perfharness launch`, or choose another folder with -o")
+        raise UsageError(f"{script} was changed; run it with `perfharness launch`, or choose another folder with -o")
     folder.mkdir(parents=True, exist_ok=True)
     script.write_bytes(content)
     return script
 
 
 def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output: Output) -> int:
-    """Print the command of a launch and run it; returns the exit code."""
+    """Print the command of a launch, run it, and return the exit code."""
     command = ["perfharness", "launch", "--explain", "-w", "1", "-o", str(folder), str(script), *arguments]
     output.message(f"$ {shlex.join(command)}")
     settings = {"explain": True, "warmup_batches": 1, "output_dir": folder}
@@ -76,11 +76,11 @@ def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output
 
 
 def print_next(folder: Path, output: Output) -> None:
-    """Print the next command, then both runs in one sentence where both are there."""
+    """Print the next command; after both runs also their times."""
     before, after = stage_times(folder / "faulty"), stage_times(folder / "fixed")
     if not before or not after:
         more = [*(["--fixed"] if not after else []), *(["-o", str(folder)] if folder != DEFAULT_FOLDER else [])]
-        output.message(f"Then, without the bottleneck: {shlex.join(['perfharness', 'demo', *more])}")
+        output.message(f"Next, without the bottleneck: {shlex.join(['perfharness', 'demo', *more])}")
         return
     output.message("Next, with your own script: perfharness launch --explain -o out my_script.py")
     for stage in ("batch", "preprocess"):
@@ -89,7 +89,7 @@ def print_next(folder: Path, output: Output) -> None:
 
 
 def stage_times(folder: Path) -> dict[str, float]:
-    """Mean times of the stages of a run, ms; empty where there is no run, or none with batches."""
+    """Mean times of the stages of a run, ms; empty without measured batches."""
     tree = open_run(folder).benchmark if (folder / BENCHMARK_MEAN_NAME).is_file() else None
     lines = [] if tree is None else stage_lines(tree)
     return {line.path[-1]: line.cpu.mean for line in lines if line.cpu.mean is not None}

@@ -1,4 +1,4 @@
-"""`perfharness doctor`."""
+"""`perfharness doctor`: check what this machine can measure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def register(app: typer.Typer) -> None:
 
 
 class DoctorSettings(BaseModel):
-    """What is checked."""
+    """Options of `doctor`."""
 
-    nsys: Annotated[Path | None, Option(("--nsys",), "", "Check this nsys only.")] = None
+    nsys: Annotated[Path | None, Option(("--nsys",), "", "Check only this nsys.")] = None
     python: Annotated[str, Option(("--python",), "", "Interpreter that runs scripts.", show_default="this one")] = (
         Field(default_factory=lambda: sys.executable)
     )
@@ -47,7 +47,7 @@ class DoctorSettings(BaseModel):
         Option(
             ("--install-nsys",),
             "",
-            "Install Nsight Systems 2023.4 into your own folder (190 MB, no root), then check.",
+            "Install Nsight Systems 2023.4 for this user (190 MB, no root), then check.",
         ),
     ] = False
 
@@ -56,7 +56,7 @@ class DoctorSettings(BaseModel):
 def doctor(*, asked: DoctorSettings, output: Output) -> None:
     """Check what a measurement needs, and try each nsys.
 
-    Exit codes: 0 this machine can measure; 1 nsys could not be installed; 3 it cannot measure.
+    Exit codes: 0 this machine can measure; 1 nsys could not be installed; 3 this machine cannot measure.
     """
     from perfharness_launcher.doctor import check_up
     from perfharness_launcher.nsys import install_nsys
@@ -82,7 +82,7 @@ def history_check() -> Check:
     try:
         place = find_place()
         if place is None:
-            return Check(topic, Health.ABSENT, "switched off (PERFHARNESS_HISTORY)")
+            return Check(topic, Health.ABSENT, "turned off (PERFHARNESS_HISTORY)")
         if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
             return Check(topic, Health.ABSENT, f"{place.database}, empty")
         history = History()
@@ -92,7 +92,7 @@ def history_check() -> Check:
 
 
 def print_checks(checks: Sequence[Check], output: Output) -> None:
-    """One check a line, its hint below it."""
+    """Print one check per line, each followed by its hint."""
     from perfharness.render.blocks import Span
 
     topic = ""

@@ -1,4 +1,4 @@
-"""`perfharness export`: a timeline for trace viewers, sampled stacks, or tables for notebooks; JSON Schemas."""
+"""`perfharness export`: write timelines, sampled stacks, tables and JSON Schemas."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ ENDINGS = {**OF_TABLES, ".json": TIMELINE, ".json.gz": TIMELINE, ".txt": STACKS}
 
 
 class ExportSettings(BaseModel):
-    """What is written where."""
+    """Options of `export`."""
 
     output: Annotated[
         Path | None,
         Option(
             ("-o", "--output"),
             "",
-            "File to write (-: stdout), or a folder for several tables. The ending is the format: .json or .json.gz"
-            " (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
+            "File to write (-: stdout), or a folder for several tables. Its ending selects the format: .json or"
+            " .json.gz (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
         ),
     ] = None
     table: Annotated[
@@ -57,14 +57,14 @@ class ExportSettings(BaseModel):
     ] = []
     format: Annotated[
         Literal["csv", "json", "parquet", "arrow"] | None,
-        Option(("--format",), "", "Format of the tables in a folder (without --table: all of them), or on stdout."),
+        Option(("--format",), "", "Format of tables in a folder or on stdout; without --table, write all tables."),
     ] = None
     schema_kind: Annotated[
         str | None,
         Option(
             ("--schema",),
             "",
-            "Print the JSON Schema of a result file, such as benchmark or manifest, and end.",
+            "Print the JSON Schema of a result file, such as benchmark or manifest, and exit.",
             metavar="KIND",
         ),
     ] = None
@@ -84,9 +84,8 @@ def export(
 ) -> None:
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
-    Timelines are for Perfetto and chrome://tracing, stacks for flamegraph.pl and speedscope. A table holds all
-    processes, with a column that names them. `--table ranges` without -o prints the ranges. Of a suite of `bench` the
-    table has its cases. Findings go to stderr.
+    Open timelines in Perfetto or chrome://tracing, stacks in flamegraph.pl or speedscope. A table has the rows of all
+    processes, or the cases of a `bench` suite. `--table ranges` without -o prints the ranges.
 
     Exit codes: 0 written; 1 the run cannot be read; 2 usage; 3 a trace is incomplete, or the launch has an error.
     """
@@ -94,12 +93,12 @@ def export(
         typer.echo(json.dumps(json_schema(asked.schema_kind), indent=2, ensure_ascii=False))
         return
     if source is None:
-        raise UsageError(f"Name a {SOURCE}.")
+        raise UsageError(f"Give a {SOURCE}.")
     file, names = asked.output, list(dict.fromkeys(asked.table))
     if unknown := [name for name in names if name not in TABLES]:
         raise UsageError(f"--table {unknown[0]}: must be {', '.join(TABLES)}.")
     if file is None and (names != [RANGES] or asked.format is not None):
-        raise UsageError("Add -o FILE; without it only `--table ranges` is printed.")
+        raise UsageError("Add -o FILE; only `--table ranges` can be printed.")
     wanted = asked.format or _format_of(file, names)
     if (
         file is not None
@@ -109,7 +108,7 @@ def export(
         and (source / BENCH_NAME).is_file()
     ):
         from perfharness.bench import read_suite
-        from perfharness.bench.results import bench_table  # its libraries take long to load
+        from perfharness.bench.results import bench_table  # slow to import
 
         for path in write_tables({"cases": bench_table(read_suite(source))}, wanted, file):
             Output().line(str(path))
@@ -136,15 +135,14 @@ def export(
 
 
 def _format_of(output: Path | None, tables: Sequence[str]) -> str:
-    """What a file holds, by its ending; a timeline, or CSV of a table, where it has none. Raises `UsageError`."""
+    """Content of a file by its ending; without one, a timeline or a table as CSV. Raises `UsageError`."""
     if output is None:
         return RANGES
     ending = ".json.gz" if output.name.lower().endswith(".json.gz") else output.suffix.lower()
     endings = {**OF_TABLES, "": "csv"} if tables else {**ENDINGS, "": TIMELINE}
     if len(tables) > 1 or output.is_dir() or ending not in endings:
         raise UsageError(
-            f"{output}: the ending of one file is its format ({', '.join(filter(None, endings))}); for a folder of "
-            "tables name theirs with --format."
+            f"{output}: give a file that ends in {', '.join(filter(None, endings))}, or a folder and --format."
         )
     return endings[ending]
 
@@ -152,7 +150,7 @@ def _format_of(output: Path | None, tables: Sequence[str]) -> str:
 def _export_stacks(located: Located, read_as: ReadAs, output: Path) -> list[Finding]:
     stacks = open_located(located, read_as).stacks()
     if not stacks:
-        message = f"{output} was not written: no stage of {located.path} has a sampled stack."
-        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` samples them")]
+        message = f"{output} was not written: {located.path} has no sampled stacks."
+        return [Finding("no-stacks", Severity.ERROR, message, "launch with --explain to sample stacks")]
     write_stacks(stacks, output)
     return []

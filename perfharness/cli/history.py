@@ -1,4 +1,4 @@
-"""`perfharness history`: earlier runs, and a number over all of them."""
+"""`perfharness history`: list earlier runs, or one metric over them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.settings import Option
 
-FORMS = "give STAGE METRIC, METRIC, add FOLDER, forget ID, or nothing"
-
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -23,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 class HistorySettings(BaseModel):
-    """What is listed."""
+    """Options of `history`."""
 
     script: Annotated[str | None, Option(("--script",), "", "Only runs of this script.", metavar="NAME")] = None
     limit: Annotated[int, Option(("--limit",), "", "List the newest N runs.", metavar="N")] = Field(default=20, ge=1)
@@ -35,7 +33,7 @@ def history(
         list[str] | None,
         typer.Argument(
             metavar="[STAGE] METRIC | add FOLDER… | forget ID…",
-            help="STAGE: path or last name; without it METRIC is that of the run as a whole.",
+            help="STAGE: path or last name; without it, a metric of the whole run.",
             show_default=False,
         ),
     ] = None,
@@ -45,9 +43,9 @@ def history(
 ) -> None:
     """List earlier runs, or print one metric over them and mark a change.
 
-    `perfharness compare history:ID out` compares with an earlier run while its folder exists.
+    To compare with an earlier run whose folder still exists: `perfharness compare history:ID out`.
 
-    Exit codes: 0 done; 1 there is no such run or number, or the history cannot be used; 2 usage.
+    Exit codes: 0 success; 1 no such run or metric, or the history cannot be used; 2 usage.
     """
     from perfharness.render.views.history import runs_view, series_json, series_view
     from perfharness.runs.history import History, entries_of
@@ -61,7 +59,7 @@ def history(
             elif runs:
                 output.show(runs_view(runs))
             else:
-                output.message(f"no runs in {opened.place} yet")
+                output.message(f"No runs in {opened.place} yet.")
         case ["add", first, *more]:
             from perfharness.bench.run import suite_exit_code
 
@@ -79,4 +77,5 @@ def history(
             else:
                 output.show(series_view(series))
         case _:
-            raise UsageError(f"history {' '.join(words or [])}: {FORMS}")
+            typed = " ".join(words or [])
+            raise UsageError(f"history {typed}: give [STAGE] METRIC, add FOLDER, forget ID, or nothing")

@@ -1,4 +1,4 @@
-"""`perfharness launch`: check, plan, run, analyse."""
+"""`perfharness launch`: check, plan, run, analyze."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from perfharness_launcher.supervise import Observer
 
 SERIES = "Several launches"
-"""A group of options in the help."""
+"""Help group."""
 
 SHOWN = {
     "num_processes", "num_gpus", "gpu_offset", "gpus", "timeout_s", "log_level", "warmup_batches", "annotate", "tracer",
@@ -60,19 +60,19 @@ SHOWN = {
 """Options in `--help`; `--help-all` shows all."""
 
 EPILOG = (
-    f"Settings can be in {SETTINGS_NAME} next to SCRIPT, in a table [{TABLE}]; only there:"
+    f"Settings can also be in table [{TABLE}] of {SETTINGS_NAME} next to SCRIPT. Only there:"
     f" {', '.join(option.key for option in options_of(LaunchOptions).values() if not option.has_flag)}."
 )
 
 
 class DryRun(BaseModel):
-    """Whether anything is started."""
+    """The option --dry-run."""
 
     dry_run: Annotated[bool, Option(("--dry-run",), OUTPUT, "Print the plan and start nothing.")] = False
 
 
 class SeriesSettings(DryRun):
-    """How many launches there are, and where the settings of each are."""
+    """Options of several launches, and --config."""
 
     np_sweep: Annotated[
         str | None, Option(("--np-sweep",), SERIES, "Launch with each number of processes.", metavar="N,…")
@@ -83,7 +83,7 @@ class SeriesSettings(DryRun):
     ] = None
     cold: Annotated[
         bool,
-        Option(("--cold",), SERIES, "Time start-up with an empty file cache and with a warm one, --repeat times each."),
+        Option(("--cold",), SERIES, "Time start-up with a cold and a warm file cache, --repeat times each."),
     ] = False
     overhead: Annotated[
         bool,
@@ -94,7 +94,7 @@ class SeriesSettings(DryRun):
         Option(
             ("--config",),
             "",
-            f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
+            f"File with a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
             metavar="FILE.toml",
         ),
     ] = None
@@ -114,7 +114,7 @@ def launch_verb(
     script_arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SCRIPT ARGUMENTS]...", help="Everything after SCRIPT belongs to it.", show_default=False
+            metavar="[SCRIPT ARGUMENTS]...", help="Everything after SCRIPT is passed to it.", show_default=False
         ),
     ] = None,
     *,
@@ -122,7 +122,7 @@ def launch_verb(
     output: FullOutput,
     **settings: Any,
 ) -> None:
-    """Run SCRIPT in N processes on M GPUs, and see where the time goes.
+    """Run SCRIPT in N processes on M GPUs and see where its time goes.
 
     Example: perfharness launch -np 2 -o out app.py --frames 100
 
@@ -156,7 +156,7 @@ def launch_verb(
 
 
 def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: Output) -> list[LaunchPlan]:
-    """Plan the launches, and note how the command line was read. Raises what `plan_launches` raises."""
+    """Plan the launches, and report options that were passed to the script. Raises as `plan_launches` does."""
     from perfharness.runs.launch import plan_launches
 
     options = launches[0]
@@ -170,21 +170,21 @@ def planned(context: typer.Context, launches: Sequence[LaunchOptions], output: O
         "options-behind-script",
         Severity.NOTE,
         f"{', '.join(dict.fromkeys(misplaced))} after {options.script} was passed to the script",
-        f"for perfharness, put it before {options.script}; if the script needs it, write `{options.script} -- …`",
+        f"if it is for perfharness, put it before {options.script}; if not, write `{options.script} -- …`",
     )
     print(f"perfharness: {safe(finding.message)}; {safe(finding.hint)}", file=sys.stderr)
     return [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
 
 
 def say_settings(options: LaunchOptions, output: Output) -> None:
-    """Name the settings that come from a file."""
+    """Print which settings come from a file."""
     if options.settings is not None and options.settings.names:
         output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
 
 
 @contextmanager
 def naming_settings(options: LaunchOptions) -> Iterator[None]:
-    """Name the file of settings in errors, because they may come from it."""
+    """Name the settings file in usage errors, because it may cause them."""
     try:
         yield
     except UsageError as error:
@@ -194,7 +194,7 @@ def naming_settings(options: LaunchOptions) -> Iterator[None]:
 
 
 def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """Parse the words after `perfharness launch`; returns context and values, raises as the command does."""
+    """Parse the words after `perfharness launch`; return context and values. Raises as the command does."""
     app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
     register(app)
     context: Any = typer.main.get_group(app).commands["launch"].make_context("launch", [*words])
@@ -202,7 +202,7 @@ def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
 
 
 def options_after_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
-    """Find arguments of the script, up to a `--`, that are options of perfharness."""
+    """Script arguments before `--` that are options of perfharness."""
     own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
     unescaped = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     names = [argument.partition("=")[0] for argument in unescaped if argument.startswith("-")]
@@ -215,7 +215,7 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
-        raise UsageError(f"--np-sweep {text}: must be numbers of processes, as in 1,2,4,8")
+        raise UsageError(f"--np-sweep {text}: must be numbers of processes such as 1,2,4,8")
     return tuple(int(part) for part in parts)
 
 
@@ -224,7 +224,7 @@ def watching(plan: LaunchPlan, output: Output, expected_s: float | None = None) 
     """Show progress on stderr.
 
     Args:
-        expected_s: how long it may take; None: as long as the same launch that wrote the earlier results.
+        expected_s: estimated duration; None takes that of the previous launch of this script.
     """
     from perfharness.cli.support.live import LaunchView
     from perfharness.render.views.plan import headline
@@ -245,7 +245,7 @@ def _earlier_s(plan: LaunchPlan) -> float | None:
 
 
 class SeriesView:
-    """Shows the progress of several launches, one after the other."""
+    """Progress of several launches."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output, self._count = output, count
@@ -253,7 +253,7 @@ class SeriesView:
 
     @contextmanager
     def watching(self, plan: LaunchPlan) -> Iterator[Observer]:
-        """Show one of them."""
+        """Show the progress of the next launch."""
         from perfharness.cli.support.progress import time_left
 
         place = f"{plan.options.output_dir} ({self._done + 1} of {self._count})"
@@ -266,10 +266,10 @@ class SeriesView:
 
 
 def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -> int:
-    """Run a plan and print its results, then what was found; returns the exit code.
+    """Run a plan, print results and findings, and return the exit code.
 
     Args:
-        command: the command line; empty: that of this process.
+        command: command line for the manifest; empty takes that of this process.
     """
     from perfharness.runs.launch import run_plan
 
@@ -280,7 +280,7 @@ def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -
 
 
 def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) -> int:
-    """The same on the nodes of a Ray cluster; `is_dry`: print their plans."""
+    """Launch on the nodes of a Ray cluster, or print their plans; return the exit code."""
     from perfharness.cli.support.live import LaunchView
     from perfharness.runs.launch import launch_on_ray, plans_on_ray
 
@@ -289,7 +289,7 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
     with (
         naming_settings(options),
         LaunchView(output.messages, show_output=output.verbose) as view,
-        redirect_stdout(io.StringIO()),  # Ray prints pages of its logs where a node is lost
+        redirect_stdout(io.StringIO()),  # Ray prints pages of logs when a node is lost
     ):
         if is_dry:
             plans = plans_on_ray(options, view)
@@ -310,7 +310,7 @@ def code_of(result: LaunchResult) -> int:
 
 
 def show_result(result: LaunchResult, output: Output) -> None:
-    """Print the results of a run, then what was found."""
+    """Print the results and findings of a run."""
     summary = result.summary
     if output.is_json and result.handed_to is None:
         output.json_document(summary.mean)
@@ -321,10 +321,9 @@ def show_result(result: LaunchResult, output: Output) -> None:
 
 
 def show_series(series_run: SeriesRun, output: Output) -> int:
-    """Launch several times, and print what the launches come to.
+    """Launch several times, print means and findings, and return the exit code.
 
-    Returns 0: success; 3: a launch or a check failed, or nothing was measured; 1: no launch ended well, or it was
-    interrupted.
+    0: success; 1: no launch ended well, or interrupted; 3: a launch or a check failed, or nothing was measured.
     """
     from perfharness.render.views.series import series_view
 
@@ -361,7 +360,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
 
 
 def draw_scaling(series: Series, folder: Path, output: Output) -> None:
-    """Draw the curve of a series of numbers of processes into its folder."""
+    """Draw the scaling curve of a sweep over numbers of processes into its folder."""
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
     from perfharness.render.html import draw
 

@@ -1,4 +1,4 @@
-"""The console entry: the list of verbs, and what the user sees when something goes wrong."""
+"""Console entry point: errors and exit codes."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ REMOVED = {
     "share": "perfharness report RUN --anonymous",
     "slowest": "perfharness analyze RUN --slowest N",
 }
-"""Verbs of earlier versions, and what does the same."""
+"""Removed verbs and their replacements."""
 
 GUIDE = Path(__file__).parents[1] / "programs.md"
-"""For programs that drive perfharness."""
+"""Text of --guide."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
-"""Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
+"""If set, print the traceback of an internal error instead of writing it to a file."""
 
 EXIT_INTERRUPTED = 130
-"""What Typer makes of Ctrl-C."""
+"""Typer's exit code after Ctrl-C."""
 
 
 def build_app() -> typer.Typer:
-    """The application; a verb is imported when it is called."""
+    """Create the application; `VerbGroup` imports the verbs."""
     app = typer.Typer(
         name="perfharness",
         cls=VerbGroup,
@@ -69,11 +69,13 @@ def build_app() -> typer.Typer:
     def perfharness(
         context: typer.Context,
         version: Annotated[
-            bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
         ] = False,
         guide: Annotated[
             bool,
-            typer.Option("--guide", help="Print the page for programs and end.", is_eager=True, callback=_print_guide),
+            typer.Option(
+                "--guide", help="Print the guide for programs and exit.", is_eager=True, callback=_print_guide
+            ),
         ] = False,
     ) -> None:
         del context, version, guide
@@ -94,17 +96,17 @@ def _print_guide(asked: bool) -> None:
 
 
 def main() -> None:
-    """Console entry."""
+    """Run the command line of this process and exit."""
     code = run(sys.argv[1:])
-    gc.freeze()  # Python looks for garbage once more as it ends, which takes 0.1 s
+    gc.freeze()  # saves the 0.1 s of a last garbage collection
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
+    """Run a command line and return the exit code; user errors print one sentence, never a traceback."""
     for verb in (" ".join(arguments[:1]), " ".join(arguments[:2])):
         if verb in REMOVED:
-            _say(f"use: {REMOVED[verb]}")
+            _say(f"'{verb}' was removed; use: {REMOVED[verb]}")
             return EXIT_USAGE
     return reporting_errors(lambda: _call(arguments))
 
@@ -123,7 +125,7 @@ def _call(arguments: Sequence[str]) -> object:
 
 
 def reporting_errors(call: Callable[[], object]) -> int:
-    """Call what returns an exit code; print what goes wrong, and return the exit code of that."""
+    """Call a function that returns an exit code; print its error and return the matching code."""
     keep_encodable()
     try:
         code = call()
@@ -133,7 +135,7 @@ def reporting_errors(call: Callable[[], object]) -> int:
     except PerfHarnessError as error:
         _say(str(error))
         return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-    except BrokenPipeError:  # the reader of the output has ended, e.g. `| head`
+    except BrokenPipeError:  # the reader of stdout has exited, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
@@ -160,16 +162,15 @@ def _say_internal_error(error: Exception) -> None:
     text = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG_VARIABLE):
         print(text, file=sys.stderr)
-        _say("this is a fault of perfharness, not of your pipeline; the traceback is above")
+        _say("this is a bug in perfharness, not in your pipeline; the traceback is above")
         return
-    what = f"{type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile("w", prefix="perfharness-", suffix=".traceback", delete=False) as file:
             file.write(text)
         where = f"the traceback is in {Path(file.name)}"
     except OSError:
         where = f"set {DEBUG_VARIABLE}=1 to see the traceback"
-    _say(f"this is a fault of perfharness, not of your pipeline ({what}); {where}")
+    _say(f"this is a bug in perfharness, not in your pipeline ({type(error).__name__}: {error}); {where}")
 
 
 if __name__ == "__main__":

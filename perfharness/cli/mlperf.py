@@ -1,4 +1,4 @@
-"""`perfharness mlperf`: a test of MLPerf LoadGen on a model, traced."""
+"""`perfharness mlperf`: run an MLPerf LoadGen test on a model, traced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = {
 
 
 class Checks(DryRun):
-    """When a test fails."""
+    """Options of `mlperf` besides those of the test."""
 
     fail_if: Annotated[
         list[str],
@@ -58,11 +58,11 @@ def mlperf_verb(
 ) -> None:
     """Run MLPerf LoadGen (MLCommons) on MODEL in a traced process.
 
-    Prints LoadGen's verdict and figures and keeps its logs. The run folder is that of `perfharness launch`: each query
-    is a batch with its stages.
+    Prints LoadGen's verdict and figures and keeps its logs. Writes a run folder as `perfharness launch` does; each
+    query is a batch.
 
-    Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 LoadGen says INVALID, queries failed, nothing could be
-    measured, or a --fail-if condition is met.
+    Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 INVALID, queries failed, nothing could be measured, or a
+    --fail-if condition is met.
     """
     from perfharness.load.mlperf import plan_mlperf, run_test
     from perfharness.render.views.mlperf import mlperf_view

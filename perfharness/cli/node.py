@@ -1,4 +1,4 @@
-"""The launch on one node of `perfharness launch --ray`, which the driver describes on stdin: see `cluster.ray`."""
+"""Run one node's part of `perfharness launch --ray`, which the driver sends to stdin as JSON (see `cluster.ray`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfharness_launcher.options import LaunchOptions
 
 
 def launch_node(order: dict[str, Any]) -> int:
-    """Run the launch, or print its plan; returns the exit code. The driver prints the results."""
+    """Run the launch or print its plan, and return the exit code. The driver prints the results."""
     (plan,) = plan_launches([LaunchOptions.model_validate(order["options"])])
     output = Output(verbose=order["verbose"])
     if order.get("dry_run"):

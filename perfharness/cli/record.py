@@ -1,4 +1,4 @@
-"""`perfharness record`: a window of a process that runs already."""
+"""`perfharness record`: record a window of a running process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from perfharness.errors import NothingRecordedError
 from perfharness.model.settings import Option
 
 WINDOW = "Window"
-"""A group of options in the help."""
+"""Help group."""
 
 
 class RecordSettings(BaseModel):
-    """What is recorded."""
+    """Options of `record`."""
 
-    batches: Annotated[int, Option(("--batches",), WINDOW, "Batches to record of each process.")] = Field(
-        default=50, ge=1
-    )
+    batches: Annotated[int, Option(("--batches",), WINDOW, "Batches to record per process.")] = Field(default=50, ge=1)
     timeout_s: Annotated[
         float, Option(("--timeout",), WINDOW, "Give up after this time without a batch.", metavar="SECONDS")
     ] = Field(default=60.0, gt=0)
@@ -44,20 +42,18 @@ def register(app: typer.Typer) -> None:
 def record_verb(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="PID|OUT", help="A process, with those that it started, or the folder of a running launch."
-        ),
+        typer.Argument(metavar="PID|OUT", help="A process (and its children), or the folder of a running launch."),
     ],
     *,
     asked: RecordSettings,
     output: FullOutput,
 ) -> None:
-    """Record the next batches of a running process, and go on; again at any time.
+    """Record the next batches of a running process, which keeps running.
 
     Example: PERFHARNESS_ON_DEMAND=1 python service.py & perfharness record $! --batches 50 -o win
 
-    The process was started with PERFHARNESS_ON_DEMAND=1 and has a PerfRecorder, or by `perfharness launch --on-demand`.
-    It is not ended.
+    Start the process with PERFHARNESS_ON_DEMAND=1 and a PerfRecorder, or by `perfharness launch --on-demand`. It can be
+    recorded any number of times.
 
     Exit codes: 0 success; 1 the process cannot be recorded now; 2 usage; 3 no batch ran, or there is an error finding.
     """

@@ -1,4 +1,4 @@
-"""`perfharness report`: a page for people, of runs, sweeps, cold starts, traces and suites."""
+"""`perfharness report`: write a report of runs, sweeps, cold starts, traces and suites."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from perfharness.files import STDOUT
 from perfharness.model.settings import Option
 
 COST = "Cost"
-"""The group of the options of prices in the help."""
+"""Help group."""
 
 
 class ReportSettings(BaseModel):
-    """What is written where."""
+    """Options of `report`."""
 
     output: Annotated[
-        Path, Option(("-o", "--output"), OUTPUT, "File to write: .html, .md, or .pdf (-: stdout, Markdown).")
+        Path, Option(("-o", "--output"), OUTPUT, "File to write: .html, .md or .pdf (-: Markdown to stdout).")
     ] = Path("report.html")
-    opened: Annotated[bool, Option(("--open",), OUTPUT, "Show it in a browser.")] = False
+    opened: Annotated[bool, Option(("--open",), OUTPUT, "Open the report in a browser.")] = False
     anonymous: Annotated[bool, Option(("--anonymous",), OUTPUT, "Leave out host, user and paths.")] = False
     price_per_hour: Annotated[
         float | None,
-        Option(("--price-per-hour",), COST, "Price of the machine, any currency: the cost of a million items."),
+        Option(("--price-per-hour",), COST, "Price of the machine, any currency, to show the cost per million items."),
     ] = Field(default=None, ge=0)
     price_per_kwh: Annotated[
         float | None,
-        Option(("--price-per-kwh",), COST, "Price of electricity: the cost of the GPUs' energy for a million items."),
+        Option(("--price-per-kwh",), COST, "Price of electricity, to show the GPUs' energy cost per million items."),
     ] = Field(default=None, ge=0)
 
 
@@ -50,7 +50,7 @@ def report_verb(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar=f"{SOURCE}…", help="Runs, processes of them, repeats, sweeps, cold starts, traces, suites of bench."
+            metavar=f"{SOURCE}…", help="Runs, their processes, repeats, sweeps, cold starts, traces, suites of bench."
         ),
     ],
     *,
@@ -59,17 +59,16 @@ def report_verb(
 ) -> None:
     """Write a report: what limits a run, latencies, stages, timelines, telemetry, energy, findings, the machine.
 
-    The page needs no network and no other file; a PDF needs the extra pdf. Nothing is written into the
-    runs. Findings go to stderr.
+    An HTML report is one file that needs no network. A PDF needs the extra pdf. The runs are not changed.
 
     Exit codes: 0 written; 1 a run cannot be read, or typst is not installed; 2 usage; 3 a trace is incomplete, or
     nothing was measured.
     """
     file = asked.output
     if asked.opened and file == STDOUT:
-        raise UsageError("--open shows a file, and -o - writes none; name a file")
+        raise UsageError("--open needs a file; -o - writes to stdout")
     from perfharness.cli.support.progress import steps
-    from perfharness.render.report.files import report  # imports what draws
+    from perfharness.render.report.files import report  # slow to import
 
     settings = asked.model_dump(include={"price_per_hour", "price_per_kwh", "anonymous"})
     output = Output()
@@ -79,5 +78,5 @@ def report_verb(
         output.line(str(file))
     output.findings(made.findings)
     if asked.opened and not webbrowser.open(file.absolute().as_uri()):
-        raise ResultError(f"No browser could be started here; open {file} with one.")
+        raise ResultError(f"No browser could be started; open {file} yourself.")
     raise typer.Exit(exit_code(made.findings) if made.has_numbers else EXIT_CHECK_FAILED)

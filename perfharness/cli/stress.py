@@ -1,4 +1,4 @@
-"""`perfharness stress`: put a target under load."""
+"""`perfharness stress`: load-test a target."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ EPILOG = "docs/examples/load.toml has all settings of a profile."
 
 
 class LoadSettings(BaseModel):
-    """The load; what is None is as in the file of --profile."""
+    """Options of the load; None keeps the value in the --profile file."""
 
     rate: Annotated[
         float | None,
-        Option(("--rate",), LOAD, "Requests per second (open loop); without it a closed loop.", metavar="X"),
+        Option(("--rate",), LOAD, "Requests per second (open loop). Without it, a closed loop.", metavar="X"),
     ] = Field(default=None, ge=0)
     rates: Annotated[
         str | None,
         Option(
             ("--rates",),
             LOAD,
-            "Several rates in turn, --duration each; the table shows which meet the objective.",
+            "Run several rates in turn, --duration each, and show which meet the objective.",
             metavar="N,N,…",
         ),
     ] = None
@@ -60,20 +60,20 @@ class LoadSettings(BaseModel):
     ] = None
     concurrency: Annotated[
         int | None,
-        Option(("--concurrency",), LOAD, "Requests in service at a time, per process. [default: 1]", metavar="N"),
+        Option(("--concurrency",), LOAD, "Concurrent requests per process. [default: 1]", metavar="N"),
     ] = None
     duration_s: Annotated[
-        str | None, Option(("--duration",), LOAD, "Length of the load, as 30s or 10m. [default: 10s]", metavar="TIME")
+        str | None, Option(("--duration",), LOAD, "Duration of the load: 30s, 10m. [default: 10s]", metavar="TIME")
     ] = None
     warmup_s: Annotated[
         str | None,
-        Option(("--warm-up",), LOAD, "Send the same load for this time first; it is not counted.", metavar="TIME"),
+        Option(("--warm-up",), LOAD, "Send the same load for this long first, not measured.", metavar="TIME"),
     ] = None
     items: Annotated[int | None, Option(("--batch-size",), LOAD, "Items per request. [default: 1]")] = Field(
         default=None, ge=1
     )
     input: Annotated[
-        Path | None, Option(("--input",), LOAD, "What each request holds: .npz, .npy, .json, .txt, .jsonl.")
+        Path | None, Option(("--input",), LOAD, "Content of each request: .npz, .npy, .json, .txt, .jsonl.")
     ] = None
     seed: Annotated[int | None, Option(("--seed",), LOAD, "Seed of random arrivals. [default: 0]")] = None
     objective: Annotated[
@@ -81,58 +81,58 @@ class LoadSettings(BaseModel):
         Option(
             ("--objective",),
             LIMITS,
-            "Latency target, as 50ms, p95=50ms, p99<=1s,errors<=1%.",
+            "Latency target: 50ms, p95=50ms, or p99<=1s,errors<=1%.",
             metavar="[pN=]TIME",
         ),
     ] = None
     request_timeout_s: Annotated[
-        str | None, Option(("--request-timeout",), LIMITS, "Count a later answer as an error.", metavar="TIME")
+        str | None, Option(("--request-timeout",), LIMITS, "Count a later response as an error.", metavar="TIME")
     ] = None
     grace_s: Annotated[
-        str | None, Option(("--grace",), LIMITS, "Wait this long for late answers. [default: 10s]", metavar="TIME")
+        str | None, Option(("--grace",), LIMITS, "Wait this long for late responses. [default: 10s]", metavar="TIME")
     ] = None
     max_error_rate: Annotated[
         float | None,
         Option(
             ("--max-error-rate",),
             LIMITS,
-            "Fail the run if more answers than this are errors; end it after 10 s of that.",
+            "Largest share of errors; above it the run fails, and stops after 10 s.",
             metavar="SHARE",
         ),
     ] = None
 
 
 class ModelSettings(BaseModel):
-    """How a model is run."""
+    """Options of a target that is a model."""
 
     backend: Annotated[
         str | None,
-        Option(("--backend",), MODEL_PANEL, "TARGET is a model; run it with this backend.", metavar="NAME[/MODE]"),
+        Option(("--backend",), MODEL_PANEL, "Run TARGET, a model, with this backend.", metavar="NAME[/MODE]"),
     ] = None
     device: Annotated[
-        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU, if there is one.", metavar="auto|cpu|cuda")
+        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU if there is one.", metavar="auto|cpu|cuda")
     ] = None
     precision: Annotated[
         str | None, Option(("--precision",), MODEL_PANEL, "Precision of the model.", metavar="fp32|fp16|…")
     ] = None
     shape: Annotated[
         list[str],
-        Option(("--shape",), MODEL_PANEL, "Shape of an input that leaves dimensions open.", metavar="NAME=DIMxDIM…"),
+        Option(("--shape",), MODEL_PANEL, "Shape of a dynamic input.", metavar="NAME=DIMxDIM…"),
     ] = []
 
 
 class TargetSettings(BaseModel):
-    """What is loaded, and when that fails."""
+    """Options of the target, and --fail-if."""
 
     profile: Annotated[
         Path | None,
-        Option(("--profile",), LOAD, "The load, in a table [load]; for a URL also [target].", metavar="FILE.toml"),
+        Option(("--profile",), LOAD, "File with a table [load]; for a URL also [target].", metavar="FILE.toml"),
     ] = None
     start: Annotated[
         str | None, Option(("--start",), HTTP, "Start (and profile) this server command first.", metavar="COMMAND")
     ] = None
-    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct answer.")] = None
-    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text in a correct answer.")] = None
+    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct response.")] = None
+    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text in a correct response.")] = None
     fail_if: Annotated[
         list[str],
         Option(
@@ -167,10 +167,10 @@ def stress_verb(
 ) -> None:
     """Put TARGET under load, traced: each request is a batch of the trace.
 
-    Latency counts from the time at which a request is due. Results go to stdout, progress and messages to stderr.
+    Latency counts from when a request is due. Results go to stdout, progress and messages to stderr.
 
-    Exit codes: 0 success; 1 a process failed; 2 usage; 3 measured, with an error finding, a --fail-if condition met, or
-    ended early by errors.
+    Exit codes: 0 success; 1 a process failed; 2 usage; 3 there is an error finding, a --fail-if condition is met, or
+    errors stopped the load.
     """
     from perfharness.backends.models import shapes_of
     from perfharness.cli.support.load_progress import LoadView
@@ -199,8 +199,8 @@ def stress_verb(
     raise typer.Exit(show_stress(result, output, limits))
 
 
-def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
-    """Print what was measured, then what was found; returns the exit code."""
+def show_stress(result: StressResult, output: Output, limits: Sequence[Limit]) -> int:
+    """Print results and findings of a load test, and return the exit code."""
     from perfharness.load.report import report_of
     from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
     from perfharness.render.views.load import load_view

@@ -1,1 +1,1 @@
-"""Result models in, text, charts and timelines out; no arithmetic and no joins here."""
+"""Result models as text, charts and timelines, without arithmetic and joins."""

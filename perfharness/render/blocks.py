@@ -1,4 +1,4 @@
-"""What a view of a result is made of; the terminal, Markdown, HTML and PDF are written from it."""
+"""Blocks of a view, which every output format is written from."""
 
 from __future__ import annotations
 
@@ -17,45 +17,44 @@ Style = Literal["", "bold", "dim", "good", "warning", "error"]
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a line in a style."""
+    """Styled part of a line."""
 
     text: str
     style: Style = ""
 
 
 Line = str | Span | tuple[str | Span, ...]
-"""Text in one line, of parts."""
+"""Text in one line."""
 
 Cell = Line | float | int | None
-"""A cell of a table: a text, a number in the form of its column, or None: not measured."""
+"""Table cell: text, a number to format as its column says, or None if not measured."""
 
 
 def spans(line: Line) -> Iterator[Span]:
-    """The parts of a line."""
+    """Parts of a line."""
     for part in line if isinstance(line, tuple) else (line,):
         yield part if isinstance(part, Span) else Span(part)
 
 
 def plain(line: Line) -> str:
-    """The text of a line."""
+    """Text of a line."""
     return "".join(span.text for span in spans(line))
 
 
 def cell_text(cell: Cell, kind: Kind = "text") -> str:
-    """A cell as text in one line."""
+    """Format a cell."""
     return safe_line(plain(cell)) if isinstance(cell, str | Span | tuple) else number(cell, kind)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """Table column.
 
     Args:
-        heading: above it.
-        kind: of its numbers: milliseconds, whole numbers, shares (0 to 1), or numbers of any size.
-        meaning: an explanation, shown on a page.
-        has_bar: whether a bar shows the share.
-        drop: on a terminal that is too narrow, the column with the largest goes first; 0: always shown.
+        kind: format of its numbers: milliseconds, whole numbers, shares (0 to 1), or any.
+        meaning: tooltip on a page.
+        has_bar: draw a bar for the share on a page.
+        drop: on a narrow terminal, columns with larger values are dropped first; 0: never dropped.
     """
 
     heading: str
@@ -67,11 +66,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. A text that begins with blanks is indented.
+    """Table. Leading blanks of a text are its indent.
 
     Args:
-        name: for people who cannot see it, and of its file.
-        note: a line above: unit and scope.
+        name: label for screen readers.
+        note: line above the table: unit and scope.
     """
 
     name: str
@@ -80,7 +79,7 @@ class Table:
     note: str = ""
 
     def texts(self) -> list[list[str]]:
-        """The cells as text, row by row."""
+        """Formatted cells, row by row."""
         kinds = [column.kind for column in self.columns]
         return [[cell_text(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in self.rows]
 
@@ -88,18 +87,18 @@ class Table:
 Entry = TypeVar("Entry")
 
 Columns = Sequence[tuple[Column, Callable[[Entry], Cell]]]
-"""Columns, and the cell of an entry in each."""
+"""Columns, each with a function from an entry to its cell."""
 
 
 def table_of(name: str, columns: Columns[Entry], entries: Iterable[Entry], note: str = "") -> Table:
-    """A table with a row for each entry."""
+    """Make a table with one row per entry."""
     rows = [[cell(one) for _, cell in columns] for one in entries]
     return Table(name, [column for column, _ in columns], rows, note)
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text."""
+    """Paragraph."""
 
     text: Line
     style: Literal["plain", "note", "warning", "error"] = "plain"
@@ -107,19 +106,19 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list; an entry of several lines is a sequence. `numbered`: the order means something."""
+    """List; an entry of several lines is a list."""
 
     entries: Sequence[Line | list[Line]]
     numbered: bool = False
 
     def lines(self) -> list[list[Line]]:
-        """The lines of each entry."""
+        """Lines of each entry."""
         return [entry if isinstance(entry, list) else [entry] for entry in self.entries]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that a reader wants first: its label, the number as text, and a remark."""
+    """Key figure, such as the throughput."""
 
     label: str
     value: str
@@ -128,14 +127,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers beside each other."""
+    """Key figures, side by side."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture, on pages only; `small`: several fit beside each other."""
+    """Chart, shown on pages only; small ones are placed side by side."""
 
     picture: Picture
     small: bool = False
@@ -143,7 +142,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that a page folds at first."""
+    """Blocks that a page shows folded."""
 
     title: str
     blocks: Sequence[Block]
@@ -151,7 +150,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is below it."""
+    """Heading with blocks and subsections."""
 
     title: str
     blocks: Sequence[Block] = ()
@@ -163,7 +162,7 @@ Block = Table | Paragraph | Items | Figures | Chart | Details | Section
 
 @dataclass(frozen=True)
 class Document:
-    """A report. The summary is its first page."""
+    """Report."""
 
     title: str
     subtitle: str
@@ -172,12 +171,12 @@ class Document:
 
 
 def kind_of(block: Block) -> str:
-    """Its name in templates."""
+    """Name of the block's type in templates."""
     return type(block).__name__.lower()
 
 
 def walk(blocks: Sequence[Block]) -> Iterator[Block]:
-    """All blocks, those inside others too."""
+    """Iterate over all blocks, nested ones included."""
     for block in blocks:
         yield block
         if isinstance(block, Details | Section):

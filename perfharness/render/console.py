@@ -1,7 +1,4 @@
-"""The terminal: text without control sequences, and blocks in which no digit is cut.
-
-Names come from scripts, traces and files of others. `Console` escapes its whole output.
-"""
+"""Terminal output. Control sequences are escaped, numbers are never cut."""
 
 from __future__ import annotations
 
@@ -31,23 +28,21 @@ from perfharness.render.markdown import blocks_as_markdown
 from perfharness.render.text import safe, safe_line
 
 LEAST_TEXT_WIDTH, WHOLE_TEXT_WIDTH = 12, 24
-"""Width of a text column at least; columns are dropped before a text is narrower than the second. A single word of that
-width is not broken."""
+"""Smallest width of a text column, and the width below which other columns are dropped first."""
 
 ANY_WIDTH = 100_000
-"""Of what is no terminal: tables are printed whole."""
+"""Width of output that is not a terminal."""
 
 STYLES: dict[Style, str] = {"good": "green", "warning": "yellow", "error": "bold red"}
-"""Terminal styles that have another name."""
+"""Rich's names of styles."""
 
 PARAGRAPHS: dict[str, str] = {"plain": "", "note": "dim", "warning": "yellow", "error": "bold red"}
 
 
 class Console(rich.console.Console):
-    """A console that prints text as it is: no markup, no automatic colours; control characters escaped.
+    """Console without markup and automatic colours, which escapes control characters.
 
     Args:
-        stderr: for progress and messages; results go to stdout.
         markdown: print blocks as Markdown.
     """
 
@@ -58,7 +53,7 @@ class Console(rich.console.Console):
         self.markdown = markdown
 
     def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments, their text escaped."""
+        """Escape control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(safe(segment.text), segment.style)
 
@@ -70,7 +65,7 @@ def say(console: rich.console.Console, *parts: str | Span | Text) -> None:
 
 
 def print_blocks(console: rich.console.Console, blocks: Iterable[Block]) -> None:
-    """Print what a terminal can show: all but charts and folded details."""
+    """Print blocks; a terminal shows no charts and no folded details."""
     shown = list(blocks)
     if getattr(console, "markdown", False):
         say(console, blocks_as_markdown(shown))
@@ -97,7 +92,7 @@ def _text(line: Line) -> Text:
 
 
 def _print_items(console: rich.console.Console, items: Items) -> None:
-    """Entries of several lines are indented; a terminal wraps them."""
+    """Print entries with hanging indents."""
     for number, entry in enumerate(items.lines(), 1):
         mark = f"{number}." if items.numbered else "-"
         lines = [_text(line) for line in entry]
@@ -112,7 +107,7 @@ def _print_items(console: rich.console.Console, items: Items) -> None:
 
 
 def _print_table(console: rich.console.Console, table: Table) -> None:
-    """On a terminal that is too narrow, columns are omitted and named below; elsewhere all are printed."""
+    """Print a table; on a narrow terminal, drop columns and name them below."""
     if table.note:
         say(console, table.note)
     cells = table.texts()
@@ -149,7 +144,7 @@ def _print_table(console: rich.console.Console, table: Table) -> None:
         say(console, " ", text)
     left_out = [column.heading for place, column in enumerate(table.columns) if place not in shown]
     if left_out:
-        say(console, f" Not shown: {', '.join(left_out)} (too narrow; for all, pipe into less -S)")
+        say(console, f" Not shown: {', '.join(left_out)} (too narrow; pipe into less -S to see all)")
 
 
 def _styled_cell(cell: object, text: str) -> Text:
@@ -161,7 +156,7 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _fitting(table: Table, least: Sequence[int], narrow: Sequence[int], room: int) -> list[int]:
-    """Places of the columns that fit. Those with a `drop` go first; then, until narrow ones fit, the last ones."""
+    """Indices of the columns that fit. Drops those with a `drop` first, then from the right."""
     shown = list(range(len(least)))
     droppable = [place for place in shown if table.columns[place].drop]
     for place in sorted(droppable, key=lambda place: -table.columns[place].drop):

@@ -1,4 +1,4 @@
-"""A report as one HTML file, which needs nothing else: style, charts and what draws them are inside."""
+"""Reports as self-contained HTML files."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000
-"""Of a table on the page; Markdown has all."""
+"""Rows of a table on a page; Markdown has all."""
 
 
 def write_html(document: Document, path: Path) -> Path:
-    """Write the page, atomically. Raises `ResultError`."""
+    """Write a report atomically. Raises `ResultError`."""
     content = html_page(document)
     with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
@@ -46,12 +46,13 @@ def write_html(document: Document, path: Path) -> Path:
 
 
 def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
-    """Write every picture as a PNG, and all of them as one interactive page. Returns the files.
+    """Write each picture as a PNG, and all as one page; return the files.
 
     Args:
-        page: name of the page, without the ending.
+        page: file name of the page, without suffix.
 
-    Raises `ResultError` where nothing can be written.
+    Raises:
+        ResultError: a file cannot be written.
     """
     if not pictures:
         return []
@@ -61,7 +62,7 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
 
 
 def html_page(document: Document) -> str:
-    """The whole page."""
+    """Render a report."""
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
     packed = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if has_charts else ""
@@ -78,7 +79,7 @@ def html_page(document: Document) -> str:
 
 
 def html_fragment(blocks: Sequence[Block]) -> str:
-    """Blocks for a notebook, without charts and scripts."""
+    """Render blocks for a notebook, without charts and scripts."""
     shown = [block for block in blocks if not isinstance(block, Chart)]
     made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS)
     return made
@@ -86,7 +87,7 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them; kept, for bundling takes longer than all the rest."""
+    """Bundle of Vega, Vega-Lite and Vega-Embed, cached on disk because bundling is slow."""
     import vl_convert
 
     caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
@@ -94,7 +95,7 @@ def _library() -> str:
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
     made = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-    with suppress(OSError, ResultError):  # a home that cannot be written to
+    with suppress(OSError, ResultError):  # read-only home
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as temporary:
             temporary.write_text(made, encoding="utf-8")
@@ -102,7 +103,7 @@ def _library() -> str:
 
 
 def _hash(script: str) -> str:
-    """Of an inline script, for the page's content security policy."""
+    """Source of an inline script in the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
@@ -129,27 +130,27 @@ def _environment() -> Any:
 
 
 def _trusted(text: str) -> Any:
-    """Text of this package, which is not escaped."""
+    """Mark text of this package as safe HTML."""
     import markupsafe
 
     return markupsafe.Markup(text)
 
 
 def _indent(cell: Cell) -> int:
-    """Depth of a text that begins with blanks."""
+    """Indent of a text, in levels of two blanks."""
     text = plain(cell) if isinstance(cell, str | tuple) else ""
     return (len(text) - len(text.lstrip(" "))) // 2
 
 
 def _percent(cell: Cell, column: Column) -> str:
-    """Width of a cell's bar; empty where it has none."""
+    """Width of a cell's bar, or an empty text if it has none."""
     if not column.has_bar or not isinstance(cell, int | float):
         return ""
     return f"{100 * min(max(cell, 0.0), 1.0):.2f}"
 
 
 def _markup(line: Any) -> Any:
-    """A line or a cell's text with its styles."""
+    """Line as HTML with styles."""
     import markupsafe
 
     parts = [

@@ -1,4 +1,4 @@
-"""Blocks as GitHub's Markdown, without charts."""
+"""Reports as GitHub-flavoured Markdown, without charts."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from perfharness.render.blocks import (
 from perfharness.render.text import safe, safe_line
 
 SPECIAL = re.compile(r"(`[^`|\n]+`)|[\\`*\[\]<|~&$]|(?<!-)>|(?<!\w)_|_(?!\w)")
-"""Code, which stays, and characters with a meaning in Markdown or in HTML; `->` and the one in `a_b` have none."""
+"""Inline code, which is kept, and special characters of Markdown and HTML."""
 
 CODE = " " * 4
-"""Begins a line of a quoted output."""
+"""Indent of quoted output."""
 
 
 def markdown(document: Document) -> str:
-    """A whole report."""
+    """Render a report."""
     title = [f"# {escaped(document.title)}", "", escaped(document.subtitle), ""]
     return _joined([*title, *_lines([*document.summary, *document.sections], 2)])
 
 
-def blocks_as_markdown(blocks: Sequence[Block], level: int = 3) -> str:
-    """Blocks; sections among them have headings of that level."""
-    return _joined(list(_lines(blocks, level)))
+def blocks_as_markdown(blocks: Sequence[Block]) -> str:
+    """Render blocks."""
+    return _joined(list(_lines(blocks, 3)))
 
 
 def escaped(text: Line) -> str:
-    """The text for Markdown, in which it means nothing but itself."""
+    """Escape special characters."""
     return SPECIAL.sub(lambda found: found[1] or f"\\{found[0]}", safe_line(plain(text)))
 
 
@@ -69,12 +69,12 @@ def _lines(blocks: Sequence[Block], level: int) -> Iterator[str]:
             yield from ("<details>", summary, "", *_lines(block.blocks, level), "</details>", "")
         elif isinstance(block, Section):
             below = list(_lines([*block.blocks, *block.sections], level + 1))
-            if below:  # a section of charts only has nothing to say here
+            if below:  # empty if the section has only charts
                 yield from (f"{'#' * min(level, 6)} {escaped(block.title)}", "", *below)
 
 
 def _text(paragraph: Paragraph) -> str:
-    """The text; lines of a quoted output stay as they are, and Markdown shows them as code."""
+    """Escaped text; quoted output stays as it is and becomes a code block."""
     parts: list[str] = []
     for is_code, lines in groupby(safe(plain(paragraph.text)).split("\n"), lambda line: line.startswith(CODE)):
         text = "\n".join(lines)
@@ -93,6 +93,6 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    """Leading blanks show the depth of a stage; Markdown would drop others than these."""
+    """Escaped text whose indent is made of no-break spaces, which Markdown keeps."""
     depth = len(text) - len(text.lstrip(" "))
     return "\u00a0" * depth + escaped(text.strip(" "))

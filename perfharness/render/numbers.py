@@ -6,13 +6,13 @@ from math import floor, log10
 from typing import Literal
 
 NOT_MEASURED = "-"
-"""Stands for a number that was not measured."""
+"""Text of a number that was not measured."""
 
 Kind = Literal["text", "ms", "count", "share", "number"]
 
 
 def number(value: float | int | None, kind: Kind = "number") -> str:
-    """A number in the form of its kind."""
+    """Format a number by its kind."""
     if value is None:
         return NOT_MEASURED
     if kind == "share":
@@ -25,25 +25,25 @@ def number(value: float | int | None, kind: Kind = "number") -> str:
 
 
 def ms(value: float) -> str:
-    """Milliseconds in a table: three decimals; a small time has three significant digits."""
+    """Milliseconds in a table: three decimals, more below 0.1 ms."""
     size = abs(value)
     return f"{value:,.3f}" if size >= 0.1 or not size else f"{value:.5f}" if size >= 1e-3 else f"{value:.3g}"
 
 
 def with_half(value: float, half: float) -> str:
-    """A mean and half of its interval, in two significant digits of that half."""
+    """Mean ± half of its interval, to two significant digits of the half."""
     digits = max(1 - floor(log10(half)), 0) if half > 0 else 3
     return f"{value:,.{digits}f} ±{half:,.{digits}f}"
 
 
 def milliseconds(value: float) -> str:
-    """A time in a sentence, with its unit."""
+    """Milliseconds in a sentence, with the unit."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f} ms"
 
 
 def significant(value: float) -> str:
-    """Four significant digits; all digits of a large number."""
+    """Four significant digits; whole numbers from 10,000."""
     size = abs(value)
     return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}" if size >= 1e-4 or not size else f"{value:.3g}"
 
@@ -57,17 +57,17 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share (0 to 1) in percent."""
+    """Share (0 to 1) in percent."""
     return NOT_MEASURED if share is None else f"{100 * share:.{digits}f} %"
 
 
 def interval(low: float | None, high: float | None, kind: Kind = "ms") -> str | None:
-    """Both ends; None where one is missing."""
+    """`1.0 to 2.0`, or None if an end is unknown."""
     return None if low is None or high is None else f"{number(low, kind)} to {number(high, kind)}"
 
 
 def size(count: float | None) -> str:
-    """Bytes in the largest binary unit that gives 1 or more."""
+    """Bytes in the largest fitting binary unit."""
     if count is None:
         return NOT_MEASURED
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -78,12 +78,12 @@ def size(count: float | None) -> str:
 
 
 def change(ratio: float | None, digits: int = 1) -> str:
-    """A ratio as a signed change in percent."""
+    """Ratio as a signed change in percent."""
     return NOT_MEASURED if ratio is None else f"{100 * (ratio - 1):+.{digits}f} %"
 
 
 def factor(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`1.23x`; a ratio whose interval includes 1 is marked with `~`."""
+    """`1.23x`, or `1.23x ~` if the interval includes 1."""
     if ratio is None:
         return NOT_MEASURED
     may_be_equal = low is not None and high is not None and low <= 1 <= high

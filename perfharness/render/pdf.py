@@ -1,4 +1,4 @@
-"""A report as PDF, set by typst."""
+"""Reports as PDF, made by typst."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from perfharness.render.blocks import (
 from perfharness.render.text import safe, safe_line
 
 PADDING = re.compile(" {3,}")
-"""Aligns lines on a terminal only."""
+"""Blanks that align columns on a terminal."""
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.typ"
 
 
 def require_typst() -> None:
-    """Raise `ToolNotFoundError` where typst is not installed."""
+    """Raise `ToolNotFoundError` if typst is not installed."""
     if find_spec("typst") is None:
         raise ToolNotFoundError(f"A PDF report needs typst. Install it: {install_command('pdf')}.")
 
 
 def write_pdf(document: Document, path: Path) -> Path:
-    """Write the report; details are unfolded. Raises `ResultError`, `ToolNotFoundError`."""
+    """Write a report, with details unfolded. Raises `ResultError`, `ToolNotFoundError`."""
     require_typst()
     import typst
 
@@ -60,14 +60,14 @@ def write_pdf(document: Document, path: Path) -> Path:
         try:
             made = typst.compile(folder / "report.typ", root=folder)
         except RuntimeError as error:
-            raise ResultError(f"typst could not set the report: {str(error).splitlines()[0]}") from error
+            raise ResultError(f"typst failed: {str(error).splitlines()[0]}") from error
     with replacing(path) as temporary:
         temporary.write_bytes(made)
     return path
 
 
 def _blocks(blocks: Sequence[Block], folder: Path) -> Iterator[dict[str, Any]]:
-    """Blocks as the template reads them; charts are files in the folder."""
+    """Blocks for the template; charts are written into the folder."""
     import vl_convert
 
     for block in blocks:

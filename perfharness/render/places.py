@@ -1,4 +1,4 @@
-"""Functions and lines of code as text."""
+"""Code locations as text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from perfharness.render.text import safe_line
 
 
 def place_text(place: FunctionShare | Place | Frame) -> str:
-    """A function and where it stands: `resize (pipeline.py:42)`."""
+    """`resize (pipeline.py:42)`."""
     return safe_line(f"{place.function} ({file_and_line(place)})" if place.file else place.function)
 
 
 def file_and_line(place: FunctionShare | Place | Frame) -> str:
-    """Only where it stands: `pipeline.py:42`."""
+    """`pipeline.py:42`."""
     line = f":{place.line}" if place.line else ""
     return safe_line(short_file(place.file) + line)
 
 
 def short_file(path: str) -> str:
-    """A file's path from the current folder, or from the folder of installed modules."""
+    """Path relative to the current folder or to the folder of installed modules."""
     installed = inside_library(path)
     if installed is not None:
         return installed

@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that perfharness writes."""
+"""JSON Schemas of result files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ KINDS: dict[str, type[BaseModel]] = {
     "slowest": Slowest,
     "mlperf": MlperfResult,
 }
-"""The type of each file, by its name without `.json`."""
+"""Model of each file, by its name without `.json`."""
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The schema of a kind of file. Raises `UsageError` with the list of kinds if there is no such kind."""
+    """JSON Schema of a kind of file. Raises `UsageError` if the kind is unknown."""
     if kind not in KINDS:
-        raise UsageError(f"There is no schema of {kind!r}. Kinds: {', '.join(KINDS)}.")
+        raise UsageError(f"Unknown kind {kind!r}. Kinds: {', '.join(KINDS)}.")
     model = KINDS[kind]
     generator = _WrittenResult if model in (Benchmark, BenchmarkMean) else GenerateJsonSchema
     schema = model.model_json_schema(mode="serialization", schema_generator=generator)
@@ -44,20 +44,20 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 class _WrittenResult(GenerateJsonSchema):
-    """Dataclasses are written with every field and no other; a field of a model that has a default may be missing."""
+    """Requires all fields of dataclasses, which are always written; fields of models with a default may be missing."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
         """Return True for every field of a dataclass."""
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
 
     def field_title_should_be_set(self, _: Any) -> bool:
-        """Leave the title out, which would repeat the name."""
+        """Omit titles, which repeat the names."""
         return False
 
     def dataclass_schema(self, schema: Any) -> Any:
-        """Forbid further fields."""
+        """Forbid additional fields."""
         return {**super().dataclass_schema(schema), "additionalProperties": False}
 
     def default_schema(self, schema: Any) -> Any:
-        """Leave the default out: a file does not hold it."""
+        """Omit defaults, which files do not contain."""
         return self.generate_inner(schema["schema"])

@@ -1,4 +1,4 @@
-"""Sampled stacks as text, for flamegraph.pl, inferno and speedscope."""
+"""Collapsed stacks for flamegraph.pl, inferno and speedscope."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from perfharness.render.text import safe_line
 
 
 def write_stacks(stacks: Mapping[str, Iterable[Stack]], path: Path) -> None:
-    """Write the stacks of each name (a process and a stage). Raises `ResultError`."""
+    """Write the stacks of each process and stage. Raises `ResultError`."""
     write_text(path, lambda file: file.writelines(f"{line}\n" for line in collapsed(stacks)))
 
 
 def collapsed(stacks: Mapping[str, Iterable[Stack]]) -> Iterator[str]:
-    """A line per stack, `name;outermost;…;innermost count`; the count is in microseconds per batch.
-
-    Stacks of less than half a microsecond are left out.
-    """
+    """Yield `name;outermost;…;innermost count` per stack, the count in µs per batch; skip counts that round to 0."""
     for name, of_name in stacks.items():
         for frames, ms in of_name:
             if round(1000 * ms):
@@ -28,5 +25,5 @@ def collapsed(stacks: Mapping[str, Iterable[Stack]]) -> Iterator[str]:
 
 
 def _part(text: str) -> str:
-    """A name in a format whose only separators are semicolons."""
+    """Frame name without semicolons, which separate frames."""
     return safe_line(text).replace(";", ":")

@@ -1,4 +1,4 @@
-"""Text of others (names, paths, output of programs), made fit to be printed."""
+"""Safe printing of foreign text: names, paths, output of programs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import re
 import sys
 
 STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing, line and paragraph separators
-    "\ud800-\udfff]"  # bytes that were no UTF-8
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # bidirectional controls, line and paragraph separators
+    "\ud800-\udfff]"  # surrogates: bytes that are not UTF-8
 )
-"""Characters that move the cursor, change the terminal or the order of what is read."""
+"""Control characters and others that change what a reader sees."""
 
 LONGEST_FUNCTION = 60
-"""Characters of a function's name in a table: instances of C++ templates have names of a thousand."""
+"""Characters; names of C++ template instances can have a thousand."""
 
 BEYOND_ASCII = re.compile("[^\x00-\x7e]+")
 
 
 def safe(text: str) -> str:
-    r"""The text with every character that could steer a terminal as an escape sequence of Python (`\x1b`)."""
+    r"""Escape control characters as Python does (`\x1b`)."""
     return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def safe_line(text: str) -> str:
-    """The same, in one line."""
+    """Escape control characters, tabs and line breaks."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -35,9 +35,7 @@ def percentile_label(name: str) -> str:
 
 
 def short_function(name: str) -> str:
-    """A native function's name with its namespaces, without types: `at::native::gemm` of
-    `void at::native::gemm<float>(float*)`. What is still too long loses its beginning.
-    """
+    """`void at::native::gemm<float>(float*)` -> `at::native::gemm`. Cuts the beginning of longer names."""
     text = name.partition(" [clone ")[0].replace("(anonymous namespace)::", "").replace("operator()", "operator\0")
     depth, kept = 0, []
     for character in text:
@@ -52,12 +50,12 @@ def short_function(name: str) -> str:
 
 
 def ascii_json(text: str) -> str:
-    """JSON text with every character beyond ASCII escaped: it means the same, whatever the locale or the terminal."""
+    """Escape non-ASCII characters of JSON text, so that it is valid in every locale."""
     return BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def keep_encodable() -> None:
-    """Let characters that the locale cannot encode be written as escape sequences, instead of failing."""
+    """Print characters that the locale cannot encode as escape sequences."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -101,4 +101,4 @@ def test_a_full_disk_leaves_one_whole_run(disk: Path, good: Path, number: int) -
         assert "space" in done.stderr
     assert '"infer"' in (out / "benchmark_mean.json").read_text()
     assert "Traceback" not in done.stderr
-    assert "fault of perfharness" not in done.stderr
+    assert "bug in perfharness" not in done.stderr

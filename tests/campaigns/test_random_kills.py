@@ -148,7 +148,7 @@ class Campaign:
 
         comes_true(is_over, LIMIT_S)
         wrong = self.came_to_its_end(launcher, tag)
-        if "fault of perfharness" in (place / "said").read_text():
+        if "bug in perfharness" in (place / "said").read_text():
             wrong.append((place / "said").read_text()[-400:])
         if not is_good(place / "out"):
             wrong.append(f"lost: {sorted(path.name for path in (place / 'out').iterdir())}")
@@ -178,7 +178,7 @@ class Campaign:
         for place in (out, *sorted(out.glob(".perfharness-run-*")), *sorted(out.glob("run-*"))):
             words = [sys.executable, "-m", "perfharness", "analyze", str(place)]
             done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False)
-            if done.returncode not in (0, 1, 3) or "fault of perfharness" in done.stderr:
+            if done.returncode not in (0, 1, 3) or "bug in perfharness" in done.stderr:
                 wrong.append(f"partial: analyze {place} {done.returncode} {(done.stderr or done.stdout)[-300:]}")
         left = [path.name for path in out.glob(".perfharness-*") if not path.name.startswith(".perfharness-run-")]
         return [*wrong, f"partial: {left}"] if left else wrong

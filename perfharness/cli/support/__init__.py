@@ -1,1 +1,1 @@
-"""What several verbs share: options, settings, output, progress."""
+"""Shared by several verbs: options, settings, output, progress."""

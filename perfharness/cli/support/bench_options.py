@@ -1,16 +1,15 @@
-"""Options of `perfharness bench`, and the suite that they make."""
+"""Options of `perfharness bench`, and what it shares with `compare-engines`."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from perfharness.cli.support.options import command_line, split_commas
+from perfharness.cli.support.options import split_commas
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.settings import Option
 from perfharness.render.console import Console, say
@@ -25,17 +24,17 @@ RECOMMENDATION = "Recommendation"
 
 
 def batch_sizes_of(text: str) -> list[int] | str:
-    """Numbers, or a range for the suite to read. Raises `ValueError`."""
+    """`1,8` -> [1, 8]; a range stays text for the suite. Raises `ValueError`."""
     if re.fullmatch(r"\d+\.\.\d+", text):
         return text
     parts = split_commas(text)
     if not parts or not all(part.isdigit() for part in parts):
-        raise ValueError("must be numbers, as in 1,8,32, or a range, as in 1..64")
+        raise ValueError("must be numbers such as 1,8,32, or a range such as 1..64")
     return [int(part) for part in parts]
 
 
 class SuiteOptions(BaseModel):
-    """Options that set a key of a suite, which is their alias; None: not given."""
+    """Options that set the suite's key of their alias; None if not given."""
 
     model: Annotated[
         list[str] | None,
@@ -56,7 +55,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--batch-size",),
             CASES,
-            "Batch sizes, as 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]",
+            "Batch sizes: 1,8,32, or 1..64 for 1, 2, 4, … 64. [default: 1]",
             metavar="N,…",
         ),
     ] = Field(default=None, serialization_alias="batch_sizes")
@@ -65,7 +64,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--shape",),
             CASES,
-            "Shape of an input that the model leaves open, as image=batchx3x224x224. Repeatable.",
+            "Shape of a dynamic input: image=batchx3x224x224. Repeatable.",
             metavar="NAME=DIMxDIM…",
         ),
     ] = Field(default=None, serialization_alias="shapes")
@@ -74,13 +73,13 @@ class SuiteOptions(BaseModel):
         Option(
             ("--calibration",),
             CASES,
-            "Samples by input name, to quantise ONNX models for int8.",
+            "Samples by input name, to quantize ONNX models to int8.",
             metavar="FILE.npz",
         ),
     ] = None
     device: Annotated[
         str | None,
-        Option(("--device",), CASES, "auto: the GPU, if there is one. [default: auto]", metavar="auto|cpu|cuda"),
+        Option(("--device",), CASES, "auto: the GPU if there is one. [default: auto]", metavar="auto|cpu|cuda"),
     ] = None
     gpus: Annotated[
         tuple[str, ...] | None,
@@ -88,7 +87,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--gpus",),
             CASES,
-            "Run every case on each of these GPUs: indices or UUIDs, as 0,1. [default: the first]",
+            "Run every case on each of these GPUs (indices or UUIDs). [default: the first]",
             metavar="GPU,…",
         ),
     ] = None
@@ -99,11 +98,11 @@ class SuiteOptions(BaseModel):
         int | None, Option(("--iterations",), MEASURING, "Timed iterations per case. [default: 1000]")
     ] = Field(default=None, serialization_alias="latency.iterations")
     duration: Annotated[
-        float | None, Option(("--duration",), MEASURING, "Time each case for at least that long.", metavar="S")
+        float | None, Option(("--duration",), MEASURING, "Time each case for at least this long.", metavar="SECONDS")
     ] = Field(default=None, serialization_alias="latency.min_seconds", gt=0)
     memory_limit: Annotated[
         str | None,
-        Option(("--memory-limit",), MEASURING, "Stop a case that needs more memory, as 12GB.", metavar="SIZE"),
+        Option(("--memory-limit",), MEASURING, "Stop a case that needs more memory: 12GB.", metavar="SIZE"),
     ] = Field(default=None, serialization_alias="measure.memory_limit")
     passes: Annotated[
         tuple[str, ...] | None,
@@ -116,34 +115,37 @@ class SuiteOptions(BaseModel):
         ),
     ] = Field(default=None, serialization_alias="measure.passes")
     layers: Annotated[
-        bool | None, Option(("--layers",), MEASURING, "Time the layers too, and print those of the case to take.")
+        bool | None, Option(("--layers",), MEASURING, "Also time layers, and print those of the recommended case.")
     ] = None
     equality: Annotated[
         bool | None,
         Option(("--equality",), MEASURING, "Compare all outputs with the baseline's.", negative="--no-equality"),
     ] = None
     timeout: Annotated[
-        float | None, Option(("--timeout",), MEASURING, "Time limit of a process. [default: 1800]", metavar="S")
+        float | None, Option(("--timeout",), MEASURING, "Time limit per process. [default: 1800]", metavar="SECONDS")
     ] = Field(default=None, serialization_alias="run.timeout_s")
     cool_down: Annotated[
         float | None,
-        Option(("--cool-down",), "", "Begin each case when the GPU is below this temperature.", metavar="°C"),
+        Option(
+            ("--cool-down",), "", "Before each case, wait until the GPU is below this temperature.", metavar="CELSIUS"
+        ),
     ] = Field(default=None, serialization_alias="run.cool_down_c")
     cool_down_limit: Annotated[
-        float | None, Option(("--cool-down-limit",), "", "Wait at most this long. [default: 300]", metavar="S")
+        float | None,
+        Option(("--cool-down-limit",), "", "Longest wait of --cool-down. [default: 300]", metavar="SECONDS"),
     ] = Field(default=None, serialization_alias="run.cool_down_limit_s")
-    seed: Annotated[int | None, Option(("--seed",), "", "Seed of the order of the cases. [default: 1]")] = Field(
+    seed: Annotated[int | None, Option(("--seed",), "", "Seed of the case order. [default: 1]")] = Field(
         default=None, serialization_alias="run.seed"
     )
     shuffle: Annotated[
-        bool | None, Option(("--shuffle",), "", "Order of the cases. [default: shuffle]", negative="--in-order")
+        bool | None, Option(("--shuffle",), "", "Shuffle the cases. [default: shuffle]", negative="--in-order")
     ] = Field(default=None, serialization_alias="run.shuffle")
     baseline: Annotated[
         str | None,
         Option(
             ("--baseline",),
             RESULTS,
-            "Reference of speed-ups: BACKEND[/MODE][/PRECISION]. [default: the first]",
+            "Reference for speed-ups: BACKEND[/MODE][/PRECISION]. [default: the first]",
             metavar="CELL",
         ),
     ] = None
@@ -152,7 +154,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--max-latency-ms",),
             RECOMMENDATION,
-            "Recommend only cases within this latency; the limit of --find-batch.",
+            "Recommend only cases within this latency; also the limit for --find-batch.",
             metavar="MS",
         ),
     ] = Field(default=None, serialization_alias="constraints.max_latency_ms")
@@ -167,7 +169,9 @@ class SuiteOptions(BaseModel):
     ] = Field(default=None, serialization_alias="constraints.latency_percentile")
     max_accuracy_loss: Annotated[
         float | None,
-        Option(("--max-accuracy-loss",), RECOMMENDATION, "Recommend only cases that lose at most this.", metavar="X"),
+        Option(
+            ("--max-accuracy-loss",), RECOMMENDATION, "Recommend only cases that lose at most this much.", metavar="X"
+        ),
     ] = Field(default=None, serialization_alias="constraints.max_accuracy_loss")
     accuracy_metric: Annotated[
         str | None,
@@ -180,7 +184,7 @@ class SuiteOptions(BaseModel):
         Option(
             ("--accuracy-direction",),
             RECOMMENDATION,
-            "Which values of your own --accuracy-metric are better.",
+            "Better direction of a custom --accuracy-metric.",
             metavar="higher|lower",
         ),
     ] = Field(default=None, serialization_alias="constraints.accuracy_direction")
@@ -189,22 +193,22 @@ class SuiteOptions(BaseModel):
         Option(
             ("--max-energy-per-item-j",),
             RECOMMENDATION,
-            "Recommend only cases that need at most this energy.",
+            "Recommend only cases within this energy per item.",
             metavar="J",
         ),
     ] = Field(default=None, serialization_alias="constraints.max_energy_per_item_j")
 
 
 class BenchSettings(BaseModel):
-    """What is measured of the cases, and where the results go."""
+    """Options that are not part of the suite."""
 
     find_batch: Annotated[
         bool,
         Option(
             ("--find-batch",),
             CASES,
-            "Double the batch size until memory ends; with --max-latency-ms find the largest batch within it."
-            " --batch-size is the range. [default: 1..1024]",
+            "Double the batch size until memory runs out, or up to --max-latency-ms. --batch-size is the range."
+            " [default: 1..1024]",
         ),
     ] = False
     start_up: Annotated[
@@ -212,24 +216,26 @@ class BenchSettings(BaseModel):
     ] = Field(default=None, ge=1)
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path("bench_out")
     resume: Annotated[
-        bool, Option(("--resume",), RESULTS, "Continue: run missing cases, and failed ones that may succeed now.")
+        bool, Option(("--resume",), RESULTS, "Continue: run missing cases, and failed ones that can succeed now.")
     ] = False
     retry_failed: Annotated[
-        bool, Option(("--retry-failed",), RESULTS, "With --resume: run every case again that is not ok.")
+        bool, Option(("--retry-failed",), RESULTS, "With --resume, rerun every case that is not ok.")
     ] = False
     dry_run: Annotated[
-        bool, Option(("--dry-run",), RESULTS, "Check everything, print the cases in their order, start nothing.")
+        bool, Option(("--dry-run",), RESULTS, "Check everything, print the cases in order, start nothing.")
     ] = False
     charts: Annotated[
         bool | None,
-        Option(("--charts",), RESULTS, "Draw charts: PNG and a page. [default: charts]", negative="--no-charts"),
+        Option(
+            ("--charts",), RESULTS, "Draw charts as PNG files and a page. [default: charts]", negative="--no-charts"
+        ),
     ] = None
     metrics: Annotated[
         str | None,
         Option(
             ("--metrics",),
             MEASURING,
-            "Serve the readings of the telemetry pass to Prometheus meanwhile, as at 127.0.0.1:9400.",
+            "Serve the readings of the telemetry pass to Prometheus at this address, such as 127.0.0.1:9400.",
             metavar="HOST:PORT",
         ),
     ] = None
@@ -243,13 +249,13 @@ RARE = {
     *("max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"),
     *("retry_failed", "history", "metrics"),
 }
-"""Options that only `--help-all` shows; most people set them in SUITE.toml."""
+"""Options that only `--help-all` shows; they are usually set in SUITE.toml."""
 
 SHOWN = {*SuiteOptions.model_fields, *BenchSettings.model_fields} - RARE
 
 
 def suite_options(options: SuiteOptions) -> dict[str, Any]:
-    """Options as keys of a suite, without those that were not given."""
+    """The given options as keys of a suite."""
     from perfharness.backends.models import shapes_of
 
     found = options.model_dump(by_alias=True, exclude_none=True)
@@ -263,19 +269,14 @@ def suite_options(options: SuiteOptions) -> dict[str, Any]:
 
 
 def check_utf8(arguments: Sequence[str]) -> None:
-    """Refuse what no JSON could name, before anything is measured. Raises `UsageError`."""
+    """Raise `UsageError` if an argument or the working directory cannot be written as JSON."""
     for what in (*arguments, str(Path.cwd())):
         if (shown := what.encode("utf-8", "backslashreplace").decode()) != what:
-            raise UsageError(f"{shown} is not UTF-8 text, which results cannot hold; rename it")
-
-
-def resume_command() -> str:
-    """The command line that continues this one."""
-    return shlex.join([*(argument for argument in command_line() if argument != "--resume"), "--resume"])
+            raise UsageError(f"{shown} is not UTF-8, which results cannot store; rename it")
 
 
 def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:
-    """Draw, and name the files; pictures that cannot be drawn do not take the numbers with them."""
+    """Draw charts and print their names, or why they cannot be drawn."""
     from perfharness.render.html import draw
 
     try:

@@ -1,4 +1,4 @@
-"""How help is laid out: options in groups, summaries in full."""
+"""Layout of --help: grouped verbs and options."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ GROUPS = {
         "record": "Record the next batches of a running process.",
         "stress": "Load-test a function, model, script or service.",
         "mlperf": "Run an MLPerf LoadGen scenario on a model.",
-        "compare-engines": "Compare engines that make depth maps.",
+        "compare-engines": "Compare engines that compute depth maps.",
     },
     "Read": {
         "analyze": "Recompute results; explain a stage or slow batches.",
-        "compare": "Compare runs: what got faster or slower; a CI gate.",
+        "compare": "Compare runs: faster or slower stages; a CI gate.",
         "report": "Write a report: HTML, PDF or Markdown.",
         "export": "Write a timeline, tables or sampled stacks.",
-        "history": "List earlier runs, or one number over all of them.",
-        "dashboard": "Show earlier runs and what is running in a browser.",
+        "history": "List earlier runs, or one metric over them.",
+        "dashboard": "Show earlier and running launches in a browser.",
     },
     "Machine": {
         "demo": "Find the bottleneck of a small example pipeline.",
@@ -33,7 +33,7 @@ GROUPS = {
         "clocks": "Lock GPU clocks at their maximum; restore them.",
     },
 }
-"""Summaries in the order of the help; each verb is a module here with `register(app)`, imported when it is called."""
+"""Verbs and their summaries in the order of --help; each is a module in `perfharness.cli` with `register(app)`."""
 
 VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
 
@@ -42,21 +42,21 @@ Profile inference pipelines per stage and per item, on CPU and GPU.
 
   perfharness launch app.py               stage times, bottleneck, what to try
   perfharness launch -np 4 -ng 2 app.py   4 processes on each of 2 GPUs
-  perfharness compare out_old out_new     did it get faster, and is that sure?
+  perfharness compare out_old out_new     faster or slower, beyond noise
 """
 
-LAST_LINE = "Options: perfharness VERB --help. --guide is for programs, --version"
+LAST_LINE = "Help: perfharness VERB --help. Also: --version, --guide (for programs)"
 
 OTHER = "Other options"
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are in groups: the `rich_help_panel` of each."""
+    """A command whose --help groups options by their `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then the groups in the order of their first option; those without a group are last.
+        """Write arguments, then groups in the order of their first option, then ungrouped options.
 
-        Types are in plain terms: `<str>` where Typer writes `<list[str]>`, `<int>` for `<int range>`.
+        Writes `<str>` for Typer's `<list[str]>`, and `<int>` for `<int range>`.
         """
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         parameters = self.get_params(ctx)
@@ -79,14 +79,14 @@ class GroupedCommand(TyperCommand):
 
 
 class VerbGroup(TyperGroup):
-    """The verbs; each is imported when it is called, for all of them together take longer than most of them work."""
+    """The verbs; each is imported only when called, because importing all of them is slow."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All verbs, imported or not."""
+        """Names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb, imported now; None where there is none of that name."""
+        """Import a verb, or return None if it does not exist."""
         if cmd_name in VERBS and cmd_name not in self.commands:
             app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
             import_module(f"perfharness.cli.{cmd_name.replace('-', '_')}").register(app)
@@ -94,14 +94,14 @@ class VerbGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; `main` reports an interrupt, with its own exit code; Typer would end with 130."""
+        """Run the verb; leave an interrupt to `main`, because Typer would exit with 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Abort from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Three commands to copy, then all verbs in their groups: no more than a screen."""
+        """Write examples and all verbs on one screen."""
         del ctx
         lines = [FIRST_PAGE]
         for group, verbs in GROUPS.items():

@@ -1,4 +1,4 @@
-"""`--fail-if` of one run, which has no base: `stress` and `mlperf`."""
+"""`--fail-if` of `stress` and `mlperf`: conditions on one run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def limits_of(texts: Sequence[str]) -> list[Limit]:
-    """Conditions of one run. Raises `UsageError`."""
+    """Parse conditions. Raises `UsageError`, also for a change in %."""
     from perfharness.runs.comparison.limits import parse_limit
 
     limits = [parse_limit(text) for text in texts]
     for limit in limits:
         if limit.is_change:
             raise UsageError(
-                f"--fail-if '{limit.text}': % is a change against a base, which `compare` has; give a number, as "
-                "error_rate > 0.01"
+                f"--fail-if '{limit.text}': % is a change from BASE and needs `perfharness compare`; give a number"
+                " such as error_rate > 0.01"
             )
     return limits
 
 
 def are_kept(run_folder: Path, limits: Sequence[Limit], output: Output) -> bool:
-    """Whether no condition is met; those that are, are messages. Raises `UsageError`, `ResultError`."""
+    """Print the conditions that are met; return whether there are none. Raises `UsageError`, `ResultError`."""
     from perfharness.runs.comparison.limits import judge_run
 
     failed = [one for one in judge_run(run_folder, limits) if one.failed]

@@ -1,4 +1,4 @@
-"""What the processes of a launch are doing, while they do it: a table on a terminal, plain lines elsewhere."""
+"""Live view of a launch: a table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ MIRROR_BYTES = 1 << 20
 
 
 class LaunchView(Observer):
-    """Observer of a launch.
+    """Live view of a launch, a context manager.
 
-    A thread of its own draws: a terminal that is stopped or a reader that does not read holds up nothing but the
-    drawing. One that is gone ends it.
+    A separate thread draws, so that a stopped terminal does not block the launch.
 
     Args:
-        show_output: mirror the processes' output, each line with its process in front.
-        expected_s: how long the launch may take; None: not known.
+        show_output: mirror the processes' output, each line prefixed with its process.
+        expected_s: estimated duration, or None if unknown.
     """
 
     def __init__(self, console: Console, *, show_output: bool = False, expected_s: float | None = None) -> None:
@@ -64,7 +63,7 @@ class LaunchView(Observer):
         self._thread.join()
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """Take over the processes to show."""
+        """Show these processes."""
         if self.shows_output:
             self._mirrors = [
                 LogMirror(process.folder / log, process.spec.folder)
@@ -74,7 +73,7 @@ class LaunchView(Observer):
         self._processes, self._phases = processes, ()
 
     def poll(self, phases: Sequence[Phase]) -> None:
-        """Take over what they are doing."""
+        """Update the state of the processes."""
         if list(phases) == self._phases:
             return
         if self._live is None:
@@ -82,19 +81,19 @@ class LaunchView(Observer):
         self._phases = list(phases)
 
     def message(self, text: str) -> None:
-        """Print a line."""
+        """Print a line with its time."""
         self._add_line(text)
         self._due.set()
 
     def output(self, line: str) -> None:
-        """Print a line as it is, of a verbose verb."""
+        """With `show_output`, print a line as it is."""
         if self.shows_output:
             self._lines.append(line)
             self._due.set()
 
     def stage(self, name: str) -> None:
-        """Say what comes after the processes."""
-        for mirror in self._mirrors:  # the folder is about to be moved
+        """Show the step after the processes have ended."""
+        for mirror in self._mirrors:  # the folder will be moved
             mirror.open()
         self._stage = f", {name}"
         if self._live is None:
@@ -102,9 +101,9 @@ class LaunchView(Observer):
         self._due.set()
 
     def interrupted(self, count: int) -> None:
-        """Say what is being done about it."""
+        """Report Ctrl-C."""
         self._lines.append(
-            "Ending the processes and saving results; press Ctrl-C again to kill them."
+            "Stopping the processes and saving results; press Ctrl-C again to kill them."
             if count == 1
             else "Killing the processes and their tracers."
         )
@@ -115,12 +114,12 @@ class LaunchView(Observer):
         return []
 
     def times(self) -> tuple[float, float] | None:
-        """For how long it has run, and how long it may take in all; None: not known."""
+        """Seconds passed and expected, or None if unknown."""
         passed_s = time.monotonic() - self._begin
         return None if self._expected_s is None or passed_s >= self._expected_s else (passed_s, self._expected_s)
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Note how many of the traces are read (a listener of `perfharness.progress`)."""
+        """Show how many traces are read, as a listener of `perfharness.progress`."""
         self._reading = done, total
         self._stage = f", {step}"
         self._due.set()
@@ -145,7 +144,7 @@ class LaunchView(Observer):
                     return
 
     def _draw(self, ending: bool) -> None:
-        for lines in self._mirrored(ending):  # many in one print, for each redraws the table
+        for lines in self._mirrored(ending):  # one print per block, because each redraws the table
             say(self._console, "\n".join(lines))
         while self._lines:
             say(self._console, self._lines.popleft())
@@ -178,7 +177,7 @@ class LaunchView(Observer):
         return table
 
     def _cost(self, process: RunningProcess) -> tuple[str, str]:
-        """CPU in cores and resident memory of the measured process."""
+        """CPU cores and resident memory in use."""
         pid = process.pid
         if pid is None or process.is_over:
             return "", ""
@@ -190,7 +189,7 @@ class LaunchView(Observer):
 
 
 class LogMirror:
-    """Follows a log file, whole lines at a time, also where its folder is moved meanwhile."""
+    """Follows a log file by whole lines, even if its folder is moved."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -199,14 +198,14 @@ class LogMirror:
         self._partial = b""
 
     def open(self) -> None:
-        """Open the file, if it exists and is not open yet."""
+        """Open the file if it exists."""
         if self._descriptor is None:
             with contextlib.suppress(OSError):
                 self._descriptor = os.open(self._path, os.O_RDONLY)
                 weakref.finalize(self, os.close, self._descriptor)
 
     def new_lines(self) -> list[str]:
-        """The next lines that were added since the last time, the name in front of each; empty where there are none."""
+        """Next added lines, each prefixed with the name; empty at the end of the file."""
         self.open()
         lines: list[str] = []
         while not lines:
@@ -218,7 +217,7 @@ class LogMirror:
         return lines
 
     def rest(self) -> str:
-        """What stands behind the last line, which had no end; empty where that is nothing."""
+        """Text after the last line break, prefixed with the name; empty if there is none."""
         rest, self._partial = self._partial, b""
         return self._named(rest) if rest else ""
 

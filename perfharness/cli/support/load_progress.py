@@ -1,4 +1,4 @@
-"""How a load test goes: the launch's view, and the last second of the load."""
+"""Live view of a load test: that of a launch, and the last second of the load."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from perfharness.render.numbers import significant
 from perfharness_launcher.process import RunningProcess
 
 LINE_S, MANY_LINES = 5.0, 10
-"""Seconds between two lines where there is no terminal; after so many lines they come half as often."""
+"""Without a terminal, print every LINE_S; after each MANY_LINES lines, half as often."""
 
 LEAST_WINDOW_NS = 500_000_000
-"""The last window of a phase may be shorter, and then says nothing about a second."""
+"""Ignore shorter windows, at the end of a phase: too few requests for rates."""
 
 
 class LoadProgress:
-    """Follows the files of windows as they grow, one a process; need not exist yet."""
+    """Follows the window files of the processes, which may not exist yet."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._offsets = dict.fromkeys(files, 0)
@@ -33,7 +33,7 @@ class LoadProgress:
         self._errors: Counter[str] = Counter()
 
     def text(self) -> str | None:
-        """The last full second of all processes in one line; percentiles are those of the slowest process."""
+        """Last full second of all processes in one line; percentiles are of the slowest process."""
         for file in self._offsets:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
@@ -46,7 +46,7 @@ class LoadProgress:
         return self._line() if self._last else None
 
     def times(self) -> tuple[float, float] | None:
-        """Seconds since the first phase began, and those of all phases; None: none has begun, or all have ended."""
+        """Seconds since the first phase began and of all phases, or None before and after the load."""
         if not self._phase:
             return None
         passed_s = time.perf_counter() - self._begin_s
@@ -83,7 +83,7 @@ class LoadProgress:
 
 
 class LoadView(LaunchView):
-    """The launch's view, and the load's last second: on a terminal below the table, elsewhere a line now and then."""
+    """Live view of a launch with the last second of the load."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -91,17 +91,17 @@ class LoadView(LaunchView):
         self._next_line, self._lines_shown = 0.0, 0
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """Follow their files."""
+        """Follow the window files of these processes."""
         super().started(processes)
         self._progress = LoadProgress([process.folder / WINDOWS_NAME for process in processes])
 
     def details(self) -> list[str]:
-        """The line of the load."""
+        """Line of the load."""
         text = self._progress.text()
         return [] if text is None else [text]
 
     def times(self) -> tuple[float, float] | None:
-        """Of the load."""
+        """Seconds passed and expected of the load."""
         return self._progress.times()
 
     def _draw(self, ending: bool) -> None:

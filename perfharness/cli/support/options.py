@@ -1,4 +1,4 @@
-"""How options are spelled: dashes or underscores, and several letters after one dash as in CV-CUDA's samples."""
+"""Exit codes, option spelling, and command-line errors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import typer
 from perfharness.model.findings import Finding, Severity
 
 EXIT_OK = 0
-"""All well."""
+"""Success."""
 
 EXIT_FAILED = 1
-"""A process failed, or perfharness did; Ctrl-C; or results could not be written."""
+"""A process or perfharness failed, results could not be written, or Ctrl-C."""
 
 EXIT_USAGE = 2
 """The command line is wrong; nothing was started."""
 
 EXIT_CHECK_FAILED = 3
-"""Measured, but a check failed (a finding of severity `error`), or nothing that was asked for could be measured."""
+"""A check failed (a finding of severity `error`), or nothing could be measured."""
 
 
 def spelled_with_dashes(token: str) -> str:
-    """`--maximize_clocks` -> `--maximize-clocks`; only option names and choices come through here, no values."""
+    """`--maximize_clocks` -> `--maximize-clocks`. Typer calls it for option names and choices."""
     return token.replace("_", "-")
 
 
@@ -32,17 +32,17 @@ CONTEXT: dict[str, Any] = {"token_normalize_func": spelled_with_dashes, "help_op
 """Context settings of every verb."""
 
 CONTEXT_OF_A_COMMAND_LINE: dict[str, Any] = {**CONTEXT, "allow_interspersed_args": False}
-"""The same for a verb that ends in another command line: the own options end where the first argument begins."""
+"""The same for a verb that ends in another command line: its options end at the first argument."""
 
 
 CommandLineError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
-"""What a wrong command line raises. Found so, for Typer used to build on click and now carries it inside."""
+"""Typer's error for a wrong command line, from click or from the click inside newer versions."""
 
 
 def command_line_error(error: Exception) -> str:
-    """What is wrong with a command line. Typer lets pydantic read values, which does not name them."""
+    """Describe an error of the command line; name the option in errors of pydantic."""
     cause: Any = error.__cause__
     if hasattr(cause, "errors") and (option := getattr(error, "param", None)) is not None:
         return f"{option.opts[0]} {problem_text(cause.errors()[0])}"
@@ -50,7 +50,7 @@ def command_line_error(error: Exception) -> str:
 
 
 def problem_text(problem: Any) -> str:
-    """A wrong value and what it must be, from a problem that pydantic found."""
+    """Describe a pydantic error: the wrong value and what it must be."""
     limits = problem.get("ctx", {})
     numbers = {
         "int_parsing": "must be a whole number",
@@ -63,15 +63,15 @@ def problem_text(problem: Any) -> str:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """3 where any finding is an error, else 0."""
+    """3 if any finding is an error, else 0."""
     return EXIT_CHECK_FAILED if any(finding.severity is Severity.ERROR for finding in findings) else EXIT_OK
 
 
 def split_commas(text: str | None) -> tuple[str, ...]:
-    """`a,b` -> ("a", "b"); blanks and empty parts are left out."""
+    """`a, b,` -> ("a", "b")."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def command_line() -> list[str]:
-    """What the user typed, for the results."""
+    """Command line of this process, for the results."""
     return ["perfharness", *sys.argv[1:]]

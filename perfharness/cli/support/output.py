@@ -1,4 +1,4 @@
-"""Where a verb's text goes: results to stdout, in the format that was asked for; progress and messages to stderr."""
+"""Output of a verb: results to stdout, in the chosen format; progress and messages to stderr."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from perfharness.render.console import Console
 
 OUTPUT = "Output"
-"""The group of these options in the help."""
+"""Help group."""
 
 
 class Output(BaseModel):
-    """The two streams of a verb."""
+    """Streams of a verb, and the option --format."""
 
     format: Annotated[Literal["text", "json", "md"], Option(("--format",), OUTPUT, "Format of the results.")] = "text"
     quiet: bool = False
@@ -46,7 +46,7 @@ class Output(BaseModel):
 
     @cached_property
     def messages(self) -> Console:
-        """Stderr; of a quiet verb, a console that prints nothing."""
+        """Stderr, silent with --quiet."""
         messages: Console = _printing().Console(stderr=True)
         messages.quiet = self.quiet
         return messages
@@ -57,11 +57,11 @@ class Output(BaseModel):
         return self.format == "json"
 
     def show(self, blocks: Iterable[Block]) -> None:
-        """Blocks on stdout."""
+        """Print blocks to stdout."""
         _printing().print_blocks(self.results, blocks)
 
     def result(self, tree: Tree, results: Mapping[str, ProcessResult], *, has_gpu: bool | None = None) -> list[Block]:
-        """The blocks of a run's results; of a verbose verb, with the diagnosis."""
+        """Blocks of a run's results; with --verbose, also of its diagnosis."""
         from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
         from perfharness.render.views.result import result_view
 
@@ -69,32 +69,32 @@ class Output(BaseModel):
         return [*shown, *diagnosis_view(diagnoses_of(results))] if self.verbose else shown
 
     def line(self, *parts: str | Span) -> None:
-        """A line on stdout."""
+        """Print a line to stdout."""
         _printing().say(self.results, *parts)
 
     def message(self, text: str) -> None:
-        """A line on stderr."""
+        """Print a line to stderr unless --quiet is given."""
         _printing().say(self.messages, text)
 
     def error(self, text: str) -> None:
-        """A line on stderr, of a quiet verb too."""
+        """Print a line to stderr."""
         _printing().say(self.errors, text)
 
     def findings(self, findings: Iterable[Finding]) -> None:
-        """Findings on stderr."""
+        """Print findings to stderr."""
         from perfharness.render.views.findings import findings_view
 
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
         _printing().print_blocks(self.errors, findings_view(findings, least=least))
 
     def json_document(self, content: Mapping[str, Any]) -> None:
-        """The document on stdout."""
+        """Print a JSON document to stdout."""
         from perfharness.runs.files.json_files import json_bytes
 
         sys.stdout.write(ascii_json(json_bytes(content).decode()))
 
     def json_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """A document on stdout: the only one, or an object of several by their names."""
+        """Print the only document, or an object with all documents by name."""
         if len(documents) == 1:
             self.json_document(next(iter(documents.values())))
             return
@@ -105,7 +105,7 @@ class Output(BaseModel):
 
 
 def results_line(folder: Path) -> str:
-    """Where results are, and the command that shows their numbers, with the path as a user would type it."""
+    """Path of the results and the next command."""
     from perfharness_launcher.staging import has_numbers
 
     typed = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
@@ -114,15 +114,15 @@ def results_line(folder: Path) -> str:
 
 
 def _printing() -> Any:
-    from perfharness.render import console  # slow to import, and `--help` prints without it
+    from perfharness.render import console  # slow to import; --help does not need it
 
     return console
 
 
 class FullOutput(Output):
-    """The same for a verb that has much to say."""
+    """The same with --quiet and --verbose."""
 
-    quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only, no progress and no warnings.")] = False
+    quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only: no progress, no warnings.")] = False
     verbose: Annotated[
         bool,
         Option(("-v", "--verbose"), OUTPUT, "Print the diagnosis, all notes, and the output of launched processes."),

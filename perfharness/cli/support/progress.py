@@ -1,4 +1,4 @@
-"""How far long work is: a bar with the time left on a terminal, one line per step elsewhere."""
+"""Progress of long work: a bar with the time left on a terminal, one line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ BAR_WIDTH = 30
 
 
 class Steps:
-    """Shows the steps of one piece of work, as a listener of `perfharness.progress`, or by its own methods.
-
-    Args:
-        console: where they are shown; one that is quiet shows nothing.
-    """
+    """Progress display; also a listener of `perfharness.progress`."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._begin_s = console, time.monotonic()
@@ -36,29 +32,29 @@ class Steps:
         self._task = self.bar.add_task("", total=None, left="")
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Begin a step, of several."""
+        """Begin one of several steps."""
         self.begin(f"{step} ({done + 1} of {total})" if total > 1 else step)
         if total > 1:
             self.bar.update(self._task, completed=done, total=total, left=time_left(self._begin_s, done, total))
 
     def begin(self, step: str) -> None:
-        """Begin a step, whose length is not known."""
+        """Begin a step of unknown length."""
         self._step_s = time.monotonic()
         self.bar.reset(self._task, description=step, total=None, left="")
         if not self._console.is_terminal:
             say(self._console, f"[{self._step_s - self._begin_s:6.1f} s] {step}")
 
     def advance(self, done: int, total: int) -> None:
-        """Note how much of the step is done."""
+        """Update the bar of the step."""
         self.bar.update(self._task, completed=done, total=total, left=time_left(self._step_s, done, total))
 
 
 @contextmanager
 def steps(console: Console, first: str = "") -> Iterator[Steps]:
-    """Show the steps of the work of this block.
+    """Show the steps of the work in this block.
 
     Args:
-        first: name of the first one; empty: the work names it.
+        first: name of the first step, if the work does not name it.
     """
     shown = Steps(console)
     with shown.bar, listening(shown):
@@ -68,7 +64,7 @@ def steps(console: Console, first: str = "") -> Iterator[Steps]:
 
 
 def bar(done_s: float, total_s: float) -> Table:
-    """A bar, and the time left."""
+    """Bar and time left."""
     grid = Table.grid(padding=(0, 1))
     left = duration(max(total_s - done_s, 0.0))
     grid.add_row(ProgressBar(total=total_s, completed=min(done_s, total_s), width=BAR_WIDTH), f"{left} left")
@@ -76,7 +72,7 @@ def bar(done_s: float, total_s: float) -> Table:
 
 
 def time_left(begin_s: float, done: int, total: int) -> str:
-    """`40 s left`, if each part takes as long as those that are done; empty before the first is."""
+    """Return `40 s left`, extrapolated from the finished parts; empty before the first one has finished."""
     if not 0 < done < total:
         return ""
     return f"{duration((time.monotonic() - begin_s) / done * (total - done))} left"

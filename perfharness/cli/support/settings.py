@@ -1,4 +1,4 @@
-"""Options of a verb from the fields of pydantic models: each is typed once, in its model."""
+"""Options of a verb, made from the fields of pydantic models."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ HELP_ALL = "help_all"
 def with_settings(
     *models: type[BaseModel], only: Collection[str] | None = None, shown: Collection[str] | None = None
 ) -> Callable[[Verb], Verb]:
-    """Give a verb an option for each setting.
+    """Give a verb one option per setting.
 
-    A parameter of the verb that is a model gets the options of its fields. The options of `models` are its
-    `**settings`; `given` tells which of these were typed.
+    A parameter whose type is a model becomes the options of its fields. Those of `models` are passed as `**settings`;
+    see `given`.
 
     Args:
-        only: fields of `models`; None: all.
-        shown: options in `--help`; `--help-all` shows the others too. None: all.
+        only: fields of `models`, or None for all.
+        shown: options in `--help`, or None for all; `--help-all` shows the others too.
     """
 
     def decorate(verb: Verb) -> Verb:
@@ -63,23 +63,12 @@ def with_settings(
 
 
 def given(context: typer.Context, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that stand on the command line."""
+    """Settings that were given on the command line."""
     return {
         name: _plain(value)
         for name, value in settings.items()
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
-
-
-def sentences_of(error: ValidationError, flags: Mapping[str, str]) -> Iterator[str]:
-    """The problems, a sentence per option.
-
-    Args:
-        flags: of the fields.
-    """
-    for problem in error.errors(include_url=False):
-        name = str(problem["loc"][0])
-        yield f"{flags.get(name, name)} {problem_text(problem)}"
 
 
 def _print_whole_help(context: typer.Context, asked: bool) -> None:
@@ -113,7 +102,7 @@ def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: boo
     default = ... if field.is_required() else field.get_default(call_default_factory=True)
     (of_value,) = [one for one in get_args(kind) if one is not NoneType][:1] or [kind]
     if any(isinstance(one, BeforeValidator) for one in field.metadata) or get_origin(kind) is tuple:
-        kind, default = str | None, None  # text, which the model reads
+        kind, default = str | None, None  # parsed by the model
     elif get_origin(kind) is Literal or get_origin(of_value) is Literal:
         words = get_args(kind if get_origin(kind) is Literal else of_value)
         choices: Any = Enum(name, {word: word for word in words}, type=str)  # type: ignore[misc]
@@ -139,8 +128,11 @@ def _model_of(model: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
     try:
         return model(**{name: _plain(value) for name, value in values.items() if value is not None})
     except ValidationError as error:
-        flags = {name: option.flags[-1] for name, option in options_of(model).items()}
-        raise UsageError("\n".join(sentences_of(error, flags))) from None
+        options = options_of(model)
+        problems = error.errors(include_url=False)
+        raise UsageError(
+            "\n".join(f"{options[str(one['loc'][0])].flags[-1]} {problem_text(one)}" for one in problems)
+        ) from None
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,1 @@
-"""Charts of results, one file per kind of result: Altair specifications of precomputed rows.
-
-Altair and vl-convert are imported only when a chart is made.
-"""
+"""Charts, one file per kind of result. Altair and vl-convert are imported only when a chart is made."""

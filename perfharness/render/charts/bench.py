@@ -1,6 +1,6 @@
-"""Charts of a suite: speed-ups, one curve per cell over the batch size, accuracy loss, layers of the best case.
+"""Charts of a suite: speed-ups, curves over the batch size, accuracy loss, layers of the best case.
 
-Notes name missing data and the reason; a curve has a gap at a batch size that was not measured.
+Curves have gaps at batch sizes that were not measured; notes give the reasons.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WIDTH, HEIGHT, ROW_HEIGHT = 640, 340, 20
 DASHES = ([1, 0], [6, 3], [6, 3, 1, 3], [1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")
 MAX_NOTES, MAX_NAMED, MAX_LAYERS = 12, 450, 25
-"""Notes of a chart, characters of the cells that a note names, and bars of layers, at most."""
+"""Limits: notes of a chart, characters of the cases in a note, bars of layers."""
 
 LEGEND_ROWS = 20
 
@@ -61,12 +61,12 @@ Value = Callable[[CaseResult], Estimate | None]
 
 @dataclass(frozen=True)
 class Plot:
-    """What a chart shows of each case, over the batch size or over the value `across`.
+    """Quantity of a chart with one point per case.
 
     Args:
-        field: of the results, for the reason why there is no value.
-        limit: value and label of a limit that the user set.
-        across: value and label of the other axis; None: the batch size.
+        field: field of a result whose reason explains a missing value.
+        limit: value and label of the user's limit.
+        across: value and label of the x axis, or None for the batch size.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Plot:
 
 
 def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """All charts that the results allow, of each model; those without any data are omitted."""
+    """Draw all charts of each model that have data."""
     found = []
     for own, title, end in by_model(suite):
         curves = [_curves(f"bench_{plot.name}{end}", own, title, plot) for plot in _plots(own)]
@@ -87,7 +87,7 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 
 
 def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, str]]:
-    """Results of each model, the title of its charts, and the suffix of their files' names."""
+    """Results of each model, the title of its charts, and the suffix of their names."""
     models = in_groups((case.case.model, case) for case in suite.cases)
     for number, (model, cases) in enumerate(models):
         own = suite.model_copy(update={"cases": list(cases)})
@@ -97,7 +97,7 @@ def by_model(suite: BenchSuiteResult) -> Iterator[tuple[BenchSuiteResult, str, s
         yield own, f"{model}, {device_text(machine)} ({machine.hostname})", end
 
 
-# ---- what there is to plot ----
+# ---- plots ----
 
 
 def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
@@ -153,7 +153,7 @@ def _estimate(value: float | None, unit: float = 1.0) -> Estimate | None:
 
 
 def _ends(name: str, one: Estimate | None) -> Row:
-    """The value, and the ends of its interval."""
+    """Value and ends of its interval, as fields of a row."""
     low, high = (one.interval if one else None) or (None, None)
     return {name: one and one.value, f"{name}_low": low, f"{name}_high": high}
 
@@ -162,7 +162,7 @@ def _ends(name: str, one: Estimate | None) -> Row:
 
 
 def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
-    """A bar for each case that can be compared with the baseline."""
+    """Draw the speed-up of each case over the baseline."""
     import altair as alt
 
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
@@ -184,12 +184,12 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
         bars.mark_rule(strokeWidth=1.5).encode(x="speedup_low:Q", x2="speedup_high:Q"),
         one.encode(x=x),
     )
-    sheet.notes.append("lines: the widest range that the two 95 % intervals allow")
+    sheet.notes.append("lines: range that both 95 % intervals allow")
     return sheet.made(chart.properties(width=WIDTH, height=ROW_HEIGHT * len(rows)), title)
 
 
 def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | None:
-    """The recommended case and its layers, the longest first and the last ones together; None where it has none."""
+    """Recommended case and its layers, longest first, the last ones joined; None without layers."""
     best = {one.best for one in suite.recommendations}
     result = next((one for one in suite.cases if one.layers and one.case.case_id in best), None)
     if result is None:
@@ -206,7 +206,7 @@ def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | No
 
 
 def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    """Time of each layer of the recommended case."""
+    """Draw the time of each layer of the recommended case."""
     import altair as alt
 
     if (found := layers_of_best(suite)) is None:
@@ -225,7 +225,7 @@ def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
 
 @dataclass(frozen=True)
 class Curve:
-    """One cell of a suite over the batch size, with the same style in every chart."""
+    """Cell of a suite over the batch size, with the same style in every chart."""
 
     label: str
     results: Sequence[CaseResult]
@@ -236,7 +236,7 @@ class Curve:
 
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
-    """A colour for each backend, mode and settings, a dash and a marker for each precision, device and GPU."""
+    """Curves with one colour per backend, mode and settings, and one dash and marker per precision, device and GPU."""
 
     def hue_of(case: BenchCase) -> tuple[str, ...]:
         return case.backend, case.mode, case.variant
@@ -250,7 +250,7 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     curves = []
     for (own_hue, own_kind), results in cells:
         again, hue = divmod(hues.index(own_hue), len(LINE_PALETTE))
-        kind = kinds.index(own_kind) + 3 * again  # with more backends than colours, marker and dash differ
+        kind = kinds.index(own_kind) + 3 * again  # if there are more backends than colours, dash and marker differ
         is_wrong = any(gives_wrong_answers(result) for result in results)
         name = names.cell(results[0].case)
         curves.append(
@@ -267,7 +267,7 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
 
 
 def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Picture | None:
-    """One curve per cell, with intervals; None where there is no data."""
+    """Draw one curve per cell, with intervals; None without data."""
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
     missing: list[tuple[str, BenchCase]] = []
     rows: list[Row] = []
@@ -285,11 +285,11 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         x_axis = _batch_sizes(sorted({result.case.batch_size for result in suite.cases}))
     else:
         x_axis = _quantity(sheet, plot.across[1], [row["x"] for row in rows])
-        sheet.notes.append("numbers: the largest batch size")
+        sheet.notes.append("numbers: largest batch size")
         if any(row["x_low"] for row in rows):
-            sheet.notes.append("horizontal bars: the widest range that two 95 % intervals allow")
+            sheet.notes.append("horizontal bars: range that both 95 % intervals allow")
     for field, axis in (("x", x_axis), ("y", y_axis)):
-        if axis["scale"].get("type") == "log":  # intervals that reach 0 end at the smallest value
+        if axis["scale"].get("type") == "log":  # which cannot show 0
             least = min(row[field] for row in rows if row[field] is not None)
             for row in rows:
                 row[f"{field}_low"] = row[f"{field}_low"] and max(row[f"{field}_low"], least)
@@ -297,14 +297,14 @@ def _curves(name: str, suite: BenchSuiteResult, title: str, plot: Plot) -> Pictu
         sheet.notes.append("bars: 95 % intervals")
     sheet.notes += _missing_notes(names, missing)
     if len(sheet.notes) > MAX_NOTES:
-        sheet.notes[MAX_NOTES - 1 :] = [f"and {len(sheet.notes) - MAX_NOTES + 1} more; bench.json has all"]
+        sheet.notes[MAX_NOTES - 1 :] = [f"{len(sheet.notes) - MAX_NOTES + 1} more reasons are in bench.json"]
     return sheet.made(_drawn(sheet, rows, drawn, plot, x_axis, y_axis), title)
 
 
 def _drawn(
     sheet: Sheet, rows: list[Row], curves: Sequence[Curve], plot: Plot, x_axis: Specification, y_axis: Specification
 ) -> Any:
-    """Intervals, lines and markers; markers of wrong answers are hollow."""
+    """Layers of a chart: intervals, lines, and markers, which are hollow for wrong answers."""
     import altair as alt
 
     def x(field: str) -> Any:
@@ -349,7 +349,7 @@ def _drawn(
 def _point(
     curve: Curve, result: CaseResult, plot: Plot, suite: BenchSuiteResult, missing: list[tuple[str, BenchCase]]
 ) -> Row:
-    """The point of a result; a gap, and an entry of `missing`, where a value is missing."""
+    """Point of a result; for a missing value, a gap and an entry in `missing`."""
     y = plot.value(result) if result.status == "ok" else None
     x = _estimate(result.case.batch_size) if plot.across is None else plot.across[0](result)
     if x is None or y is None:
@@ -359,7 +359,7 @@ def _point(
 
 
 def _batch_sizes(sizes: Sequence[int]) -> Specification:
-    """An axis of batch sizes, with as many labels as fit; logarithmic for a wide range."""
+    """Axis of batch sizes, logarithmic for a wide range."""
     wide = len(sizes) > 2 and sizes[-1] >= 8 * sizes[0]
     axis = {"values": sizes, "labelOverlap": "greedy", "format": "d", "grid": False}
     scale = {"padding": 24, "nice": False, **({"type": "log", "base": 2} if wide else {"zero": False})}
@@ -367,7 +367,7 @@ def _batch_sizes(sizes: Sequence[int]) -> Specification:
 
 
 def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> Specification:
-    """An axis: logarithmic for a wide range, around 0 where there are other values below; else from zero."""
+    """Axis from zero; for a wide range logarithmic, or symmetric-logarithmic if values are 0 or less."""
     known = [value for value in values if value is not None]
     sizes = [abs(value) for value in known if value]
     axis: dict[str, Any] = {"format": NUMBERS, "labelOverlap": "greedy"}
@@ -384,14 +384,14 @@ def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> Speci
 
 
 def _missing_notes(names: CaseNames, missing: Sequence[tuple[str, BenchCase]]) -> Iterator[str]:
-    """Notes on missing data, grouped by reason."""
+    """Notes on missing data by reason."""
     for reason, cases in in_groups(missing):
         named = textwrap.shorten("; ".join(names.cells(cases)), MAX_NAMED, placeholder=" ...")
         yield f"not shown: {named}: {textwrap.shorten(reason, 220)}"
 
 
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
-    """The result's reason for a field."""
+    """Reason for a missing value of a result."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
         return f"no speed-up: {short_backend(suite.baseline or 'the baseline')} was not measured at this batch size"
     reason = result.reasons.get(what)

@@ -1,4 +1,4 @@
-"""What all charts share: colours, axes, and the files made from them."""
+"""Shared by all charts: colours, axes, and writing of files."""
 
 from __future__ import annotations
 
@@ -15,46 +15,49 @@ from perfharness.files import replacing
 from perfharness.render.text import safe
 
 Row = dict[str, Any]
-"""A value that is None or NaN is a gap."""
+"""Row of a chart; None and NaN are gaps."""
 
 Points = tuple[Sequence[float], Sequence[float | None]]
-"""Seconds and values of a line."""
+"""Seconds and values."""
 
 Styles = Mapping[str, tuple[str, Sequence[int]]]
-"""Colour and dash of each line, in the order of the legend."""
+"""Colour and dash of each line, in legend order."""
 
 Specification = dict[str, Any]
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-"""Okabe and Ito's colours, distinguishable with every kind of colour vision."""
+"""Colours of Okabe and Ito, distinguishable with colour blindness."""
 
 YELLOW = "#F0E442"
 LINE_PALETTE = tuple(color for color in PALETTE if color != YELLOW)
-"""Without yellow, which is invisible as a line on white."""
+"""Without yellow, which is hard to see as a line on white."""
 
 GREY, LIGHT_GREY, LIMIT = "#999999", "#dddddd", "#444444"
 WARMUP = "#efe3cb"
 SOLID, DASHED = (1, 0), (5, 3)
 
 TITLE_WIDTH, NOTE_WIDTH, LEGEND_WIDTH = 110, 140, 36
-"""Characters of a line."""
+"""Characters per line."""
 
 NUMBERS = ",.12~g"
-"""Format of the numbers of an axis: shortest form, with commas, without an exponent up to 12 digits."""
+"""Number format of axes: shortest form, with commas, up to 12 digits without exponent."""
 
 WIDE_RANGE = 20
-"""Switch to a logarithmic axis above this ratio of the largest to the smallest value."""
+"""Ratio of largest to smallest value above which an axis is logarithmic."""
 
 PIXEL_RATIO = 1.5
-"""Pixels of a PNG for each unit of a specification."""
+"""PNG pixels per unit of a chart."""
+
+BAR_TEXT_WIDTH = "max(1, scale('x', datum.end) - scale('x', datum.start) - 4)"
+"""Vega expression: width of a bar in pixels, which limits its text at every zoom."""
 
 OWN = dict.fromkeys(("color", "fill", "stroke", "shape", "strokeDash"), "independent")
-"""Scales of charts next to each other that have legends of their own."""
+"""Scale resolution that gives each chart its own legend."""
 
 CONFIG: Specification = {
     "font": "Liberation Sans, Arial, DejaVu Sans, sans-serif",
     "lineBreak": "\n",
-    "aria": False,  # descriptions of marks, in which the backslash of a title would be an escape
+    "aria": False,  # a backslash in a title would be an escape in descriptions of marks
     "padding": 12,
     "view": {"stroke": None},
     "concat": {"spacing": 14},
@@ -77,18 +80,17 @@ CONFIG: Specification = {
     },
     "line": {"strokeCap": "butt", "strokeWidth": 1.4},
 }
-"""Vega-Lite's defaults of all charts."""
+"""Vega-Lite configuration of all charts."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One chart.
+    """Chart with its title and notes.
 
     Attributes:
-        name: of its file, without the ending.
-        chart: Vega-Lite, which refers to rows by name.
-        rows: by those names.
-        title, notes: the text around it.
+        name: file name, without suffix.
+        chart: Vega-Lite specification that refers to rows by name.
+        rows: rows by name.
     """
 
     name: str
@@ -98,12 +100,12 @@ class Picture:
     notes: tuple[str, ...] = ()
 
     def specification(self) -> Specification:
-        """JSON, in which gaps are null, for a page that sets title and notes itself."""
+        """Vega-Lite without title and notes, with null for gaps."""
         made: Specification = orjson.loads(_json(self.chart, self.rows))
         return made
 
     def save(self, path: Path) -> Path:
-        """Write a `.png` with title and notes above the chart, atomically. Raises `ResultError`."""
+        """Write a PNG with title and notes, atomically. Raises `ResultError`."""
         import vl_convert
 
         notes = [line for note in self.notes for line in textwrap.wrap(note, NOTE_WIDTH, subsequent_indent="    ")]
@@ -123,7 +125,7 @@ def _json(chart: Specification, rows: Mapping[str, Sequence[Row]]) -> bytes:
 
 
 def _printable(part: Any) -> Any:
-    """The value without control characters in texts: some crash vl-convert."""
+    """Escape control characters in texts, because some crash vl-convert."""
     if isinstance(part, str):
         return safe(part)
     if isinstance(part, Mapping):
@@ -132,7 +134,7 @@ def _printable(part: Any) -> Any:
 
 
 class Sheet:
-    """A picture under construction: its rows by name (Altair copies rows inside of charts often), and its notes."""
+    """Builder of a picture. Rows are kept outside of Altair charts, which would copy them often."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -140,14 +142,14 @@ class Sheet:
         self._rows: dict[str, list[Row]] = {}
 
     def chart(self, name: str, rows: list[Row], **size: Any) -> Any:
-        """An Altair chart of rows, which are stored by name."""
+        """Make an Altair chart of rows."""
         import altair as alt
 
         self._rows[f"{self.name}_{name}"] = rows
         return alt.Chart(alt.NamedData(f"{self.name}_{name}"), **size)
 
     def over_time(self, name: str, points: Mapping[str, Points], **size: Any) -> Any:
-        """A chart of `seconds` and `value` of each `line`, with a row for each line."""
+        """Make a chart with the fields `line`, `place`, `seconds` and `value`."""
         rows: list[Row] = [
             {
                 "line": line,
@@ -161,7 +163,7 @@ class Sheet:
         return chart.encode(tooltip=["line:N", "seconds:Q", "value:Q"])
 
     def lines(self, name: str, points: Mapping[str, Points], styles: Styles, step: str, **size: Any) -> Any:
-        """Lines over time; `step`: how they are interpolated."""
+        """Make a chart of lines over time; `step` is Vega's interpolation."""
         import altair as alt
 
         dash = alt.StrokeDash("line:N").title(None)
@@ -170,21 +172,21 @@ class Sheet:
         return self.over_time(name, points, **size).mark_line(interpolate=step).encode(color=color, strokeDash=dash)
 
     def made(self, chart: Any, title: str) -> Picture:
-        """The picture of an Altair chart."""
+        """Make a picture of an Altair chart."""
         content = chart.to_dict(validate=False)
         rows = self._rows | content.pop("datasets", {})
         return Picture(self.name, content, rows, title, tuple(self.notes))
 
 
 def colors(field: str, of: Mapping[str, str], **legend: Any) -> Any:
-    """The colour of a mark by the values of a field, in this order; `legend`: its place."""
+    """Colour encoding of a field: `of` maps its values to colours, in legend order."""
     import altair as alt
 
     return alt.Color(f"{field}:N").title(None).scale(domain=list(of), range=list(of.values())).legend(**legend)
 
 
 def numbers(*fields: str) -> list[Any]:
-    """Tooltips of numbers in five digits."""
+    """Tooltips of numbers with five digits."""
     import altair as alt
 
     return [alt.Tooltip(f"{field}:Q", format=",.5~g") for field in fields]
@@ -200,12 +202,12 @@ def message(text: str, width: float, height: float) -> Any:
 
 
 def wrapped(name: str, width: int = LEGEND_WIDTH) -> str:
-    """A name broken into lines of a legend."""
+    """Wrap a name for a legend."""
     return textwrap.fill(name, width)
 
 
 def short_label(text: str, width: int) -> str:
-    """A name in so many characters: its beginning and, of paths what says more, its end."""
+    """Shorten a name by its middle; keep more of the end, which says more in paths."""
     text = " ".join(text.split())
     if len(text) <= width:
         return text

@@ -1,4 +1,4 @@
-"""Pictures of a comparison of engines: their maps, boxes of their latency with a table, and GPU telemetry."""
+"""Charts of a comparison of engines: maps, latency boxes with a table, GPU telemetry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from perfharness.render.views.engines import speed_table
 
 ENGINES_PAGE = "compare_engines"
 TILE, MAX_PIXELS = 230, 520
-"""Width of a bitmap in the picture, and of its own pixels at most."""
+"""Width of a bitmap in the picture, and its largest width and height in pixels."""
 
 NAME_WIDTH, ROW = 34, 40
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
@@ -52,11 +52,11 @@ COLORS = {
         "4968e95462f1605df76f5cfa7f5efc8f65fe9f6dfeaf78febf84fece91fddea0fcedaffcfdbf"
     ),
 }
-"""Vega's colours of these names, from low to high."""
+"""Vega's colour schemes, from low to high."""
 
 
 def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]:
-    """All three pictures. Raises `ResultError` where files cannot be read."""
+    """Draw all pictures. Raises `ResultError` if files cannot be read."""
     return [maps_picture(comparison, folder), speed_picture(comparison, folder), gpu_picture(comparison, folder)]
 
 
@@ -64,14 +64,14 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 
 
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """The image, the ground truth, and for each engine: map, error, difference to the first engine's."""
+    """Draw the image, the ground truth, and each engine's map, error and difference to the first engine."""
     import altair as alt
 
     rows = map_tiles(comparison, folder)
     shapes = [tile.values.shape for row in rows for tile in row if not isinstance(tile.values, str)]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
     tiles = [_tile(tile, height) for row in rows for tile in row]
-    title = f"{comparison.settings.image.name}: maps, each normalised by itself"
+    title = f"{comparison.settings.image.name}: maps, each normalized separately"
     return Sheet("depth_comparison").made(alt.concat(*tiles, columns=len(rows[0])).resolve_scale(**OWN), title)
 
 
@@ -86,7 +86,7 @@ def _tile(tile: Tile, height: int) -> Any:
     place = {"x": alt.value(TILE / 2), "y": alt.value(height / 2)}
     image = alt.Chart(alt.InlineData(values=[{}])).mark_image(url=shown, width=TILE, height=height).encode(**place)
     layers = [image]
-    if tile.top is not None:  # a transparent mark with the legend
+    if tile.top is not None:  # a transparent mark for the legend
         ends = alt.InlineData(values=[{"value": 0}, {"value": tile.top}])
         color = alt.Color("value:Q").scale(scheme="magma", domain=[0, tile.top])
         color = color.legend(title=None, gradientLength=height, format=".2~g")
@@ -95,7 +95,7 @@ def _tile(tile: Tile, height: int) -> Any:
 
 
 def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
-    """A PNG as a URL; maps in colours from their smallest to their largest value, or from 0 to `top`."""
+    """Data URL of a PNG; a map is coloured from its smallest to its largest value, or from 0 to `top`."""
     from PIL import Image
 
     pixels = values
@@ -118,7 +118,7 @@ def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
 
 
 def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """Boxes of all timed iterations, each with a row of figures."""
+    """Draw a box of the timed iterations and a row of figures per engine."""
     import altair as alt
 
     sheet, engines = Sheet("speed_benchmark"), comparison.engines
@@ -162,12 +162,12 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         x=column.axis(orient="top", labelAngle=0, ticks=False, domain=False), y=engine.axis(None), text="text:N"
     )
     sheet.notes.append(
-        "box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval; whiskers: p5, p95; table: ms"
+        "box: quartiles; line: median; whiskers: p5, p95; diamond: mean with its 95 % interval; table: ms"
     )
     sheet.notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
     size = " x ".join(map(str, comparison.settings.input_size))
     device = "GPU" if comparison.gpu_uuid else "CPU"
-    title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronised"
+    title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronize"
     return sheet.made(alt.hconcat(chart.properties(width=380, height=height), table).resolve_scale(**OWN), title)
 
 
@@ -175,13 +175,13 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
-    """A stack of panels, one line per engine, over seconds since its start; without a GPU the reason."""
+    """Draw one panel per metric, with one line per engine; without a GPU, draw the reason."""
     import altair as alt
 
     title = "no GPU was sampled"
     if comparison.gpu_uuid:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"
-        title = f"{where}: in a second pass with the sampler, after the timed rounds"
+        title = f"{where}: second pass with the sampler, after the timed rounds"
     styles = {
         wrapped(one.name): (LINE_PALETTE[place % len(LINE_PALETTE)], DASHES[place // len(LINE_PALETTE) % len(DASHES)])
         for place, one in enumerate(comparison.engines)

@@ -1,4 +1,4 @@
-"""A flame graph: the sampled stacks of a batch, the outermost function on top, as wide as its time."""
+"""Flame graph of the sampled stacks of a batch, outermost function on top."""
 
 from __future__ import annotations
 
@@ -8,36 +8,33 @@ from dataclasses import dataclass, field
 from perfharness.analysis.host_samples.frames import inside_library
 from perfharness.analysis.host_samples.stacks import Stack
 from perfharness.model.host_samples import Frame
-from perfharness.render.charts.drawing import LIGHT_GREY, PALETTE, Picture, Row, Specification
+from perfharness.render.charts.drawing import BAR_TEXT_WIDTH, LIGHT_GREY, PALETTE, Picture, Row, Specification
 from perfharness.render.views.names import line_of
 
 LEAST = 0.002
-"""Of the whole: narrower functions are left out."""
+"""Smallest share of the total that is drawn."""
 
 MAX_DEPTH = 40
 ROW_HEIGHT = 18
 KINDS = {"stage": PALETTE[4], "your code": PALETTE[1], "library": LIGHT_GREY}
 
-ROOM = "max(1, scale('x', datum.end) - scale('x', datum.start) - 4)"
-"""Of a bar's text, pixels: a longer name would cover those after it."""
-
 
 @dataclass
 class _Node:
-    """A function called from another one; `below`: those that it calls."""
+    """Function with its callees."""
 
     kind: str
     ms: float = 0.0
-    below: dict[str, _Node] = field(default_factory=dict)
+    callees: dict[str, _Node] = field(default_factory=dict)
 
 
 def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
-    """The stacks as bars, ms per batch.
+    """Draw stacks as bars, ms per batch.
 
     Args:
-        name: of the picture.
-        of: process and batch.
-        stacks: the outermost frame first.
+        name: name of the picture.
+        of: process and batch, for the title.
+        stacks: outermost frame first.
     """
     root = _Node("stage")
     for frames, ms in stacks:
@@ -45,12 +42,19 @@ def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
         node = root
         for frame in frames[:MAX_DEPTH]:
             called = f"{frame.function} ({line_of(frame)})" if frame.file else frame.function
-            node = node.below.setdefault(called, _Node(_kind(frame)))
+            node = node.callees.setdefault(called, _Node(_kind(frame)))
             node.ms += ms
     rows = list(_bars(root, 0, 0.0, LEAST * root.ms))
     depth = max((row["depth"] for row in rows), default=0) + 1
     bar = {"type": "bar", "stroke": "white", "strokeWidth": 0.5, "height": {"band": 0.95}}
-    text = {"type": "text", "align": "left", "dx": 3, "fontSize": 10, "color": "black", "limit": {"expr": ROOM}}
+    text = {
+        "type": "text",
+        "align": "left",
+        "dx": 3,
+        "fontSize": 10,
+        "color": "black",
+        "limit": {"expr": BAR_TEXT_WIDTH},
+    }
     x = {"field": "start", "type": "quantitative", "title": "ms per batch"}
     chart: Specification = {
         "width": 720,
@@ -65,7 +69,7 @@ def flame_picture(name: str, of: str, stacks: Sequence[Stack]) -> Picture:
             {"mark": {**text, "clip": True}, "encoding": {"text": {"field": "name"}}},
         ],
     }
-    note = "sampled in the profiling pass; a function is as wide as its time, with what it calls below it"
+    note = "sampled in the profiling pass; width: time of a function; below: its callees"
     return Picture(name, chart, {f"{name}_bars": rows}, title=f"Flame graph of {of}", notes=(note,))
 
 
@@ -74,12 +78,12 @@ def _kind(frame: Frame) -> str:
 
 
 def _bars(node: _Node, depth: int, start: float, least: float) -> Iterator[Row]:
-    for name, below in sorted(node.below.items(), key=lambda one: -one[1].ms):
-        if below.ms >= least:
-            bar = {"depth": depth, "name": name, "kind": below.kind, "ms": below.ms}
-            yield {**bar, "start": round(start, 6), "end": round(start + below.ms, 6)}
-            yield from _bars(below, depth + 1, start, least)
-        start += below.ms
+    for name, callee in sorted(node.callees.items(), key=lambda one: -one[1].ms):
+        if callee.ms >= least:
+            bar = {"depth": depth, "name": name, "kind": callee.kind, "ms": callee.ms}
+            yield {**bar, "start": round(start, 6), "end": round(start + callee.ms, 6)}
+            yield from _bars(callee, depth + 1, start, least)
+        start += callee.ms
 
 
 def _colors() -> Specification:

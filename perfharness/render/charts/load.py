@@ -1,4 +1,4 @@
-"""Charts of a load test: all that changed over time on one axis, distributions, and percentiles over rates."""
+"""Charts of a load test: panels over time, distributions, percentiles over rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from perfharness.render.text import percentile_label, safe_line
 from perfharness.runs.report.model import LoadBins, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")
-"""Colours of every other phase."""
+"""Alternating colours of phases."""
 
 PERCENTILE_COLORS = {
     "p50": PALETTE[0],
@@ -45,16 +45,16 @@ PERCENTILE_COLORS = {
     "max": GREY,
 }
 ERRORS = (PALETTE[5], *(color for color in LINE_PALETTE if color != PALETTE[5]))
-"""Colours of kinds of errors."""
+"""Colours of error kinds."""
 
 CHARACTERS = 46
-"""Room for the names of all phases, on a narrow page."""
+"""Characters for the names of all phases on a narrow page."""
 
 MB_PER_GIB = GIB / 1e6
 
 
 def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Picture:
-    """Latency, rates, requests in flight, errors, memory and GPUs on one time axis; phases are shaded."""
+    """Draw latency, rates, requests in flight, errors, memory and GPUs over time, with shaded phases."""
     result, windows = load.result, list(thinned(load.result.windows))
     end_s = max((one.end_s for one in windows), default=max(result.duration_s, 1e-3))
     sheet = OverTime(name, 0.0, end_s)
@@ -80,7 +80,7 @@ def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Pic
 
 
 def _add_phases(sheet: OverTime, result: LoadResult) -> None:
-    """Add a strip with the names of the phases; its colours are behind all panels."""
+    """Add a strip with the names of the phases, and shade them behind all panels."""
     rows: list[Row] = []
     for place, phase in enumerate(result.phases):
         room = int(phase.duration_s / sheet.end_s * CHARACTERS)
@@ -99,11 +99,11 @@ def _add_phases(sheet: OverTime, result: LoadResult) -> None:
     tooltip = ["phase:N", "load:N", "seconds:Q", "until:Q"]
     sheet.add(text.encode(x=sheet.x("middle"), text="label:N", tooltip=tooltip), height=18)
     if any(phase.is_warmup for phase in result.phases):
-        sheet.notes.append("sand-coloured: excluded as warm-up")
+        sheet.notes.append("sand-coloured: dropped as warm-up")
 
 
 def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -> None:
-    """Add the percentiles of a time over time, with the objective of the latency."""
+    """Add the percentiles of the latency or lateness, with the objective."""
     curves = [curve for curve in load.curves if curve.time == time]
     values = [point.ms for curve in curves for point in curve.points if point.ms]
     if not values:
@@ -125,15 +125,15 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
     if is_latency:
         missing = [percentile_label(one) for one in ("p99", "p99_9") if one not in {curve.of for curve in curves}]
         if missing:
-            sheet.notes.append(f"{' and '.join(missing)} of the latency: too few answers (10 must be beyond it)")
+            sheet.notes.append(f"{' and '.join(missing)} latency: too few answers (10 above the percentile are needed)")
         sheet.notes.append(
-            "A point of a percentile spans as many seconds as hold 10 values beyond it on average. "
-            "Gaps: too few answers, or requests without an answer in time."
+            "Each point covers enough time for 10 values above the percentile on average. "
+            "Gaps: too few answers, or timeouts."
         )
 
 
 def _add_rates(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
-    """Add the rates that were asked for, due, answered, and answered without error."""
+    """Add the rates of requests asked, due, answered, and answered without error."""
     asked = [phase for phase in result.phases if phase.asked_rate is not None]
     ends = [(phase.start_s, phase.start_s + phase.duration_s) for phase in asked]
     points: dict[str, Points] = {
@@ -160,7 +160,7 @@ def _per_second(window: LoadWindow, count: int) -> float:
 
 
 def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palette: Sequence[str], reason: str) -> None:
-    """Add the lines that have values; a note names the others."""
+    """Add the lines with values, and a note with the others."""
     known = {name: one for name, one in points.items() if any(value is not None for value in one[1])}
     if missing := [name for name in points if name not in known]:
         sheet.notes.append(f"{title}: {' and '.join(missing)} not known ({reason})")
@@ -170,7 +170,7 @@ def _add_known(sheet: OverTime, title: str, points: Mapping[str, Points], palett
 
 
 def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
-    """Add the rate of each kind of error, stacked; rare kinds are one."""
+    """Add the stacked rate of each kind of error; rare kinds are joined."""
     kinds = [one.kind for one in result.errors]
     own = kinds if len(kinds) <= len(ERRORS) else kinds[: len(ERRORS) - 1]
     groups = {wrapped(safe_line(kind)): [kind] for kind in own}
@@ -186,7 +186,7 @@ def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindo
 
 
 def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
-    """Add the panels of each GPU; `start_ns`: when the load began, on the monotonic clock."""
+    """Add the panels of each GPU; `start_ns` is the start of the load on the monotonic clock."""
     series = next((one for one in log.series.values() if len(one)), None)
     if series is None:
         return
@@ -197,7 +197,7 @@ def _add_gpus(sheet: OverTime, log: SampleLog, start_ns: int) -> None:
 
 
 def _steps(parts: Sequence[LoadWindow | LoadPoint], values: Sequence[float | None]) -> Points:
-    """A step for each part of a phase, broken between phases."""
+    """One step per part of a phase, with gaps between phases."""
     seconds: list[float] = []
     found: list[float | None] = []
     for place, (part, value) in enumerate(zip(parts, values, strict=True)):
@@ -210,14 +210,14 @@ def _steps(parts: Sequence[LoadWindow | LoadPoint], values: Sequence[float | Non
 
 
 def rate_text(phase: PhaseResult) -> str:
-    """What a phase asks for."""
+    """Requested load of a phase."""
     if phase.asked_rate is None:
         return f"closed loop, {phase.concurrency} at a time"
     return f"{phase.asked_rate:,.4g} requests per second"
 
 
 def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Picture:
-    """Histogram of the latencies of a phase."""
+    """Draw a histogram of the latencies of a phase."""
     import altair as alt
 
     sheet = Sheet(name)
@@ -228,7 +228,7 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
     ]
     domain = [bins.edges_ms[0], bins.edges_ms[-1]]
     x = alt.X("from:Q").title("latency (ms)").axis(grid=False, tickCount=5, format=NUMBERS)
-    x = x.scale(type="log", domain=domain, nice=False)  # bins of equal ratio are equally wide
+    x = x.scale(type="log", domain=domain, nice=False)  # the bins have equal ratios
     bars = sheet.chart("bins", rows).mark_rect(color=PALETTE[0], stroke="white", strokeWidth=0.3, clip=True)
     y = alt.Y("requests:Q").title("answers").axis(tickCount=4, tickMinStep=1)
     layers = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q", tooltip=[*numbers("from", "to"), "requests:Q"])]
@@ -240,7 +240,7 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
 
 
 def rates_picture(name: str, result: LoadResult) -> Picture | None:
-    """Percentiles of the phases over the rates that they asked for, with intervals; None for fewer than two rates."""
+    """Draw percentiles over requested rates, with intervals; None for fewer than two rates."""
     import altair as alt
 
     phases = [one for one in result.phases if not one.is_warmup and one.asked_rate is not None]

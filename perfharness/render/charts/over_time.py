@@ -1,4 +1,4 @@
-"""Panels below each other over one time axis, of telemetry and of load tests."""
+"""Stacked panels over one time axis, for telemetry and load tests."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ WIDTH, HEIGHT = 800, 105
 COLORS = tuple(GREY if color == YELLOW else color for color in PALETTE)
 BLUE, ORANGE, RED, BLACK = PALETTE[0], PALETTE[1], PALETTE[5], PALETTE[7]
 HOLDS, RATE = "step-after", "step-before"
-"""A sensor's value holds until the next one; a rate applies to the time before it."""
+"""Interpolation of sensor values, which hold until the next one, and of rates, which apply to the time before."""
 
 SAMPLES = "power_sample_mw"
 GIB = float(1 << 30)
 
 
 class OverTime(Sheet):
-    """Panels over the same seconds; what is `behind` shades all of them."""
+    """Panels over the same seconds, with shades behind all of them."""
 
     def __init__(self, name: str, begin_s: float, end_s: float) -> None:
         super().__init__(name)
@@ -47,21 +47,21 @@ class OverTime(Sheet):
         self.panels: list[Any] = []
 
     def x(self, field: str = "seconds", title: str | None = None) -> Any:
-        """The time axis; only one with a title has labels."""
+        """Time axis; it has labels only if it has a title."""
         import altair as alt
 
         scaled = alt.X(f"{field}:Q").title(title).scale(domain=[self.begin_s, self.end_s], nice=False)
         return scaled.axis(labels=title is not None, ticks=title is not None)
 
     def y(self, title: str, **scale: Any) -> Any:
-        """The axis of `value`, the unit of its title in a second line."""
+        """Axis of `value`, with the title's unit in a second line."""
         import altair as alt
 
         axis = alt.Y("value:Q").title(title.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=4)
         return axis.scale(**(scale or {"zero": True}))
 
     def shade(self, name: str, rows: list[Row], opacity: float = 1.0) -> None:
-        """Shade the rows' `seconds` to `until` in their `color` behind the following panels."""
+        """Shade rows from `seconds` to `until` in `color`, behind the following panels."""
         import altair as alt
 
         chart = self.chart(name, rows).mark_rect(opacity=opacity, clip=True)
@@ -87,13 +87,13 @@ class OverTime(Sheet):
         self.add(self.lines(title, points, styles, step).encode(x=self.x(), y=self.y(title, **scale)), height=height)
 
     def add_areas(self, title: str, points: Mapping[str, Points], of: Mapping[str, str], height: float) -> None:
-        """Add a panel of areas on top of each other; `of`: the colours of the legend."""
+        """Add a panel of stacked areas; `of` maps names to colours, in legend order."""
         chart = self.over_time(title, points).mark_area(interpolate=HOLDS, line=False)
         color = colors("line", of)
         self.add(chart.encode(x=self.x(), y=self.y(title).stack("zero"), color=color, order="place:Q"), height=height)
 
     def picture(self, clock: str, title: str) -> Picture:
-        """All panels, and the time axis below."""
+        """Make a picture of all panels and the time axis."""
         import altair as alt
 
         axis = self.chart("axis", [], width=WIDTH, height=1).mark_rule().encode(x=self.x(title=clock))
@@ -106,7 +106,7 @@ Read = Callable[[SampleLog, str, str], Series | None]
 
 @dataclass(frozen=True)
 class Line:
-    """A metric of a subject in a panel, as `read` has it."""
+    """Line of a panel: a metric of a subject, taken from the log by `read`."""
 
     label: str
     color: str
@@ -119,7 +119,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings of a log between two times, in panels of a sheet whose seconds begin at `zero_ns`. All times are UTC."""
+    """Adds panels of a log's readings to a sheet whose seconds begin at `zero_ns`. All times are UTC."""
 
     sheet: OverTime
     log: SampleLog
@@ -128,7 +128,7 @@ class Readings:
     zero_ns: int
 
     def add(self, label: str, lines: Sequence[Line], step: str = HOLDS, **scale: Any) -> None:
-        """Add a panel of the lines that have readings; a note names the others, and the most common reason."""
+        """Add a panel of the lines with readings, and a note with the others and the most frequent reason."""
         drawn: dict[str, Points] = {}
         missing: list[tuple[str, str]] = []
         for line in lines:
@@ -142,7 +142,7 @@ class Readings:
             reason = max(failures, key=lambda one: one.count).reason if failures else ""
             missing.append((f" ({reason})" if reason else "", line.label))
         for why, labels in in_groups(missing):
-            self.sheet.notes.append(f"{label}: not read of {', '.join(labels)}{why}")
+            self.sheet.notes.append(f"{label}: no readings of {', '.join(labels)}{why}")
         styles = {wrapped(line.label): (line.color, line.dash) for line in lines if wrapped(line.label) in drawn}
         if drawn:
             self.sheet.add_lines(label, drawn, styles, step, **scale)
@@ -150,14 +150,14 @@ class Readings:
     def of_each(
         self, subjects: Mapping[str, str], metric: str, scale: float = 1.0, read: Read = SampleLog.get
     ) -> list[Line]:
-        """A line of one metric for each subject, which are given by label."""
+        """One line per subject, by label."""
         return [
             Line(label, COLORS[place % len(COLORS)], subject, metric, scale, read=read)
             for place, (label, subject) in enumerate(subjects.items())
         ]
 
     def add_gpu(self, gpu: str, name: str, processes: Sequence[str], mig: Sequence[str]) -> None:
-        """Add all panels of one GPU, with the memory of processes and MIG instances."""
+        """Add the panels of a GPU, with the memory of processes and MIG instances."""
         owners = {one: process_subject(one) for one in processes}
         instances = {f"MIG {place}": uuid for place, uuid in enumerate(mig)}
         samples = self.log.get(gpu, SAMPLES)
@@ -185,7 +185,7 @@ class Readings:
         self._add_throttling(name, throttle_spans(self.log.get(gpu, "clock_event_reasons"), self.zero_ns))
 
     def _add_throttling(self, name: str, reasons: Sequence[Spans]) -> None:
-        """Add a row for each reason that lowered the clocks."""
+        """Add one row per reason for lowered clocks."""
         import altair as alt
 
         labels = [f"{one.name}, {one.share:.1%} of readings" for one in reasons]
@@ -200,5 +200,5 @@ class Readings:
         bars = self.sheet.chart(f"{name}throttling", rows).mark_bar(color=RED, height=12)
         y = alt.Y("reason:N").sort(labels).title(None).axis(orient="right", labelLimit=180)
         bars = bars.encode(x=self.sheet.x(), x2="until:Q", y=y, tooltip=["reason:N", "seconds:Q", "until:Q"])
-        self.sheet.notes.append("red bars: the GPU's clocks were lowered, for the reason beside them")
+        self.sheet.notes.append("red bars: GPU clocks were lowered")
         self.sheet.panels.append(bars.properties(width=WIDTH, height=18 * len(reasons)))

@@ -1,4 +1,4 @@
-"""Charts of a report: stages, batches over time, distributions, and timelines of single batches."""
+"""Charts of a report: stages, batches over time, distributions, timelines of batches, comparisons."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from perfharness.analysis.ranks.results import RankFigures
 from perfharness.analysis.stages.charts import Bar, BatchTimeline
 from perfharness.model.result import path_text
 from perfharness.render.charts.drawing import (
+    BAR_TEXT_WIDTH,
     GREY,
     LIGHT_GREY,
     PALETTE,
@@ -29,14 +30,11 @@ WIDTH = 720
 ROW_HEIGHT = 22
 THROTTLED = "#f6c9b2"
 CLIP_FROM = 2.0
-"""Clip warm-up batches that are longer than this many times the longest measured batch."""
+"""Clip warm-up batches longer than this multiple of the longest measured batch."""
 
 MAX_STAGES = 25
 LABELLED = 0.04
-"""Shorter stages, as a share of the batch, have no text in the timeline."""
-
-ROOM = "max(1, scale('x', datum.end) - scale('x', datum.start) - 4)"
-"""Pixels for a bar's text, at every zoom and width: a longer name would cover those after it."""
+"""Smallest share of the batch at which a stage in the timeline has a text."""
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "stage": ("stage", PALETTE[4]),
@@ -58,11 +56,11 @@ VERDICT_COLORS = {
 }
 MAX_COMPARED = 40
 LEAST_CHANGE, MOST_TIMES = 10.0, 3.0
-"""Clip intervals at so many times the largest change, or this change in per cent: a wide one would hide the others."""
+"""Clip wide intervals at this multiple of the largest change, which is at least LEAST_CHANGE %."""
 
 
 def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], *, has_gpu: bool) -> Picture | None:
-    """Mean wall, GPU time and GPU busy time per batch of each stage; None where nothing is known."""
+    """Draw mean wall, GPU and GPU busy time per batch of each stage; None without data."""
     import altair as alt
 
     sheet = Sheet(name)
@@ -92,7 +90,7 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
 
 
 def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
-    """Time of a batch in each rank: waiting for the last rank, other communication, and the rest."""
+    """Draw the time of a batch per rank: waiting for the last rank, other communication, the rest."""
     import altair as alt
 
     sheet = Sheet(name)
@@ -107,7 +105,7 @@ def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
             if ms is not None
         ]
     if any(one.waiting_ms is None for one in ranks):
-        sheet.notes.append("The wait is not known for every rank; there it is part of communication.")
+        sheet.notes.append("Ranks whose wait is not known: communication includes it.")
     chart = sheet.chart("ranks", rows, width=WIDTH, height=alt.Step(ROW_HEIGHT)).mark_bar()
     chart = chart.encode(
         x=alt.X("sum(ms):Q").title("ms per batch"),
@@ -120,15 +118,15 @@ def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """Equal texts with a number behind them."""
+    """Number equal texts."""
     return [
         text if text not in texts[:place] else f"{text} ({texts[:place].count(text) + 1})"
         for place, text in enumerate(texts)
     ]
 
 
-def series_picture(name: str, found: LoopSeries, *, has_gpu: bool = True) -> Picture:
-    """CPU time of the batches in order; warm-up and throttled batches are shaded."""
+def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
+    """Draw the wall time of batches in order; shade warm-up and throttled batches."""
     import altair as alt
 
     sheet, series = Sheet(name), found.series
@@ -143,7 +141,7 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool = True) -> Pic
     def y(field: str) -> object:
         return alt.Y(f"{field}:Q").title("ms per batch").scale(**scale)
 
-    kinds = {"excluded as warm-up": (WARMUP, series.warmup), "GPU throttled": (THROTTLED, series.throttled)}
+    kinds = {"dropped as warm-up": (WARMUP, series.warmup), "GPU throttled": (THROTTLED, series.throttled)}
     spans: list[Row] = [
         {"batch": start, "until": end, "shade": label} for label, (_, own) in kinds.items() for start, end in own or []
     ]
@@ -165,18 +163,20 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool = True) -> Pic
         layers.append(area.encode(x=x, y=y("low"), y2="high:Q"))
         line = chart.mark_line(strokeWidth=1.2, color=PALETTE[0], clip=clip)
         tooltip += numbers("low", "high")
-        sheet.notes.append(f"line: median of {size} neighbouring batches; grey: their smallest to their largest")
+        sheet.notes.append(f"line: median of {size} consecutive batches; grey: their range")
     layers.append(line.encode(x=x, y=y("ms"), tooltip=tooltip))
     if clip:
-        sheet.notes.append(f"cut at {top:,.4g} ms, the longest batch after warm-up; in warm-up: {longest:,.4g} ms")
+        sheet.notes.append(
+            f"clipped at the longest measured batch, {top:,.4g} ms; longest in warm-up: {longest:,.4g} ms"
+        )
     if series.throttled is None and has_gpu:
-        sheet.notes.append("GPU throttling is not known for these batches")
+        sheet.notes.append("GPU throttling not known")
     title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
     return sheet.made(alt.layer(*layers).properties(width=WIDTH, height=180), title)
 
 
 def distribution_picture(name: str, found: StageDistribution) -> Picture:
-    """Histogram of the CPU time per batch."""
+    """Draw a histogram of the wall time per batch."""
     import altair as alt
 
     sheet, values = Sheet(name), found.histogram
@@ -185,7 +185,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
         for low, high, count in zip(values.edges_ms, values.edges_ms[1:], values.counts, strict=False)
     ]
     if values.beyond:
-        sheet.notes.append(f"{values.beyond} of {values.values} beyond, up to {values.max_ms:,.4g} ms")
+        sheet.notes.append(f"{values.beyond} of {values.values} are longer, up to {values.max_ms:,.4g} ms")
     chart = sheet.chart("bins", rows, width=260, height=110)
     ms = alt.X("from:Q").bin("binned").title("ms per batch").scale(nice=False, zero=False)
     chart = chart.mark_bar(color=PALETTE[0], stroke="white", strokeWidth=0.5).encode(
@@ -198,7 +198,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
 
 
 def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -> Picture:
-    """Stages, CUDA calls and GPU operations of one batch over the time since it began; zoomable."""
+    """Draw stages, CUDA calls and GPU operations of one batch over time; zoomable."""
     import altair as alt
 
     sheet = Sheet(name)
@@ -227,15 +227,15 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
     ]
     if texts:
         text = sheet.chart("names", texts).mark_text(
-            clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=ROOM)
+            clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=BAR_TEXT_WIDTH)
         )
         layers.append(text.encode(x=x, y=y, text="short:N"))
     if found.gpu_reason is not None and has_gpu:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
     if found.joined_ms is not None:
-        sheet.notes.append(f"events within {found.joined_ms:,.3g} ms of each other are one bar, pale as they pause")
+        sheet.notes.append(f"events less than {found.joined_ms:,.3g} ms apart share a bar, paler with longer pauses")
     if found.streams_left_out:
-        sheet.notes.append(f"{found.streams_left_out} GPU streams with less work are not shown")
+        sheet.notes.append(f"not shown: {found.streams_left_out} GPU streams with less work")
     title = f"{found.which} batch: {found.cpu_ms:,.4g} ms on the host (batch {found.batch_index} of {found.process})"
     height = ROW_HEIGHT * max(len(found.rows), 1)
     return sheet.made(alt.layer(*layers).properties(width=WIDTH, height=height), title)
@@ -244,7 +244,7 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
 def _bar_row(bar: Bar) -> Row:
     name = bar.name
     if bar.sum_ms is not None:
-        name = f"{bar.count} x {name or 'different ones'}, {bar.sum_ms:,.4g} ms together"
+        name = f"{bar.count} x {name or 'different events'}, {bar.sum_ms:,.4g} ms in total"
     return {
         "row": safe_line(bar.row),
         "name": name,
@@ -258,7 +258,7 @@ def _bar_row(bar: Bar) -> Row:
 
 
 def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str]) -> Picture | None:
-    """Change of every figure with its interval; None where none is known."""
+    """Draw the change of each figure with its interval; None without data."""
     import altair as alt
 
     sheet = Sheet(name)
@@ -290,7 +290,7 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
     tooltip = ["figure:N", "verdict:N", *numbers("change", "low", "high")]
     layers.append(points.encode(x=x("change"), y=y, color=color, tooltip=tooltip))
     if any(row["high"] > most for row in intervals):
-        sheet.notes.append(f"intervals are cut at {most:+,.0f} %")
+        sheet.notes.append(f"intervals are clipped at {most:+,.0f} %")
     if len(known) > len(shown):
         sheet.notes.append(f"{len(known) - len(shown)} more figures are in the table only")
     chart = alt.layer(*layers).properties(width=WIDTH, height=ROW_HEIGHT * len(rows))

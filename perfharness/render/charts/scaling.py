@@ -1,4 +1,4 @@
-"""The scaling curve: throughput with the ideal line, latency, efficiency, GPU busy and power."""
+"""Scaling over processes: throughput with the ideal line, latency, efficiency, GPU busy and power."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Lines = Mapping[str, Sequence[float | None]]
 
 
 def scaling_picture(series: Series) -> Picture:
-    """`scaling`: one panel per quantity, over the number of processes."""
+    """Draw one panel per quantity over the number of processes."""
     import altair as alt
 
     sheet = Sheet("scaling")
@@ -58,7 +58,7 @@ def scaling_picture(series: Series) -> Picture:
     axis = alt.X("processes:Q").title("processes per GPU" if has_gpus else "processes")
     axis = axis.axis(values=processes, labelOverlap="greedy", format="d")
     x = axis.scale(zero=False, nice=False, padding=14, domain=[min(processes), max(processes)])
-    sheet.notes.append("no intervals: each point is one launch")
+    sheet.notes.append("each point is one launch, without interval")
     panels: list[Any] = []
     for label, lines in quantities.items():
         known = {name: values for name, values in lines.items() if any(value is not None for value in values)}
@@ -72,7 +72,7 @@ def scaling_picture(series: Series) -> Picture:
 
 
 def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: Any, marks: Sequence[Any]) -> Any:
-    """Lines of one quantity; points that were not measured are gaps."""
+    """Lines of one quantity, with gaps at missing points."""
     import altair as alt
 
     rows: list[Row] = [
@@ -98,7 +98,7 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
 
 
 def _marks(sheet: Sheet, series: Series, x: Any) -> list[Any]:
-    """Labelled vertical lines: the knee, and failed launches."""
+    """Labelled vertical lines at the knee and at failed launches."""
     import altair as alt
 
     rows: list[Row] = [

@@ -1,7 +1,4 @@
-"""A run's telemetry: one picture per GPU, one of the host, with the stages of the processes above.
-
-Drawn from the files of a run folder, so old runs can be drawn too.
-"""
+"""Telemetry of a run: one picture per GPU and one of the host, each below the stages."""
 
 from __future__ import annotations
 
@@ -38,14 +35,14 @@ from perfharness.render.charts.over_time import (
 from perfharness.runs.run import SampledRun
 
 MAX_LINES = len(COLORS)
-"""Processes with a line of their own."""
+"""Processes that get a line."""
 
 MAX_SHADED = 60
-"""Up to this number of stages each is shaded behind the lines; the top panel shows all."""
+"""Stages to shade behind the lines; with more, only the top panel shows stages."""
 
 
 def telemetry_pictures(run: SampledRun) -> list[Picture]:
-    """One picture per whole GPU, one of the host."""
+    """Draw one picture per physical GPU and one of the host."""
     log = run.log
     on_gpus = {record.name: record.given_gpus for record in log.subjects("process") if record.name is not None}
     parents = {record.subject: record.parent_uuid for record in log.subjects("mig")}
@@ -71,8 +68,8 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
 
 
 def _readings(name: str, log: SampleLog, activities: Sequence[ProcessActivity]) -> Readings:
-    """A sheet that begins with the stages."""
-    times = [  # the driver's buffer of power samples begins before the sampler
+    """Make a sheet that begins with the stages."""
+    times = [  # the driver's power samples begin before the sampler
         series.time_unix_ns for (_, metric), series in log.series.items() if len(series) and metric != SAMPLES
     ]
     begin_ns = min((int(own.min()) for own in times), default=0)
@@ -112,7 +109,7 @@ def _rate(log: SampleLog, subject: str, metric: str) -> Series | None:
 
 
 def _add_cores(readings: Readings) -> None:
-    """Add a row for each core: dark is busy."""
+    """Add one row per core; dark is busy."""
     import altair as alt
 
     if (load := core_load(readings.log, readings.zero_ns)) is None:
@@ -140,7 +137,7 @@ def _add_cores(readings: Readings) -> None:
 
 
 def _add_stages(readings: Readings, own: list[ProcessActivity]) -> None:
-    """Add the share of each stage over time; shade warm-up and, where they are few, stages behind the other panels."""
+    """Add the share of each stage over time; shade warm-up and a few stages behind the other panels."""
     sheet, zero_ns = readings.sheet, readings.zero_ns
     shares = stage_shares(own, readings.begin_ns, readings.end_ns, zero_ns)
     palette = [*PALETTE[: len(shares.names) - 1], LIGHT_GREY]

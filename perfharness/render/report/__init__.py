@@ -1,1 +1,1 @@
-"""A report for readers: one document of sections, written as HTML, PDF, Markdown, CSV or a workbook."""
+"""Reports of runs, traces and suites, as HTML, PDF or Markdown."""

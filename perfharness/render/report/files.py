@@ -1,4 +1,4 @@
-"""A report of runs, traces and suites: gathered, and written in any format; what `perfharness report` does."""
+"""Gather reports and write them."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def report(
     domain: str | None = None,
     batch_pattern: str | None = None,
 ) -> Report:
-    """Gather what is known of runs, and write it; what `perfharness report` does.
+    """Gather a report of runs and write it, as `perfharness report` does.
 
     Args:
-        runs: run folders, processes of them, repeats, sweeps, cold starts, traces, suites of `bench`.
-        output: the file, whose ending is its format: .html, .md or .pdf; None: nothing is written.
-        price_per_hour: of the machine, in any currency.
-        price_per_kwh: of electricity.
+        runs: run folders, their processes, repeats, sweeps, cold starts, traces, suites of `bench`.
+        output: file to write, .html, .md or .pdf, or None to write nothing.
+        price_per_hour: price of the machine, in any currency.
+        price_per_kwh: price of electricity.
         anonymous: leave out host, user and paths.
-        warmup_batches, domain, batch_pattern: how bare traces are read, as for `analyze`.
+        warmup_batches, domain, batch_pattern: how to read bare traces, as for `analyze`.
 
     Raises:
-        UsageError: no run is named, or the file's ending is none of a format.
-        ToolNotFoundError: what the format needs is not installed.
-        ResultError, TraceError: a run cannot be read, or the file not be written.
+        UsageError: no run is given, or the file's suffix is unknown.
+        ToolNotFoundError: a PDF needs typst.
+        ResultError, TraceError: a run cannot be read, or the file cannot be written.
     """
     if not runs:
-        raise UsageError("name a run, a trace or a suite")
+        raise UsageError("give a run, a trace or a suite")
     file = None if output is None else Path(output)
     wanted = None if file is None else format_of(file)
     if wanted == "pdf":
@@ -71,7 +71,7 @@ def report(
 
 
 def write_report(made: Report, file: Path) -> None:
-    """Write it in the format of the file's ending. Raises `UsageError`, `ToolNotFoundError`, `ResultError`."""
+    """Write a report. Raises `UsageError`, `ToolNotFoundError`, `ResultError`."""
     wanted, document = format_of(file), document_of(made)
     if wanted == "html":
         write_html(document, file)
@@ -82,7 +82,7 @@ def write_report(made: Report, file: Path) -> None:
 
 
 def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) -> Report:
-    """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
+    """Gather the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
     suites = {path: found for path in paths if (found := suite_report(path)) is not None}
     located = [locate(path) for path in paths if path not in suites]
     folders = (folder for one in located if one.process is None for folder in one.runs)
@@ -91,10 +91,10 @@ def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) ->
 
 
 def format_of(output: Path) -> ReportFormat:
-    """What the file's ending says; of stdout, Markdown. Raises `UsageError`."""
+    """Format by the file's suffix; Markdown for stdout. Raises `UsageError`."""
     if output == STDOUT:
         return "md"
     found = ENDINGS.get(output.suffix.lower())
     if found is None:
-        raise UsageError(f"{output} has none of the endings {', '.join(ENDINGS)}, by which the format is chosen.")
+        raise UsageError(f"{output}: give a file that ends in {', '.join(ENDINGS)}.")
     return found

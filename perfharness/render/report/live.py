@@ -1,4 +1,4 @@
-"""Live models side by side, with their report."""
+"""Benchmark suite of live models, with its report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from perfharness.runs.report.model import SuiteReport
 
 
 class BenchmarkSuite(LiveSuite):
-    """Models of one task side by side: `run_all_benchmarks(loader)`, then `generate_comparison_report(file)`."""
+    """Compare models of one task: `run_all_benchmarks(loader)`, then `generate_comparison_report(file)`."""
 
     def generate_comparison_report(self, output: str | Path = "report.html") -> Path:
-        """Write what was measured as HTML, Markdown or PDF, by the file's ending. Raises `UsageError`."""
+        """Write a report as .html, .md or .pdf. Raises `UsageError`."""
         if self.result is None:
-            raise UsageError("nothing was measured yet; call run_all_benchmarks(loader) first")
+            raise UsageError("nothing measured yet; call run_all_benchmarks(loader) first")
         write_report(gather([], suites=[SuiteReport(name="live models", suite=self.result)]), Path(output))
         return Path(output)

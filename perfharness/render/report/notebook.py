@@ -1,4 +1,4 @@
-"""Runs, comparisons and suites in a notebook: their tables, from what is in the files."""
+"""Results in a notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perfharness.runs.run import Run
 
 
 def result_html(result: object) -> str | None:
-    """HTML of a run, a load test, a comparison or a suite; None of anything else, or where it cannot be made."""
+    """HTML of a run, load test, comparison or suite, or None for others and if it cannot be made."""
     try:
         if isinstance(result, Run):
             return html_fragment(list(_run(result)))
@@ -34,7 +34,7 @@ def result_html(result: object) -> str | None:
         if isinstance(result, StressResult):
             load = report_of(result.load)
             return html_fragment([Figures(list(load_figures(load))), *load_view(load)])
-    except PerfHarnessError:  # its text is shown instead
+    except PerfHarnessError:  # the notebook shows its repr
         return None
     return None
 
@@ -42,7 +42,7 @@ def result_html(result: object) -> str | None:
 def _run(run: Run) -> Iterator[Block]:
     tree = run.benchmark
     if tree is None:
-        yield Paragraph(f"{run.path}: {len(run.processes)} processes, not analysed; run `perfharness analyze`.")
+        yield Paragraph(f"{run.path}: {len(run.processes)} processes, not analyzed; run `perfharness analyze`.")
         return
     yield Paragraph(str(run.path), "note")
     trees = {process.name: process.benchmark or {} for process in run.processes}

@@ -1,4 +1,4 @@
-"""One launch, or a bare trace, as sections of a report."""
+"""Sections of a report on one launch or bare trace."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from perfharness.runs.report.model import RunReport
 from perfharness.runs.stage_lines import StageLine
 
 MAX_SERIES = 12
-"""Loops with a chart."""
+"""Loops that get a chart."""
 
 MAX_WARNINGS = 5
-"""In the summary; the others are among the findings."""
+"""Findings in the summary."""
 
 PROCESSES: Columns[ProcessRecord] = [
     (Column("process"), lambda one: one.folder),
@@ -73,12 +73,12 @@ NODES: Columns[NodeRecord] = [
     (Column("clock error, ms", "number"), lambda one: one.clock_error_ns / NS_PER_MS),
 ]
 HINT = (
-    "Drag to move, Shift and the wheel to zoom, double-click to see all again; `perfharness export` writes all batches."
+    "Drag to move, Shift+wheel to zoom, double-click to reset. `perfharness export` writes a timeline of all batches."
 )
 
 
 def run_summary(run: RunReport) -> Iterator[Block]:
-    """What limits it, and the numbers that a reader wants first."""
+    """Key figures, bottleneck and warnings."""
     yield Figures(list(_first_figures(run)))
     yield from map(Paragraph, () if run.mlperf is None else mlperf_sentences(run.mlperf))
     if run.load is None:
@@ -92,7 +92,7 @@ def run_summary(run: RunReport) -> Iterator[Block]:
 
 
 def run_sections(run: RunReport, number: int) -> list[Section]:
-    """All that the report has about a run."""
+    """Sections of a run."""
     slowest = _slowest(run, number)
     sections = [
         *([] if run.load is None else load_sections(run.load, number, run.sampled.log if run.sampled else None)),
@@ -118,7 +118,7 @@ def _section(title: str, blocks: list[Block]) -> Section | None:
 
 
 def has_gpu(run: RunReport) -> bool:
-    """Whether zeros of GPU times mean something."""
+    """Whether a GPU was there, so that GPU times of 0 are measurements."""
     environment = run.measured.environment
     return bool(run.measured.devices or (environment is not None and environment.gpus))
 
@@ -127,13 +127,13 @@ def has_gpu(run: RunReport) -> bool:
 
 
 def _main_batch(run: RunReport) -> StageLine | None:
-    """The batches that take most time."""
+    """Loop whose batches take the most time."""
     batches = [line for line in run.stages if line.is_batch]
     return max(batches, key=lambda line: (line.cpu.mean or 0.0) * line.batches, default=None)
 
 
 def _where_time_goes(run: RunReport) -> list[str]:
-    """The stage that takes most of the batches' time; nothing where there are no batches."""
+    """Sentence on the stage with the largest share; empty without batches."""
     batch = _main_batch(run)
     if batch is None or batch.cpu.p50 is None:
         return []
@@ -202,7 +202,7 @@ def _over_time(run: RunReport, number: int) -> Section | None:
         for place in sorted(largest)
     ]
     if len(run.series) > len(largest):
-        more = f"{len(run.series) - len(largest)} more loops, with no more batches, have no chart."
+        more = f"{len(run.series) - len(largest)} shorter loops have no chart."
         blocks.append(Paragraph(more, "note"))
     distributions = [
         Chart(distribution_picture(f"distribution_{number}_{place}", one), small=True)
@@ -221,18 +221,18 @@ def _timelines(run: RunReport, number: int) -> Section | None:
 
 
 def _slowest(run: RunReport, number: int) -> Section | None:
-    """What was different in the slowest; of a load test that has none of it, why."""
+    """Slowest batches, or the reason why a load test has none."""
     title = "The slowest requests" if run.load is not None else "The slowest batches"
     found = run.slowest
     if found is None:
         reason = run.slowest_reason if run.load is not None else None
-        text = f"What was different in them is not known: {reason}."
+        text = f"Not known why they were slow: {reason}."
         return None if reason is None else Section(title, [Paragraph(text, "note")])
     compared = [loop for loop in found.result.loops if run.load or any(one.typical for one in loop.requests)]
-    if not compared:  # a few batches
+    if not compared:
         return None
     charts = [Chart(timeline_picture(f"slowest_{number}_{place}", one)) for place, one in enumerate(found.timelines)]
-    below = [Section("The slowest of them above a typical one", charts)] if charts else []
+    below = [Section("Timelines of the slowest and a typical one", charts)] if charts else []
     return Section(title, slowest_view(found.result.model_copy(update={"loops": compared}), folded=True), below)
 
 
@@ -242,7 +242,7 @@ def _diagnosis(run: RunReport, number: int) -> Section | None:
     charts = [] if run.stacks is None else [Chart(flame_picture(f"flame_{number}", *run.stacks))]
     blocks = list(evidence_on_page(run.diagnoses, charts))
     if not run.measured.explained:
-        text = "For more samples, and waits by kind, add --explain (runs the script twice)."
+        text = "To see more samples and the kinds of waits, add --explain (runs the script twice)."
         blocks.append(Paragraph(text, "note"))
     return _section("What limits each stage", blocks)
 
@@ -255,17 +255,17 @@ def _telemetry(run: RunReport, number: int) -> Section | None:
     return _section("Telemetry", [*telemetry_view(run.metrics), *charts])
 
 
-# ---- what must be known ----
+# ---- findings, measurement ----
 
 
 def _important(run: RunReport) -> list[tuple[Finding, list[str]]]:
-    """Errors and warnings, each once."""
+    """Distinct errors and warnings, errors first."""
     found = [one for one in grouped(run.findings) if one[0].severity is not Severity.NOTE]
     return sorted(found, key=lambda one: -ORDER.index(one[0].severity))
 
 
 def _findings(run: RunReport) -> Section | None:
-    """Those that the summary does not have."""
+    """Findings that are not in the summary."""
     notes = [one for one in grouped(run.findings) if one[0].severity is Severity.NOTE]
     columns = [Column("severity"), Column("process"), Column("finding"), Column("next step"), Column("code")]
     rows: list[list[Cell]] = [
@@ -298,9 +298,9 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
     why = f" ({of.tracer.reason})" if of.tracer.reason else ""
     yield ["tracer", f"{of.tracer.kind} {of.tracer.version or ''}".strip() + why]
     batches = "batch" if of.warmup_batches == 1 else "batches"
-    yield ["warm-up", f"{of.warmup_batches} {batches} at both ends of each loop"]
+    yield ["warm-up", f"{of.warmup_batches} {batches} dropped at both ends of each loop"]
     yield ["telemetry", "not sampled" if run.metrics is None else "sampled during the run"]
-    yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
+    yield ["profiling pass", "yes, after the timed pass" if of.explained else "no"]
     if of.clock_error_ns is not None:
         yield ["clock error", f"{significant(of.clock_error_ns / 1e3)} µs against UTC"]
 

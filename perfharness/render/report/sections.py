@@ -1,4 +1,4 @@
-"""The content of a report -> the document that all formats are written from."""
+"""Report -> document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfharness.runs.report.model import Report
 
 
 def document_of(report: Report) -> Document:
-    """All of it; of several runs, the comparison comes first, and each has a section of its own."""
+    """Make the document of a report. Several runs begin with their comparison and have a section each."""
     several = len(report.runs) + len(report.suites) > 1
     summary: list[Block] = []
     sections: list[Section] = []

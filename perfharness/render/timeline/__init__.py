@@ -1,1 +1,1 @@
-"""A run as a timeline: Chrome's trace format, which Perfetto reads too."""
+"""Timelines in Chrome's trace format, which Perfetto reads too."""

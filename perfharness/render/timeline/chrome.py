@@ -1,4 +1,4 @@
-"""A run as a Chrome trace: one JSON file that Perfetto and chrome://tracing open (docs/reference/results.md)."""
+"""Export of a run as a Chrome trace (docs/reference/results.md)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from perfharness.render.timeline.rows import Event, Ids
 from perfharness.runs.run import Process, Run
 
 CHUNK = 1000
-"""Events in one write: gzip is slow where it is given few bytes at a time."""
+"""Events per write; gzip is slow with small writes."""
 
 COMPRESSION_LEVEL = 4
-"""Higher levels of gzip take several times as long for a few percent."""
+"""Higher levels take several times as long to save a few percent."""
 
 
 def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
-    """Write the timeline of all processes, process after process; gzip where the name ends in `.gz`.
+    """Write the timeline of all processes, compressed if the name ends in `.gz`; return findings.
 
-    Traces are read one at a time and released. Returns everything found; of several processes, one whose trace cannot
-    be read is skipped, with a finding. Raises `ResultError` where no process left a trace or the file cannot be
-    written, `TraceError` where the only trace cannot be read.
+    Traces are read one at a time. One of several that cannot be read is skipped, with a finding.
+
+    Raises:
+        ResultError: no process left a trace, or the file cannot be written.
+        TraceError: the only trace cannot be read.
     """
     traced = [process for process in run.processes if process.trace_path is not None]
     if not traced:
-        raise ResultError(f"{run.path} holds no trace, so there is no timeline; see its manifest and stderr.log files.")
+        raise ResultError(f"{run.path} has no trace; see its manifest.json and stderr.log files.")
     timeline = _Timeline(run, traced)
     is_compressed = path.suffix == ".gz"
     with (
@@ -51,7 +53,7 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
 
 
 class _Timeline:
-    """The events of a run's processes, and what is known about them afterwards."""
+    """Events of a run's processes, then facts about them."""
 
     def __init__(self, run: Run, traced: list[Process]) -> None:
         self.run, self.traced = run, traced
@@ -60,7 +62,7 @@ class _Timeline:
         self.processes: dict[str, Any] = {}
 
     def events(self) -> Iterator[Event]:
-        """All events; `findings` and `processes` are complete after the last one."""
+        """Yield all events; then `findings` and `processes` are complete."""
         ids = Ids()
         for place, (process, analysis) in enumerate(self.run.read_processes(self.findings)):
             start_ns = process.session_start_unix_ns
@@ -80,10 +82,10 @@ class _Timeline:
             del analysis
 
     def other(self) -> dict[str, Any]:
-        """The file's `otherData`."""
+        """Content of `otherData`."""
         return {
             "made_by": f"perfharness {VERSION}",
-            # A string: JSON numbers are doubles for most readers, and nanoseconds since 1970 do not fit.
+            # A string, because most JSON readers use doubles, which cannot hold nanoseconds since 1970.
             "time_origin_unix_ns": None if self.origin_ns is None else str(self.origin_ns),
             "processes": self.processes,
             "findings": [finding.to_json() for finding in self.findings],
@@ -91,7 +93,7 @@ class _Timeline:
 
 
 def _origin(run: Run, traced: list[Process]) -> int | None:
-    """UTC time of the timeline's 0: where the run began, or, of one process, its trace. None: no clock is known."""
+    """UTC time of the timeline's 0: start of the run, or of the only trace; None if unknown."""
     if len(traced) == 1:
         return traced[0].session_start_unix_ns
     begins = [record.start_unix_ns for record in run.manifest.processes] if run.manifest else []
@@ -109,7 +111,6 @@ def _not_aligned(process: Process) -> Finding:
     return Finding(
         "clock-uncertain",
         Severity.WARNING,
-        "The trace does not tell when it began, so on the timeline it begins at 0 and is not aligned with other "
-        "processes.",
+        "The trace has no start time, so it begins at 0 on the timeline, not aligned with other processes.",
         process=process.name,
     )

@@ -1,4 +1,4 @@
-"""A process's trace as events of the Trace Event Format: slices and arrows (docs/reference/results.md)."""
+"""Trace of a process as events of the Trace Event Format: slices and arrows (docs/reference/results.md)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ HOST_KINDS = ("range", "stage", "batch", "cuda_api")
 DEVICE_KINDS = ("kernel", "memcpy", "memset", "graph")
 
 Args = Callable[[int], dict[str, Any]]
-"""Arguments of the slice with this index."""
+"""Returns the arguments of the slice with this index."""
 
 
 def process_events(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> Iterator[Event]:
-    """Events of a process's trace.
+    """Yield the events of a process's trace.
 
     Args:
-        name: the process's name.
-        offset_ns: added to the trace's times.
-        ids: gives out ids that are unique in the whole timeline.
+        name: name of the process.
+        offset_ns: added to all times.
+        ids: source of ids that are unique in the timeline.
         place: index of the process.
     """
     trace = analysis.trace
@@ -52,7 +52,7 @@ def process_events(analysis: Analysis, name: str, offset_ns: int, ids: Ids, plac
 
 
 def _host(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int) -> Slices:
-    """Ranges, then CUDA calls, by thread; ranges of tasks do not nest with them, and have rows of their own."""
+    """Ranges, then CUDA calls, by thread; ranges of tasks, which do not nest, have their own rows."""
     ranges, api, order = analysis.trace.ranges, analysis.trace.api, analysis.table.order
     thread = np.r_[ranges.thread[order], api.thread]
     is_task = np.r_[ranges.style[order] == Style.START_END, np.zeros(len(api), dtype=np.bool_)]
@@ -95,7 +95,7 @@ def _device(analysis: Analysis, name: str, offset_ns: int, ids: Ids, place: int)
 def _slices(
     of: Slices, names: Sequence[str], codes: Int64, categories: Sequence[str], kinds: Int64, args: Args
 ) -> Iterator[Event]:
-    """Complete events, those around others first: viewers draw them in the order of the file."""
+    """Complete events, outer ones first, because viewers draw in file order."""
     start, duration = (of.start / 1000).tolist(), ((of.end - of.start) / 1000).tolist()
     code, kind = codes.tolist(), kinds.tolist()
     for at in np.lexsort((-of.end, of.start)).tolist():
@@ -112,7 +112,7 @@ def _slices(
 
 
 def _ranges(analysis: Analysis) -> tuple[Int64, Args]:
-    """The kind and the arguments of the ranges, in order."""
+    """Kinds and arguments of the ranges."""
     trace, order = analysis.trace, analysis.table.order
     stages, times, projection = analysis.stages, analysis.stage_times, analysis.table.projection
     stage_of = np.full(len(trace.ranges), NO_PARENT, dtype=np.int64)
@@ -185,18 +185,18 @@ def _operations(analysis: Analysis) -> Args:
 
 
 def _known(value: int | list[int]) -> int | list[int] | None:
-    """The value, or the values; None where they are negative."""
+    """The value or values, or None if negative."""
     first = value if isinstance(value, int) else value[0]
     return None if first < 0 else value
 
 
 def _arrows(analysis: Analysis, host: Slices, device: Slices, ids: Ids) -> Iterator[Event]:
-    """From the start of each launching call to the start of each operation that it started."""
+    """Arrows from each launching call to the GPU operations that it started."""
     first_call = len(analysis.table.order)
     launches = zip(analysis.launches.call.tolist(), analysis.launches.operation.tolist(), strict=True)
     for call, operation in ((call + first_call, operation) for call, operation in launches):
         begin, end = int(host.start[call]), int(device.start[operation])
-        if end < begin:  # clocks disagree by that much; an arrow cannot point back in time
+        if end < begin:  # clock error: an arrow cannot point back in time
             continue
         both = {"id": next(ids.arrows), "name": "launch", "cat": "launch"}
         yield {"ph": "s", **both, "pid": host.pid[call], "tid": host.tid[call], "ts": begin / 1000}

@@ -1,4 +1,4 @@
-"""Rows of a timeline: viewers draw slices of one row inside each other, so overlapping ones need further rows."""
+"""Rows of a timeline: slices in one row must nest, so overlapping ones get more rows."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from perfharness.model.trace import Int64
 Event = dict[str, Any]
 
 FIRST_MADE_ID = 1 << 24
-"""First generated id; those of the system's processes and threads are smaller."""
+"""First generated id, above all process and thread ids of the system."""
 
 
 class Ids:
-    """Process and thread ids of the timeline, whose processes may have had equal ids; and the ids of arrows."""
+    """Unique process, thread and arrow ids of a timeline; processes of a run may share ids."""
 
     def __init__(self) -> None:
         self._made, self.arrows = itertools.count(FIRST_MADE_ID), itertools.count()
         self._pids: set[int] = set()
 
     def pid(self, wanted: int = 0) -> int:
-        """The wanted process id if it is free, else a new one."""
+        """Return the wanted process id if it is free, else a new one."""
         pid = wanted if wanted > 0 and wanted not in self._pids else self.make()
         self._pids.add(pid)
         return pid
 
     def make(self) -> int:
-        """A new id."""
+        """Return a new id."""
         return next(self._made)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A thread, its tasks or a stream: what rows belong to.
+    """Thread, tasks of a thread, or stream, drawn in one or more rows.
 
     Args:
-        pid: the timeline's process.
-        tid: the id of the first row; 0: a new one.
+        pid: process on the timeline.
+        tid: id of the first row, or 0 for a new one.
     """
 
     pid: int
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Slices:
-    """Starts and ends (ns) of slices, their process and thread ids, and the events that name processes and rows."""
+    """Starts and ends (ns) of slices, their ids, and the events that name processes and rows."""
 
     start: Int64
     end: Int64
@@ -61,7 +61,12 @@ class Slices:
 
 
 def placed(start: Int64, end: Int64, of: Int64, lines: Sequence[Line], ids: Ids, processes: Sequence[Event]) -> Slices:
-    """Slices in rows; `of`: the line of each; `processes`: the events that name them."""
+    """Place slices in rows.
+
+    Args:
+        of: index of each slice's line.
+        processes: events that name the processes.
+    """
     keys, inverse = np.unique(np.stack([of, rows_that_nest(start, end, of)]), axis=1, return_inverse=True)
     tids, names = [], [*processes]
     for place, (at, row) in enumerate(keys.T.tolist()):
@@ -74,7 +79,7 @@ def placed(start: Int64, end: Int64, of: Int64, lines: Sequence[Line], ids: Ids,
 
 
 def named(what: str, name: str, place: int, **ids: int) -> list[Event]:
-    """The events that name a `process` or a `thread` and say where it is drawn."""
+    """Events that name and place a `process` or `thread`."""
     return [
         {"ph": "M", "name": f"{what}_name", **ids, "args": {"name": name}},
         {"ph": "M", "name": f"{what}_sort_index", **ids, "args": {"sort_index": place}},
@@ -82,12 +87,12 @@ def named(what: str, name: str, place: int, **ids: int) -> list[Event]:
 
 
 def rows_that_nest(start: Int64, end: Int64, group: Int64) -> Int64:
-    """The first row for each interval in which it is apart from all others, inside them or around them.
+    """First row for each interval in which all overlapping intervals nest.
 
     Args:
-        start: starts, any order.
+        start: starts, in any order.
         end: ends, `end >= start`.
-        group: intervals of different groups share no row; each numbers its rows from 0.
+        group: intervals of different groups share no row; rows of each group begin at 0.
     """
     rows = np.zeros(len(start), dtype=np.int64)
     order = np.lexsort((-end, start, group))
@@ -99,8 +104,8 @@ def rows_that_nest(start: Int64, end: Int64, group: Int64) -> Int64:
 
 
 def _first_that_fit(starts: list[int], ends: list[int]) -> list[int]:
-    """Rows of intervals in order of start, the longer first."""
-    open_ends: list[list[int]] = []  # of each row, the ends of what is open, the innermost last
+    """Rows of intervals that are sorted by start, longer ones first."""
+    open_ends: list[list[int]] = []  # per row, ends of open intervals, innermost last
     rows = []
     for start, end in zip(starts, ends, strict=True):
         row = 0

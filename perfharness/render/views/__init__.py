@@ -1,1 +1,1 @@
-"""A view of each kind of result: the blocks that all formats are written from."""
+"""Views: results as blocks."""

@@ -1,4 +1,4 @@
-"""A suite of `bench`, and suites side by side: cases, batch sizes, what to take, charts, the machine."""
+"""Suites of `bench`, alone and side by side: cases, batch sizes, recommendations, charts, machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from perfharness.runs.report.model import MergedReport, SuiteReport
 GB = 1e9
 Entry = Line | list[Line]
 ACCURACY = ("top1", "f1_macro", "mae", "r2", "cosine")
-"""Metrics in the table of cases, where no other one is chosen."""
+"""Default metrics in the table of cases."""
 
 SUBJECTS = {
     "speedup": "Speed-up",
@@ -66,12 +66,12 @@ SUBJECTS = {
 
 
 def suite_view(suite: BenchSuiteResult) -> list[Block]:
-    """What to take, cases, remarks on them, the batch sizes that were found, and why it is taken."""
+    """Recommendations, cases, remarks, largest batch sizes, and reasons."""
     return [*_winners(suite), *_cases(suite), *_layers(suite), *_searches(suite), *_recommendations(suite)]
 
 
 def _winners(suite: BenchSuiteResult) -> list[Block]:
-    """The case to take of each model, its rate and its speed-up, in one sentence."""
+    """Recommended case of each model, with its throughput and speed-up."""
     names, known = _names(suite)
     found: list[Block] = []
     for best in (known[one.best] for one in suite.recommendations if one.best is not None):
@@ -84,7 +84,7 @@ def _winners(suite: BenchSuiteResult) -> list[Block]:
 
 
 def _layers(suite: BenchSuiteResult) -> list[Block]:
-    """Layers of the case to take of each model, the longest first; why it has none, where they were asked for."""
+    """Layers of the recommended case of each model, longest first, or the reason why they are missing."""
     tables: list[Block] = []
     for own, _, _ in by_model(suite):
         if (found := layers_of_best(own)) is None:
@@ -99,13 +99,13 @@ def _layers(suite: BenchSuiteResult) -> list[Block]:
         whole = sum(layer["ms"] for layer in layers) or 1.0
         columns = [Column("layer"), Column("ms", "ms"), Column("share", "share")]
         rows: list[list[Cell]] = [[layer["name"], layer["ms"], layer["ms"] / whole] for layer in layers]
-        note = f"Layers of {CaseNames.of([best.case]).case(best.case)}, in a pass of its own."
+        note = f"Layers of {CaseNames.of([best.case]).case(best.case)}, from a separate pass."
         tables.append(Table("layers", columns, rows, note))
     return tables
 
 
 def _searches(suite: BenchSuiteResult) -> list[Block]:
-    """The largest batch of each cell, and what ended its search."""
+    """Largest batch of each cell, and the end of its search."""
     names = CaseNames.of(suite.searches, with_model=False)
     lines = [
         f"{one.model}, {names.cell(one)}: largest batch {one.batch_size or '-'}: {first_line(one.reason)}"
@@ -115,12 +115,12 @@ def _searches(suite: BenchSuiteResult) -> list[Block]:
 
 
 def suite_summary(found: SuiteReport) -> list[Block]:
-    """What to take, and why."""
+    """Recommendations with reasons."""
     return _recommendations(found.suite)
 
 
 def suite_sections(found: SuiteReport) -> list[Section]:
-    """Every case, the charts, and how it was measured."""
+    """Cases, charts, and how they were measured."""
     suite = found.suite
     charts = [Chart(replace(one, title=f"{_subject(one.name)} of {one.title}")) for one in bench_pictures(suite)]
     return [
@@ -131,7 +131,7 @@ def suite_sections(found: SuiteReport) -> list[Section]:
 
 
 def merged_sections(found: MergedReport) -> list[Section]:
-    """The same cases of all runs in one row, and what is not the same."""
+    """Equal cases of all runs in one row, and differences between the runs."""
     merged = found.merged
     columns = [Column("model"), Column("backend/mode"), Column("precision"), Column("batch", "count")]
     for run in merged.runs:
@@ -151,7 +151,7 @@ def merged_sections(found: MergedReport) -> list[Section]:
             else:
                 cells += [_value(latency_of(result, "p50")), _value(result.items_per_second), _factor(cell.speedup)]
         rows.append(cells)
-    note = f"{len(merged.runs)} runs; speed-ups are against the baseline of each."
+    note = f"{len(merged.runs)} runs; speed-ups are over each run's baseline."
     table = Table("cases side by side", columns, rows, note)
     return [Section("Side by side", [table, Items(list(_merged_remarks(merged)))])]
 
@@ -164,7 +164,7 @@ def _cases(suite: BenchSuiteResult) -> list[Block]:
 
 
 def cases_table(suite: BenchSuiteResult) -> Table:
-    """A row per case; columns without a value are left out."""
+    """One row per case, without empty columns."""
     names, metric = CaseNames.of(result.case for result in suite.cases), suite.constraints.accuracy_metric
     estimates: dict[str, Callable[[CaseResult], Estimate | None]] = {
         "items/s": lambda one: one.items_per_second,
@@ -183,7 +183,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
     def ends(name: str) -> Callable[[CaseResult], Cell]:
         return lambda one: _ends(estimates[name](one))
 
-    meaning = "of items/s over the baseline's; ~: the interval includes 1"
+    meaning = "ratio of items/s to the baseline; ~: the interval includes 1"
     columns: Columns[CaseResult] = [
         (Column("model"), lambda one: one.case.model if names.with_model else None),
         (Column("backend/mode"), lambda one: names.backend(one.case)),
@@ -203,7 +203,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         *((Column(f"95 % of {name}", drop=8 + place), ends(name)) for place, name in enumerate(estimates)),
     ]
     models = "" if names.with_model or not suite.cases else f"{suite.cases[0].case.model}. "
-    note = f"{models}Latency of a batch: copy in, execute, copy out, synchronised."
+    note = f"{models}Latency of a batch: copy in, execute, copy out, synchronize."
     table = table_of("cases", columns, suite.cases, note)
     kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in table.rows)]
     rows = [[row[place] for place in kept] for row in table.rows]
@@ -224,7 +224,7 @@ def _six_digits(value: float | None) -> Cell:
 
 
 def _state(result: CaseResult) -> str:
-    """Why it has no figures, or that they are those of a wrong answer."""
+    """Status of a failed case, or a mark for wrong answers."""
     if result.status != "ok":
         return result.status
     return "wrong answer" if gives_wrong_answers(result) else ""
@@ -243,10 +243,7 @@ def _ends(estimate: Estimate | None) -> Cell:
 
 
 def _remarks(suite: BenchSuiteResult) -> Iterator[Entry]:
-    """Why cases are not `ok`, and other remarks; cases with the same one are grouped.
-
-    Where it is the only reason for a status, the table identifies the cases.
-    """
+    """Remarks and reasons for a status, grouped; cases are not listed if the table's status identifies them."""
     names = CaseNames.of(result.case for result in suite.cases)
     status_lines = {(result.status, line) for result in suite.cases if (line := status_line(result)) is not None}
     statuses = [status for status, _ in status_lines]
@@ -265,14 +262,14 @@ def _remarks_on(result: CaseResult) -> Iterator[str]:
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
     if result.clock_drop_percent is not None and result.clock_drop_percent > MUCH_CLOCK_DROP_PERCENT:
-        yield f"the GPU's clock fell by {result.clock_drop_percent:.0f} %"
+        yield f"GPU clock fell by {result.clock_drop_percent:.0f} %"
     if result.latency is not None and result.latency.stable is False:
-        yield "its latency was not stable when measuring ended"
+        yield "latency not stable at the end of the measurement"
     yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
 
 
 def _listed(text: str, cells: list[str], count: int) -> Entry:
-    """One line for one cell, else the cells below."""
+    """One line for one cell, else two with the cells below."""
     return f"{cells[0]}: {text}" if len(cells) == 1 else [f"{count} cases: {text}", "; ".join(cells)]
 
 
@@ -285,33 +282,33 @@ def _notes(suite: BenchSuiteResult) -> Iterator[str]:
     done, machine = sum(result.status == "ok" for result in suite.cases), suite.machine
     yield f"{done} of {_count(suite.cases)} measured on {machine.hostname} ({device_text(machine)})"
     if suite.baseline is not None:
-        yield f"speed-up: items/s against {short_backend(suite.baseline)} at the same batch size"
+        yield f"speed-up: ratio of items/s to {short_backend(suite.baseline)} at the same batch size"
     yield from suite.remarks
 
 
-# ---- what to take ----
+# ---- recommendations ----
 
 
 def _names(suite: BenchSuiteResult) -> tuple[CaseNames, dict[str, CaseResult]]:
-    """Names without the model, and cases by their ids."""
+    """Names without the model, and cases by id."""
     names = CaseNames.of((result.case for result in suite.cases), with_model=False)
     return names, {result.case.case_id: result for result in suite.cases}
 
 
 def _recommendations(suite: BenchSuiteResult) -> list[Block]:
-    """What to take of each model, and why not the others."""
+    """Recommended case of each model, with reasons against the others."""
     names, known = _names(suite)
     blocks: list[Block] = []
     for one in suite.recommendations:
         taken = one.best or one.nearest
-        what = "take" if one.best else "none meets the constraints; nearest is"
+        what = "take" if one.best else "none meets the constraints; the nearest is"
         choice = "nothing to recommend" if taken is None else f"{what} {names.case(known[taken].case)} ({taken})"
         blocks.append(Section(f"{one.model}: {choice}", [Items(list(_reasons(one, names, known)))]))
     return blocks
 
 
 def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResult]) -> Iterator[Entry]:
-    """Why it is taken, and why others are not. Cases that were not measured are only counted."""
+    """Reasons for the recommended case and against the others; cases that were not measured are counted."""
 
     def named(what: str, cases: Iterable[BenchCase]) -> Entry:
         cells = names.cells(cases)
@@ -319,7 +316,7 @@ def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResul
 
     yield from found.why
     if found.ties:
-        yield named("as fast, within the intervals", [known[one].case for one in found.ties])
+        yield named("equally fast within the intervals", [known[one].case for one in found.ties])
     measured = [(known[one.case_id].case, one) for one in found.excluded if known[one.case_id].status == "ok"]
     missed = [(case, one) for case, excluded in measured for one in excluded.missed]
     for (what, limit), over in in_groups(
@@ -338,7 +335,7 @@ def _reasons(found: Recommendation, names: CaseNames, known: dict[str, CaseResul
     for why, cases in (*in_groups(unmeasured), *in_groups(unfit)):
         yield named(f"{why}, {_count(cases)}", cases)
     if len(found.excluded) > len(measured):
-        yield f"not measured: {_count(found.excluded[len(measured) :])}, see the remarks on the table"
+        yield f"not measured: {_count(found.excluded[len(measured) :])} (see the remarks above)"
 
 
 def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
@@ -354,19 +351,19 @@ def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
 
 
 def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
-    """Each run's machine and baseline, cases without a number, what is not the same."""
+    """Machine and baseline of each run, missing numbers, and differences."""
     for run in merged.runs:
         against = short_backend(run.baseline or "?")
-        yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up against {against} ({run.path})"
+        yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up over {against} ({run.path})"
     names = CaseNames.of(merged.rows)
     cells = ((row, cell) for row in merged.rows for cell in row.cells if cell.reason is not None)
     for (run_name, reason), rows in in_groups(((cell.run, first_line(cell.reason or "")), row) for row, cell in cells):
         yield _listed(f"{reason} ({run_name})", names.cells(rows), len(rows))
-    yield from (f"not the same: {one}" for one in merged.differences)
+    yield from (f"differs: {one}" for one in merged.differences)
 
 
 def _subject(name: str) -> str:
-    """The subject of a chart, by its name (`bench_throughput_net`)."""
+    """`bench_throughput_net` -> `Throughput`."""
     return next((text for key, text in SUBJECTS.items() if key in name.split("_")), "Results")
 
 

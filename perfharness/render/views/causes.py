@@ -1,4 +1,4 @@
-"""What to do first, as a list: each with its cause, its place in the code and what it saves."""
+"""Advice: causes with their place in the code and possible savings."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from perfharness.render.views.names import line_of, shortened, stage_names
 from perfharness.runs.stage_lines import StageLine, without_ids
 
 MOST_VALUABLE = 3
-"""Pieces of advice after a launch; `analyze -v` has them all."""
+"""Pieces of advice after a launch; `analyze -v` shows all."""
 
 LISTED_STAGES = 3
 STYLES: dict[str, Style] = {Code.GPU_BOUND.value: "good", Code.UNKNOWN.value: "dim"}
 
 
 def cause_name(cause: Cause) -> str:
-    """The code, with the limit of the GPU, or with what a wait is for: `waiting (file)`."""
+    """Code with its detail: `waiting (file)`."""
     has_detail = cause.detail not in (None, "other", "unknown")
     return f"{cause.code.value} ({cause.detail})" if has_detail else cause.code.value
 
 
 def cause_span(name: str) -> Span:
-    """A cause's name, in its colour."""
+    """Coloured name of a cause."""
     return Span(name, STYLES.get(name.partition(" ")[0], "warning"))
 
 
 def advice_view(
-    diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine] = (), most: int | None = MOST_VALUABLE
+    diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine], most: int | None = MOST_VALUABLE
 ) -> list[Block]:
-    """What to do first, then the stages of which nothing is known.
+    """Advice, most valuable first, then the stages without a known cause.
 
     Args:
         diagnoses: by process.
-        lines: of the run; stages whose names contain ids get no advice, the stage around them does.
-        most: pieces of advice; None: all.
+        lines: stages of the run; one whose name contains an id gets no advice, its parent does.
+        most: pieces of advice, or None for all.
     """
     diagnoses = without_ids(diagnoses, lines)
     every = advise(diagnoses)
@@ -63,14 +63,14 @@ def advice_view(
 
 
 def has_profile(diagnoses: Iterable[Diagnosis]) -> bool:
-    """Whether a profiling pass was used."""
+    """Whether there was a profiling pass."""
     return any(stage.slowdown is not None for one in diagnoses for stage in one.stages)
 
 
 def cause_lines(cause: Cause) -> list[Line]:
-    """What a cause is and where; what to do."""
+    """Description and place of a cause, then the next step."""
     what, place = cause.what, cause.place
-    if place is not None and cause.code is not Code.GIL_CONTENTION:  # which names who holds the lock
+    if place is not None and cause.code is not Code.GIL_CONTENTION:  # whose text names the lock's holder
         is_all = percent(place.function_share) == percent(cause.share)
         where = " In" if is_all else f" {percent(place.function_share)} in"
         what += f"{where} {place.function} ({line_of(place)})."
@@ -78,7 +78,7 @@ def cause_lines(cause: Cause) -> list[Line]:
 
 
 def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mapping[str, Diagnosis]) -> list[Line]:
-    """Stage, cause and saving, over all processes; what it is and where; what to do."""
+    """Stage, cause and saving over all processes, then the lines of the cause."""
     cause, (name_width, cause_width) = advice.cause, widths
     saves_ms, batch_ms = _over_processes(advice, diagnoses)
     saves = "" if saves_ms is None else f"  saves up to {milliseconds(saves_ms)}"
@@ -104,7 +104,7 @@ def _entry(advice: Advice, name: str, widths: tuple[int, int], diagnoses: Mappin
 
 
 def _over_processes(advice: Advice, diagnoses: Mapping[str, Diagnosis]) -> tuple[float | None, float | None]:
-    """What it saves and what a batch takes, ms per batch of all processes, also those that it saves nothing."""
+    """Saving and duration of a batch, ms, means over the batches of all processes."""
     batches, saves_ms, batch_ms = 0, 0.0, 0.0
     for diagnosis in diagnoses.values():
         batch = diagnosis.batch_around(advice.path)

@@ -1,4 +1,4 @@
-"""A comparison of versions: what is decided in one sentence, the figures, and what a reader must know."""
+"""Comparison of versions: conclusion, figures and notes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
-from perfharness.render.numbers import NOT_MEASURED, milliseconds, percent, significant
+from perfharness.render.numbers import NOT_MEASURED, change, milliseconds, percent, significant
 from perfharness.runs.comparison.conclusion import FACTOR, MANY_LAUNCHES, WIDE
 from perfharness.runs.comparison.limits import PERCENT, LimitResult
 from perfharness.runs.comparison.result import (
@@ -22,22 +22,22 @@ from perfharness.runs.comparison.result import (
 from perfharness.runs.figures import METRICS
 
 ORDER: tuple[Verdict, ...] = ("slower", "faster", "undecided", "not-comparable", "same")
-"""Of verdicts, what a reader asks for first."""
+"""Verdicts, most interesting first."""
 
 WORDS = {"undecided": "not proven", "not-comparable": "not comparable"}
 STYLES: dict[str, Style] = {"slower": "error", "faster": "good", "undecided": "warning", "not-comparable": "warning"}
 
 RATES_AND_TIMES = ("ms", "items/s", "requests/s")
 MORE_OR_LESS = {"slower": "more", "faster": "less"}
-"""What a verdict is called where the figure is no time and no rate."""
+"""Words for figures that are neither times nor rates."""
 
 COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}\b")
 
 CODE = ("git commit", "script's digest")
-"""Differences that may come from advice that was followed."""
+"""Differences that can come from following advice."""
 
 NAMED = 3
-"""Figures that a note names; the others are counted."""
+"""Figures named in a note; others are counted."""
 
 ORDERS = {
     "in-turns": "measured in turns",
@@ -48,20 +48,20 @@ ORDERS = {
 COLUMNS = (
     Column("stage"),
     Column("figure"),
-    Column("base ± std", "number", "geometric mean of the launches, and their standard deviation", drop=2),
-    Column("new ± std", "number", "geometric mean of the launches, and their standard deviation", drop=1),
+    Column("base ± std", "number", "geometric mean and standard deviation of the launches", drop=2),
+    Column("new ± std", "number", "geometric mean and standard deviation of the launches", drop=1),
     Column("change", "number"),
-    Column("interval", "number", "the one that the verdict rests on, corrected for the number of rows", drop=3),
+    Column("interval", "number", "decides the verdict; corrected for the number of rows", drop=3),
     Column("verdict"),
 )
 
 
-def compare_view(comparison: Comparison, *, fold: bool = False, charts: bool = False) -> list[Block]:
+def compare_view(comparison: Comparison, *, fold: bool, charts: bool = False) -> list[Block]:
     """One table per version.
 
     Args:
-        fold: show what changed first, and fold the rest.
-        charts: draw the changes.
+        fold: show changed figures and fold the others.
+        charts: add a chart of the changes.
     """
     blocks: list[Block] = []
     for number, version in enumerate(comparison.versions):
@@ -69,7 +69,7 @@ def compare_view(comparison: Comparison, *, fold: bool = False, charts: bool = F
             blocks.append(Paragraph(""))
         blocks += _version(comparison, version, fold=fold)
         if charts:
-            from perfharness.render.charts.report import comparison_picture  # its libraries take long to load
+            from perfharness.render.charts.report import comparison_picture  # slow to import
 
             labels = [_stage(row) for row in version.rows]
             picture = comparison_picture(f"comparison_{number}", version, labels)
@@ -80,7 +80,7 @@ def compare_view(comparison: Comparison, *, fold: bool = False, charts: bool = F
 
 
 def _stage(row: ComparedRow) -> str:
-    """The stage's path, and its new one where that differs; of the run, a word."""
+    """Path of the stage, with its new path if it was renamed."""
     if not row.stage:
         return "(run)"
     return row.stage if row.new_stage is None else f"{row.stage} -> {row.new_stage}"
@@ -110,7 +110,7 @@ def _version(comparison: Comparison, version: ComparedVersion, *, fold: bool) ->
 
 
 def _rows(version: ComparedVersion, rows: Sequence[ComparedRow], *, once: bool = False) -> list[list[str | Span]]:
-    """A row per figure; `once`: consecutive rows of a stage name it once."""
+    """One row per figure; with `once`, consecutive rows of a stage name it once."""
     found: list[list[str | Span]] = []
     before = None
     for row in rows:
@@ -141,13 +141,13 @@ def _spread(spread: float | None) -> str:
 
 
 def _change(ratio: float | None) -> str:
-    if ratio is None:
-        return NOT_MEASURED
-    return f"x{ratio:.3g}" if not 1 / FACTOR <= ratio <= FACTOR else f"{100 * (ratio - 1):+.1f} %"
+    if ratio is None or 1 / FACTOR <= ratio <= FACTOR:
+        return change(ratio)
+    return f"x{ratio:.3g}"
 
 
 def _interval(row: ComparedRow) -> str:
-    """`+8.1 to +12.0 %`; of a wide one the end that is proven, or nothing."""
+    """`+8.1 to +12.0 %`; for a wide interval, only its proven end."""
     found = row.judged_by
     if found is None or (found.high > WIDE * found.low and not row.is_proven):
         return NOT_MEASURED
@@ -163,7 +163,7 @@ def _verdict(row: ComparedRow) -> str:
     if row.unit not in RATES_AND_TIMES:
         text = MORE_OR_LESS.get(text, text)
     if row.may_be_the_machine:
-        return f"{text} (may be the machine)"
+        return f"{text} (or the machine changed)"
     if row.verdict != "undecided" or row.launches_needed is None:
         return text
     if row.launches_needed > MANY_LAUNCHES:
@@ -179,10 +179,10 @@ def _counts(rows: Iterable[ComparedRow]) -> str:
 
 
 def _advice(one: GradedAdvice) -> str:
-    got = f"got {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
+    got = f"saved {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
     what = one.cause if one.advice.startswith("Add --explain") else one.advice[0].lower() + one.advice[1:]
     stage = one.stage.rpartition("/")[2]
-    return f"advice for {stage}: {what}: promised up to {milliseconds(one.promised_ms)}, {got}"
+    return f"advice for {stage}: {what}: predicted up to {milliseconds(one.promised_ms)}, {got}"
 
 
 def _limit(result: LimitResult) -> str:
@@ -196,7 +196,7 @@ def _limit(result: LimitResult) -> str:
 
 
 def _notes(version: ComparedVersion) -> list[str]:
-    """What a reader must know: differences, what was not compared, remarks."""
+    """Differences, figures that were not compared, and remarks."""
     found = [f"differs: {_difference(one)}" for one in version.differences]
     for side, name in (("base", "the base"), ("new", version.side.name)):
         stages = [_stage_time(one) for one in version.unmatched if one.side == side]
@@ -209,7 +209,7 @@ def _notes(version: ComparedVersion) -> list[str]:
     for reason, names in missing.items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         found.append(f"not compared: {', '.join(names[:NAMED])}{more}: {reason}")
-    if not version.deciding:  # else the first sentence says it
+    if not version.deciding:  # else in the conclusion
         unknown = [row for row in version.rows if row.reason and row.launches_needed is None]
         reasons = Counter((WORDS[row.verdict], row.reason) for row in unknown)
         found += [f"{count} {word}: {reason}" for (word, reason), count in reasons.items()]

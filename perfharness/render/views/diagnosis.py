@@ -1,4 +1,4 @@
-"""The diagnosis: what all stages have in common, or one stage with all its figures."""
+"""Diagnosis of all stages, or of one in full."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from perfharness.render.views.causes import cause_lines, cause_name
 from perfharness.render.views.names import is_named, row_names, stage_names
 
 MAX_EVIDENCE = 60
-"""Stages on a page whose evidence is shown."""
+"""Stages with evidence on a page."""
 
 
 def diagnoses_of(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:
-    """Those of the processes that have one."""
+    """Diagnoses by process."""
     return {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
 
 
 def matching_stages(diagnosis: Diagnosis, name: str) -> list[StageDiagnosis]:
-    """Stages that are called so."""
+    """Stages of this name."""
     return [stage for stage in diagnosis.stages if is_named(stage.path, name)]
 
 
 def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
-    """Where processes differ, then the evidence of the process that takes longest."""
+    """Verdicts of all processes if they differ, then the evidence of the slowest process."""
     if not diagnoses:
         return []
     blocks: list[Block] = []
@@ -62,7 +62,7 @@ def diagnosis_view(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
 
 
 def stage_view(diagnosis: Diagnosis, name: str) -> list[Block]:
-    """The stages of that name, with all figures."""
+    """Full diagnosis of the stages of this name."""
     return [
         Section(
             f"{path_text(stage.path)}: {cause_name(stage.verdict)}",
@@ -73,7 +73,7 @@ def stage_view(diagnosis: Diagnosis, name: str) -> list[Block]:
 
 
 def stage_blocks(stage: StageDiagnosis) -> Iterator[Block]:
-    """Causes, the verdict first, and what they rest on besides the stage's activities."""
+    """Causes of a stage, the verdict first, and their evidence."""
     names = {stage.path: stage.path[-1]}
     entries: list[Line | list[Line]] = []
     for cause in stage.causes:
@@ -92,7 +92,7 @@ def stage_blocks(stage: StageDiagnosis) -> Iterator[Block]:
 
 
 def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]) -> Iterator[Block]:
-    """The functions of all stages, charts, and each stage folded; of several processes, the one that shows it best."""
+    """Functions of all stages, charts, and folded stages, each from the process that shows it best."""
     stages = {(process, one.path): one for process, diagnosis in diagnoses.items() for one in diagnosis.stages}
     found = [(one.process, stages[one.process, one.path]) for one in agreement(diagnoses)]
     largest = sorted(found, key=lambda one: -one[1].wall_ms)[:MAX_EVIDENCE]
@@ -108,7 +108,7 @@ def evidence_on_page(diagnoses: Mapping[str, Diagnosis], charts: Sequence[Chart]
         title = f"{path_text(stage.path)}: {cause_name(stage.verdict)}{of_process}"
         yield Details(title, list(stage_blocks(stage)))
     if len(shown) < len(found):
-        more = f"{len(found) - len(shown)} more stages, which take less time: perfharness analyze -v"
+        more = f"{len(found) - len(shown)} shorter stages: perfharness analyze -v"
         yield Paragraph(more, "note")
 
 

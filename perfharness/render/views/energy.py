@@ -1,4 +1,4 @@
-"""Energy of the GPUs: of the run, and by stage; and what a million items cost."""
+"""Energy of the GPUs, in total and by stage, and the cost per million items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def energy_view(energy: RunEnergy | None, metrics: RunMetrics | None) -> list[Block]:
-    """A line, and a table of the stages of each GPU; nothing where there was no GPU. `metrics` name the GPUs."""
+    """Total energy, and a table of stages per GPU; nothing without a GPU. `metrics` has the names of the GPUs."""
     if energy is None or not energy.gpus:
         return []
     blocks: list[Block] = [Paragraph(_line(energy))]
@@ -29,11 +29,11 @@ def energy_view(energy: RunEnergy | None, metrics: RunMetrics | None) -> list[Bl
 
 def _line(energy: RunEnergy) -> str:
     if energy.energy_j is None:
-        reason = f"the measured window's is unknown ({energy.reason or 'see the results'})"
+        reason = f"not known for the measured window ({energy.reason or 'see the results'})"
         if energy.energy_run_j is None:
             return f"Energy: {reason}"
         whole = significant(energy.energy_run_j)
-        return f"Energy: {whole} J from the first process's start to the last one's end; {reason}"
+        return f"Energy: {whole} J from the start of the first process to the end of the last; {reason}"
     error = "" if energy.error_j is None else f" ± {significant(energy.error_j)}"
     parts = [f"{significant(energy.energy_j)}{error} J measured, idle power included"]
     per = {"batch": energy.energy_per_batch_j, "item": energy.energy_per_item_j}
@@ -54,7 +54,7 @@ def _stages(gpu: GpuEnergy, name: str) -> list[Block]:
         (Column("stage"), lambda one: last_key(one.stage) if last[last_key(one.stage)] == 1 else one.stage),
         (Column("busy s", "number", drop=3), lambda one: one.busy_s),
         (Column("J", "number"), lambda one: one.energy_j),
-        (Column("from to", drop=1), lambda one: interval(one.energy_j_low, one.energy_j_high, "number")),
+        (Column("range", drop=1), lambda one: interval(one.energy_j_low, one.energy_j_high, "number")),
         (Column("W", "number", drop=4), lambda one: one.power_mean_w),
         (Column("J/batch", "number", drop=2), lambda one: one.energy_per_batch_j),
         (Column("J/item", "number", drop=5), lambda one: one.energy_per_item_j),
@@ -64,12 +64,12 @@ def _stages(gpu: GpuEnergy, name: str) -> list[Block]:
 
 
 def cost_view(cost: Cost) -> list[Block]:
-    """What a million items cost, by the machine and by energy."""
+    """Cost per million items of machine and energy."""
     numbers = [Column(one, "number") for one in ("price", "cost", "±")]
     columns = [Column("a million items"), *numbers, Column("remark")]
     rows: list[list[Cell]] = [
         ["machine, per hour", cost.prices.per_hour, cost.machine, None, cost.machine_reason],
         ["energy of the GPUs, per kWh", cost.prices.per_kwh, cost.energy, cost.energy_error, cost.energy_reason],
     ]
-    note = "In the currency of the prices. The energy is that of the GPUs, without the rest of the machine and cooling."
+    note = "In the currency of the prices. Energy of the GPUs only, without host and cooling."
     return [Table("cost", columns, rows, note)]

@@ -1,4 +1,4 @@
-"""A comparison of engines: speed, GPU, errors, differences of their maps."""
+"""Comparison of engines: speed, GPU, errors, differences of their maps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_FIELDS = ("utilization_percent", "power_mean_w", "energy_per_item_j", "clock
 
 
 def engines_view(comparison: EngineComparison) -> list[Block]:
-    """Tables, then remarks."""
+    """Tables and remarks."""
     engines = comparison.engines
     return [
         speed_table(engines),
@@ -27,7 +27,7 @@ def engines_view(comparison: EngineComparison) -> list[Block]:
 
 
 def speed_table(engines: Sequence[EngineResult]) -> Table:
-    """Latency and rate of each engine."""
+    """Latency and throughput of each engine."""
 
     def latency(name: str) -> Callable[[EngineResult], Cell]:
         return lambda one: _number(getattr(one.latency, name, None))
@@ -72,7 +72,7 @@ def _megabytes(size: int | None) -> Cell:
 
 
 def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
-    """Metrics of the maps over the data set, else of the one image; and why some are missing."""
+    """Metrics of the maps over the data set, or of the image; reasons for missing ones."""
     engines, is_set = comparison.engines, comparison.settings.metric_truth is not None
     records = {one.name: one.accuracy if is_set else one.image_accuracy for one in engines}
     known = {engine: record for engine, record in records.items() if record is not None}
@@ -86,7 +86,7 @@ def _accuracy(comparison: EngineComparison) -> Iterator[Block]:
         [engine, record.samples, *map(record.metrics.get, metrics)]
         for engine, record in ((engine, record or nothing) for engine, record in records.items())
     ]
-    note = "Mean over the images of the data set." if is_set else "Of the one image."
+    note = "Mean over the images of the data set." if is_set else "Metrics of the image."
     yield Table("accuracy", [Column("engine"), Column("images", "count"), *columns], rows, note)
     reasons = [
         f"{engine}, {metric.replace('_', ' ')}: {reason}"
@@ -107,7 +107,7 @@ def _differences(engines: Sequence[EngineResult]) -> Iterator[Table]:
         *((Column(heading, "number"), difference(name)) for heading, name in names.items()),
     ]
     if others := [one for one in engines[1:] if one.difference is not None]:
-        note = f"Map of the image against that of {engines[0].name}, each normalised."
+        note = f"Difference of the normalised map to that of {engines[0].name}."
         yield table_of("difference", columns, others, note)
 
 

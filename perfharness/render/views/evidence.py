@@ -1,4 +1,4 @@
-"""What a diagnosis rests on: tables of activities, functions, kernels, copies and counters of stages."""
+"""Evidence of a diagnosis: activities, functions, kernels, copies and GPU counters of stages."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from perfharness.render.text import short_function
 from perfharness.render.views.names import line_of, shortened
 
 TOP = 3
-"""Functions of a stage, where not all are asked for."""
+"""Functions per stage in a summary."""
 
 SHOWN = 0.02
-"""Of a stage's time: functions and activities that take less are left out, where not all are asked for."""
+"""Smallest share of a stage's time in a summary."""
 
 Names = Mapping[Path, str]
-"""Of stages."""
+"""Names of stages."""
 
 FUNCTIONS: Columns[FunctionShare] = [
     (Column("function"), lambda one: one.function),
     (Column("line"), line_of),
     (Column("self", "share", has_bar=True), lambda one: one.self_share),
-    (Column("total", "share", "with what it calls", drop=1), lambda one: one.total_share),
+    (Column("total", "share", "callees included", drop=1), lambda one: one.total_share),
 ]
 KERNELS: Columns[KernelGroup] = [
     (Column("kernel"), lambda one: short_function(one.name)),
@@ -81,7 +81,7 @@ ROOFLINES: Columns[RooflinePoint] = [
 
 
 def activities(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """What the stages' threads do; without activities that take little of every stage."""
+    """Activities of the stages' threads."""
     shown = [one for one in ACTIVITIES if any(stage.activities.get(one, 0.0) >= SHOWN for stage in stages)]
     heads = [Column("CPU wait" if one is Activity.NO_CPU else one.value, "share", DOING[one]) for one in shown]
     columns = [Column("stage"), *heads, Column("samples", "count", drop=1)]
@@ -90,11 +90,11 @@ def activities(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block
         for one in stages
     ]
     if shown:
-        yield Table("activities", columns, rows, "Where the stage's time goes")
+        yield Table("activities", columns, rows, "Activities: share of the stage's time")
 
 
 def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = False) -> Iterator[Block]:
-    """Each stage's functions by their own time."""
+    """Functions of each stage by self time."""
     found = [
         (stage.path, one)
         for stage in stages
@@ -107,31 +107,31 @@ def functions(names: Names, stages: Sequence[StageDiagnosis], *, every: bool = F
 
 
 def kernels(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """Kernels by their time, with their shape."""
+    """Kernels by time."""
     found = [(stage.path, one) for stage in stages for one in stage.kernels]
     yield from _table(names, "kernels", "Kernels: launches and ms per batch", KERNELS, found)
 
 
 def copies(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """Copies of one direction and kind of memory."""
+    """Copies by direction and kind of memory."""
     found = [(stage.path, one) for stage in stages for one in stage.copies]
     yield from _table(names, "copies", "Copies: number, ms and size per batch", COPIES, found)
 
 
 def counters(names: Names, stages: Sequence[StageDiagnosis]) -> Iterator[Block]:
-    """Counters of the GPUs, and what the kernels reached of the tensor cores' and the memory's peak."""
+    """GPU counters and roofline."""
     found = [(stage.path, one) for stage in stages for one in stage.counters]
-    note = "GPU counters: while the stage's operations ran, of the peak"
+    note = "GPU counters: share of the peak while the stage's operations ran"
     yield from _table(names, "GPU counters", note, COUNTERS, found)
     points = [(stage.path, one) for stage in stages if stage.limits is not None for one in stage.limits.roofline]
-    note = "Roofline: the roof is the peak of the tensor cores, or of the memory at as many FLOP per byte"
+    note = "Roofline: the roof is the peak of the tensor cores or of the memory, at this FLOP/byte"
     yield from _table(names, "roofline", note, ROOFLINES, points)
 
 
 def _table(
     names: Names, name: str, note: str, columns: Columns[Entry], found: Sequence[tuple[Path, Entry]]
 ) -> Iterator[Block]:
-    """A table, if it has rows; a stage is named in the first of its rows. Columns without a value are left out."""
+    """Table without empty columns that names each stage once; nothing without rows."""
     if not found:
         return
     known = [(column, cell) for column, cell in columns if any(cell(one) is not None for _, one in found)]
@@ -153,7 +153,7 @@ def _part(part: float, whole: float) -> float | None:
 
 
 def gpu_limits(limits: GpuLimits | None) -> Iterator[Block]:
-    """What limits the GPU's own work, and what is not known of it."""
+    """Limits of the GPU's own work, and missing information."""
     if limits is None or not limits.work_ms:
         return
     basis = "" if limits.basis is None else f", according to {limits.basis}"
@@ -170,7 +170,7 @@ def gpu_limits(limits: GpuLimits | None) -> Iterator[Block]:
 
 
 def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
-    """How much slower the profiling pass was, and what its mark means."""
+    """Note on the slowdown of the profiling pass, and on its mark."""
     stages = [stage for diagnosis in diagnoses.values() for stage in diagnosis.stages]
     slowdowns = [round(stage.slowdown, 2) for stage in stages if stage.slowdown is not None]
     if not slowdowns:
@@ -183,5 +183,7 @@ def profiling(diagnoses: Mapping[str, Diagnosis]) -> list[Block]:
         for process, diagnosis in diagnoses.items()
         for stage in diagnosis.stages
     )
-    mark = " * its share of the batch differed." if is_marked else ""
-    return [Paragraph(f"Causes come from a second, profiled run: stages took {factor} times as long.{mark}", "note")]
+    mark = " *: its share of the batch differed." if is_marked else ""
+    return [
+        Paragraph(f"Causes are from the profiling pass, in which stages took {factor} times as long.{mark}", "note")
+    ]

@@ -1,4 +1,4 @@
-"""Findings as sentences: where, what, and what to do."""
+"""Findings as sentences."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ORDER = (Severity.NOTE, Severity.WARNING, Severity.ERROR)
 LISTED_PROCESSES = 4
 
 
-def findings_view(findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> list[Block]:
-    """A line for each, with the hint; equal ones of several processes are one line.
+def findings_view(findings: Iterable[Finding], *, least: Severity) -> list[Block]:
+    """One line per finding with its hint; equal findings of several processes are joined.
 
     Args:
-        least: less severe ones are left out.
+        least: omit less severe findings.
     """
     return [
         Paragraph((Span(one.severity.value, STYLES[one.severity]), f" {finding_sentence(one, processes)}"))
@@ -27,7 +27,7 @@ def findings_view(findings: Iterable[Finding], *, least: Severity = Severity.WAR
 
 
 def grouped(findings: Iterable[Finding]) -> Iterator[tuple[Finding, list[str]]]:
-    """Each finding once, and the processes that have it."""
+    """Distinct findings and the processes that have them."""
     groups: dict[Finding, list[str]] = {}
     for finding in findings:
         groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
@@ -35,7 +35,7 @@ def grouped(findings: Iterable[Finding]) -> Iterator[tuple[Finding, list[str]]]:
 
 
 def finding_sentence(finding: Finding, processes: Sequence[str] = ()) -> str:
-    """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
+    """Processes, message and hint; the hint of a message with quoted output has its own line."""
     where = listed_processes(processes)
     text = (f"{where}: " if where else "") + finding.message
     if not finding.hint:
@@ -47,7 +47,7 @@ def finding_sentence(finding: Finding, processes: Sequence[str] = ()) -> str:
 
 
 def listed_processes(processes: Iterable[str]) -> str:
-    """`proc_0_gpu_0, proc_1_gpu_0`, each once; of many, the first ones and the number of others."""
+    """`proc_0_gpu_0, proc_1_gpu_0`, with `and N more processes` after the first ones."""
     distinct = [name for name in dict.fromkeys(processes) if name]
     more = len(distinct) - LISTED_PROCESSES
     if more <= 1:

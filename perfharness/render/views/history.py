@@ -1,4 +1,4 @@
-"""The history: earlier runs, and one metric over them."""
+"""History: earlier runs, and one metric over them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NUMBERS = ("exit", "value")
 
 
 def runs_view(runs: Sequence[Row]) -> list[Block]:
-    """One row per run, the newest first."""
+    """One row per run, newest first."""
     return [_table("runs", RUN_COLUMNS, runs)]
 
 
 def series_view(series: Series) -> list[Block]:
-    """What changed, then one row per run, the oldest first."""
+    """Change of a metric, then one row per run, oldest first."""
     metric, values = Figure(path_of(series.stage), series.metric).of, [float(point["value"]) for point in series.points]
     of = (
         f"{series.stage or 'run'}, {metric.label} ({metric.unit})" if metric.unit else f"{series.stage}, {metric.label}"
@@ -46,7 +46,7 @@ def series_view(series: Series) -> list[Block]:
 def _change_text(values: Sequence[float]) -> str:
     found = change_of(values)
     if found is None:
-        return f"Change not known: {len(values)} of at least {2 * WINDOW} runs."
+        return f"Change not known: {len(values)} runs, at least {2 * WINDOW} are needed."
     before, after, has_changed = found
     share = f" by {change(after / before)}" if before else ""
     medians = f"median {after:.5g} in the last {WINDOW} runs, {before:.5g} in the {WINDOW} before"
@@ -54,14 +54,14 @@ def _change_text(values: Sequence[float]) -> str:
 
 
 def series_json(series: Series) -> dict[str, Any]:
-    """The series and what changed, for `--format json`."""
+    """Series and change, for `--format json`."""
     found = change_of([float(point["value"]) for point in series.points])
     names = ("median_before", "median_after", "has_changed")
     return {**asdict(series), "rule": RULE, "change": None if found is None else dict(zip(names, found, strict=True))}
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One bar per value, between the smallest and the largest."""
+    """One bar per value, from the smallest to the largest."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return BARS[0] * len(values)

@@ -1,4 +1,4 @@
-"""A load test: rates, latencies, where the time of a request goes, what changed over the run, errors."""
+"""Load test: rates, latencies and their parts, changes over the run, errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from perfharness.render.text import percentile_label
 from perfharness.runs.report.model import LoadReport
 
 STATISTICS = {"p50": 0, "p95": 2, "p99": 0, "max": 3, "mean": 4, "p90": 5, "p99_9": 6}
-"""Statistics of a time, and in which order a narrow terminal drops them."""
+"""Statistic -> `Column.drop`."""
 
 PERCENTILES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
 Part = tuple[PhaseResult, str, LoadTimes]
@@ -65,19 +65,18 @@ VERDICTS: dict[StepVerdict, str] = {
     "undecided": "not proven to be within the objective of {}",
 }
 MAX_UNFOLDED = 8
-"""Phases whose times are not folded."""
+"""Fold the times of more phases."""
 
 MAX_BINS = 12
-"""Phases with a distribution."""
+"""Phases that get a histogram."""
 
 ABOUT = (
-    "Latency counts from the moment at which a request is due, so waits in a queue are part of it. "
-    "Intervals are 95 % intervals within this run."
+    "Latency counts from when a request is due, so it includes queueing. Intervals are 95 % intervals within this run."
 )
 
 
 def load_view(load: LoadReport) -> list[Block]:
-    """All but charts."""
+    """Summary, tables and errors."""
     result = load.result
     blocks: list[Block] = [
         Paragraph(f"{result.target.name}: {_status(result)}"),
@@ -90,11 +89,11 @@ def load_view(load: LoadReport) -> list[Block]:
 
 
 def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[Section]:
-    """The pages of a report.
+    """Sections of a report.
 
     Args:
-        number: of the run on the page.
-        log: telemetry; None: not sampled.
+        number: index of the run on the page.
+        log: telemetry, or None if not sampled.
     """
     result, errors = load.result, list(_errors(load.result))
     picture = rates_picture(f"load_rates_{number}", result)
@@ -108,20 +107,20 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
         *([Section("Errors", errors)] if errors else []),
         *([] if picture is None else [Section("Latency over rate", [Chart(picture)])]),
         *_distributions(load, number),
-        *([] if result.sustained is None else [Section("What changed over the run", [_sustained(result.sustained)])]),
+        *([] if result.sustained is None else [Section("Changes over the run", [_sustained(result.sustained)])]),
         Section("Load profile", [_profile(result)]),
     ]
     return [Section("Under load", blocks, below)]
 
 
-# ---- first numbers and sentences ----
+# ---- summary ----
 
 
 def load_figures(load: LoadReport) -> Iterator[Figure]:
-    """The numbers that a reader wants first."""
+    """Key figures of the main phase."""
     result, phase = load.result, _main(load)
     if phase is None:
-        yield Figure("answered", "not measured", "no phase that counts has begun")
+        yield Figure("answered", "not measured", "no measured phase began")
         return
     of = f"of {phase.name}, " if len(result.phases) > 1 else ""
     asked = "closed loop" if phase.asked_rate is None else f"{significant(phase.asked_rate)}/s asked"
@@ -141,10 +140,10 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
 
 
 def load_sentences(load: LoadReport) -> list[str]:
-    """Whether the target meets the objective, at which rate it does not, and where the time of a request goes."""
+    """Sentences on the objective, the highest rate that meets it, and the parts of the latency."""
     phase = _main(load)
     if phase is None:
-        return ["No phase that counts has begun."]
+        return ["Nothing was measured: the load ended before a measured phase began."]
     result, rate = load.result, _highest_rate(load.result)
     sentences = [_against_objective(result, phase), _where(load, phase)]
     if rate is None:
@@ -165,11 +164,11 @@ def _against_objective(result: LoadResult, phase: PhaseResult) -> str:
     asked = f"{phase.concurrency} at a time" if phase.asked_rate is None else f"{_per_second(phase.asked_rate)} asked"
     begin = f"{phase.name}: {asked}, {_per_second(phase.achieved_rate)} answered"
     if objective is None:
-        return f"{begin}; p50 of the latency is {_known(phase.latency.p50, phase.latency)}."
+        return f"{begin}; p50 latency is {_known(phase.latency.p50, phase.latency)}."
     limit, failed = milliseconds(objective.latency_ms), _too_many_failed(result, phase)
     found, verdict = objective_figure(result, phase), objective_verdict(result, phase)
     if found is not None and found.value is not None and verdict is not None:
-        text = f"p{objective.percentile:g} of the latency is {_known(found, phase.latency)}"
+        text = f"p{objective.percentile:g} latency is {_known(found, phase.latency)}"
         return f"{begin}; {text}, {VERDICTS[verdict].format(limit)}{failed}."
     within = phase.within_objective
     share = "an unknown share" if within is None or not phase.arrivals else percent(within / phase.arrivals, 2)
@@ -177,20 +176,20 @@ def _against_objective(result: LoadResult, phase: PhaseResult) -> str:
 
 
 def _too_many_failed(result: LoadResult, phase: PhaseResult) -> str:
-    """A clause where the objective limits errors and they exceed it; the latency is of the other requests."""
+    """Clause for errors above the objective's limit; latencies are of the other requests."""
     limit = None if result.objective is None else result.objective.max_error_rate
     failed = sum(phase.errors.values())
     ended = phase.ok + failed
     if limit is None or failed <= limit * ended:
         return ""
-    return f"; {percent(failed / ended, 2)} of the requests failed, the objective allows {percent(limit, 2)}"
+    return f"; {percent(failed / ended, 2)} of the requests failed (limit: {percent(limit, 2)})"
 
 
 def _where(load: LoadReport, phase: PhaseResult) -> str:
     service, queueing = phase.service.mean.value, phase.queueing.mean.value
     if service is None or queueing is None or load.queueing_share is None:
         reason = phase.queueing.mean.reason or phase.queueing.reason or phase.latency.reason or "nothing was answered"
-        return f"How the latency divides into queueing and service is not known: {reason}."
+        return f"Shares of queueing and service not known: {reason}."
     is_blocked = any(one.code == NEVER_OVERLAPS for one in load.result.findings)
     waiting = "waiting for the event loop" if is_blocked else "waiting for a worker"
     most = waiting if load.queueing_share > 0.5 else "service"
@@ -227,7 +226,7 @@ def _status(result: LoadResult) -> str:
 
 
 def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
-    """Phases, and the times of their requests; a page shows more counts, and folds what is long."""
+    """Phases, and the times of their requests; a page shows more counts and folds long tables."""
     yield _phases(result)
     if full:
         yield _requests(result)
@@ -237,7 +236,7 @@ def _tables(result: LoadResult, *, full: bool = False) -> Iterator[Block]:
     else:
         yield from more
     if result.tracer in ("nsys", "embedded"):
-        text = f"Times include the cost of the tracer ({result.tracer}); --tracer none avoids it."
+        text = f"Times include the overhead of the tracer ({result.tracer}); --tracer none avoids it."
         yield Paragraph(text, "note")
 
 
@@ -266,7 +265,7 @@ def _phases(result: LoadResult) -> Table:
 
 
 def _requests(result: LoadResult) -> Table:
-    no_answer = "requests without an answer in time, which count as slower than all others"
+    no_answer = "timed out or unanswered; counted as slower than all others"
     columns: Columns[PhaseResult] = [
         (Column("phase"), _name),
         (Column("load"), rate_text),
@@ -293,14 +292,12 @@ def _times(result: LoadResult) -> Table:
         (Column("requests", "count", drop=1), lambda one: one[2].count),
     ]
     columns += _statistics(lambda one: one[2])
-    note = (
-        "Parts of the latency, ms. Queueing lasts until service begins; sent late, with a worker free, is a part of it."
-    )
+    note = "Parts of the latency, ms. Queueing lasts until service begins and includes sending late."
     return table_of("load times", columns, known, note)
 
 
 def _intervals(result: LoadResult) -> Iterator[Block]:
-    """Intervals of the latency, and why figures are missing."""
+    """Intervals of the latency, and reasons for missing figures."""
     rows: list[list[Cell]] = []
     missing: dict[str, list[str]] = {}
     lacks_intervals = False
@@ -320,17 +317,17 @@ def _intervals(result: LoadResult) -> Iterator[Block]:
                 missing.setdefault(f"no {part}: {reason}", []).append(_name(phase))
     if any(any(row[1:]) for row in rows):
         columns = [Column(percentile_label(name), drop=STATISTICS[name]) for name in PERCENTILES if name != "max"]
-        note = "95 % intervals of the latency, ms; they allow for slow requests in a row."
+        note = "95 % intervals of the latency, ms; they take clusters of slow requests into account."
         yield Table("load intervals", [Column("phase"), *columns], rows, note)
     notes = [f"{', '.join(phases)}: {what}" for what, phases in missing.items()]
     if lacks_intervals:
-        notes.append("No interval: too few requests, or they depend on each other; measure longer (--duration).")
+        notes.append("Some intervals are missing: too few independent requests; measure longer (--duration).")
     if notes:
         yield Items(notes)
 
 
 def _statistics(times: Callable[[Entry], LoadTimes]) -> list[tuple[Column, Callable[[Entry], Cell]]]:
-    """Columns of the statistics of a time."""
+    """Columns of a time's statistics."""
 
     def cell(name: str) -> Callable[[Entry], Cell]:
         return lambda entry: getattr(times(entry), name).value
@@ -343,7 +340,7 @@ def _name(phase: PhaseResult) -> str:
 
 
 def _highest_rate(result: LoadResult) -> str | None:
-    """None: there is one rate at most, or no objective."""
+    """Highest rate that met the objective, or None without an objective or several rates."""
     rates = {phase.asked_rate for phase in result.phases if phase.asked_rate is not None and not phase.is_warmup}
     if result.objective is None or len(rates) < 2:
         return None
@@ -373,7 +370,7 @@ def _message(result: LoadResult, error: ErrorKind) -> str:
     never = sum(phase.never_sent for phase in result.phases)
     grace = result.profile.get("grace")
     when = "the run" if result.status != "ok" else f"{'the' if grace is None else f'{grace:g} s of'} grace period"
-    return f"still open when {when} ended; {never} were never sent because no worker was free"
+    return f"still open when {when} ended; {never} not sent because no worker was free"
 
 
 def _sustained(sustained: Sustained) -> Table:
@@ -387,7 +384,7 @@ def _sustained(sustained: Sustained) -> Table:
         Column("remark"),
     ]
     throughput = [] if sustained.throughput is None else [sustained.throughput]
-    queue = {True: "grows", False: "does not grow", None: "cannot tell"}[sustained.queue_grows]
+    queue = {True: "grows", False: "does not grow", None: "cannot-tell"}[sustained.queue_grows]
     rows: list[list[Cell]] = [
         *map(_memory_row, sustained.memory),
         *map(_drift_row, [*sustained.latency, *throughput, *sustained.errors]),
@@ -395,7 +392,7 @@ def _sustained(sustained: Sustained) -> Table:
         *(row for clock in sustained.clocks for row in _gpu_rows(clock)),
     ]
     note = (
-        f"Over {sustained.phase}, {sustained.duration_s:,.0f} s: the last third against the first; memory after the "
+        f"Last third of {sustained.phase} ({sustained.duration_s:,.0f} s) compared with the first; memory: after the "
         "first third."
     )
     return Table("load changes", columns, rows, note)
@@ -418,7 +415,7 @@ def _drift_row(one: Drift) -> list[Cell]:
 
 
 def _gpu_rows(one: ClockChange) -> Iterator[list[Cell]]:
-    """Clock, temperature, power and use of a GPU."""
+    """Rows of a GPU: clock, temperature, power and utilization."""
     drop = None if one.drop_percent is None else f"{-one.drop_percent:+.1f} %"
     throttled = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in (one.throttled_s or {}).items() if seconds)
     verdict = f"throttled: {throttled}" if throttled else "not throttled"

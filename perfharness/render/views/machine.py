@@ -1,10 +1,10 @@
-"""The machine: what GPUs and host did, and what a run was measured on."""
+"""Telemetry of GPUs and host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfharness.analysis.metrics.results import GpuMetrics, HostMetrics, MetricFigures, RunMetrics
+from perfharness.analysis.metrics.results import GpuMetrics, MetricFigures, RunMetrics
 from perfharness.render.blocks import Block, Cell, Column, Paragraph, Table
 from perfharness.render.numbers import number, percent, significant, size
 
@@ -19,13 +19,13 @@ FIGURES = (
     "temperature_c",
     "memory_used_bytes",
 )
-"""Of a GPU, in the order of the table; others are in benchmark_mean.json."""
+"""Metrics of a GPU in the table; others are in benchmark_mean.json."""
 
 UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
 
 
 def machine_view(metrics: RunMetrics | None) -> list[Block]:
-    """A line for each GPU that a process used; nothing where the run was not sampled."""
+    """One line per GPU in use; nothing without telemetry."""
     return [Paragraph(_line(gpu)) for gpu in (metrics.gpus if metrics is not None else ()) if gpu.processes]
 
 
@@ -51,7 +51,7 @@ def _parts(gpu: GpuMetrics) -> Iterator[str]:
 
 
 def telemetry_view(metrics: RunMetrics) -> list[Block]:
-    """Every metric of the GPUs and the host, for a page."""
+    """Tables of all metrics of the GPUs and the host."""
     blocks: list[Block] = []
     for gpu in metrics.gpus:
         window = "the measured window" if gpu.window == "measured" else "the whole run"
@@ -61,11 +61,7 @@ def telemetry_view(metrics: RunMetrics) -> list[Block]:
         if gpu.clock_events:
             lowered = ", ".join(f"{one.reason} {significant(one.seconds)} s" for one in gpu.clock_events)
             blocks.append(Paragraph(f"{gpu.title}: clocks were lowered ({lowered})."))
-    return [*blocks, *_host(metrics.host)]
-
-
-def _host(host: HostMetrics) -> list[Block]:
-    return _metrics("host", host.figures, "The machine")
+    return [*blocks, *_metrics("host", metrics.host.figures, "Host")]
 
 
 def _metrics(name: str, figures: dict[str, MetricFigures], note: str) -> list[Block]:

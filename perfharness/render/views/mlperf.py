@@ -1,4 +1,4 @@
-"""A test of MLPerf LoadGen: its verdict and figures."""
+"""Verdict and figures of an MLPerf LoadGen test."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from perfharness.render.numbers import milliseconds, significant
 from perfharness.runs.comparison.load_tests import loadgen_verdict
 
 ABOUT = (
-    "Verdict and figures are LoadGen's, from its logs. Below is what perfharness traced of the same test: a batch is a "
-    "query; in Server and Offline it is an execution."
+    "Verdict and figures are from LoadGen's logs. The trace is of the same test: a batch is a query, or an execution "
+    "in Server and Offline."
 )
 
 
 def mlperf_view(result: MlperfResult) -> list[Block]:
-    """LoadGen's verdict and latencies."""
+    """Verdict and latencies."""
     return [_verdict(result), *_percentiles(result)]
 
 
 def mlperf_section(result: MlperfResult) -> Section:
-    """All that LoadGen reported."""
+    """Everything that LoadGen reported."""
     blocks: list[Block] = [Paragraph(ABOUT, "note"), *mlperf_view(result)]
     said = [*result.recommendations, *result.early_stopping]
     if said:
@@ -37,7 +37,7 @@ def mlperf_section(result: MlperfResult) -> Section:
 
 
 def mlperf_figures(result: MlperfResult) -> Iterator[Figure]:
-    """The verdict, and what the scenario is judged by."""
+    """Verdict, metric of the scenario, and number of queries."""
     verdict, reason, _ = loadgen_verdict(result)
     yield Figure("LoadGen's verdict", verdict, reason or result.scenario)
     if result.metric is not None:
@@ -49,7 +49,7 @@ def mlperf_figures(result: MlperfResult) -> Iterator[Figure]:
 
 
 def mlperf_sentences(result: MlperfResult) -> list[str]:
-    """Whether the test is valid, and its metric."""
+    """Verdict and metric in a sentence."""
     verdict, reason, _ = loadgen_verdict(result)
     metric = "" if result.metric is None else f" {result.metric.name}: {_value(result.metric)}."
     return [f"MLPerf LoadGen, {result.scenario}: {verdict}{f': {reason}' if reason else ''}.{metric}"]

@@ -1,4 +1,4 @@
-"""Names of stages: indented in a table, short in a sentence."""
+"""Names of stages in tables and sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 60
 
 
 def row_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each row, indented below its nearest ancestor that has a row."""
+    """Name of each row, indented below its nearest ancestor."""
     several = len({path[0] for path in paths}) > 1
     depth: dict[Path, int] = {}
     names = []
@@ -30,12 +30,12 @@ def row_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """A path as text; one name as it is, without backslashes before its slashes."""
+    """Path as text; a single name is not escaped."""
     return path[0] if len(path) == 1 else path_text(path)
 
 
 def shortened(name: str) -> str:
-    """A name in one line; a long one without types, or without its middle."""
+    """Shorten a name to one line, without C++ types or without its middle."""
     name = safe_line(name if len(name) <= LONGEST or "::" not in name else short_function(name))
     if len(name) <= LONGEST:
         return name
@@ -44,7 +44,7 @@ def shortened(name: str) -> str:
 
 
 def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each stage that `--stage` takes: the end of its path that no other path has, or all of it."""
+    """Shortest unique name of each stage, which `--stage` takes: the end of its path, or all of it."""
     distinct = list(dict.fromkeys(paths))
     ends = Counter(path[begin:] for path in distinct for begin in range(len(path)))
 
@@ -56,10 +56,10 @@ def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def is_named(path: Path, name: str) -> bool:
-    """Whether that is what a stage is called: the end of its path, or all of it."""
+    """Whether a name is the end of a stage's path, or all of it."""
     return any(name in (path_text(path[begin:]), _text(path[begin:])) for begin in range(len(path)))
 
 
 def line_of(place: FunctionShare | Place | Frame) -> str:
-    """The file with its folder, and the line: `json/encoder.py:395`."""
+    """`json/encoder.py:395`."""
     return "/".join(file_and_line(place).split("/")[-2:])

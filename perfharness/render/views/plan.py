@@ -1,4 +1,4 @@
-"""What a launch will do."""
+"""Plan of a launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfharness_launcher.process import cpu_list, planned_command
 
 
 def headline(plan: LaunchPlan) -> str:
-    """What is launched."""
+    """One-line summary of a launch."""
     count = len(plan.processes)
     where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
     where += f", {plan.options.gpus_per_process} each" if plan.options.gpus_per_process > 1 else ""
@@ -23,7 +23,7 @@ def headline(plan: LaunchPlan) -> str:
 
 
 def plan_view(plan: LaunchPlan) -> list[Block]:
-    """The plan as shell commands, with that of the profiling pass."""
+    """Plan as shell commands, profiling pass included."""
     lines = list(_lines(plan))
     if plan.options.explain:
         lines += ["", *_lines(explaining_pass(plan))]

@@ -1,4 +1,4 @@
-"""Ranges of traces, one row each, in order."""
+"""Table of ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfharness.render.blocks import Block, Cell, Column, Columns, table_of
 from perfharness.render.views.names import INDENT
 
 MAX_INDENT = 40
-"""Maximum of indented levels; deeper ones are aligned."""
+"""Levels; deeper ranges get the same indent."""
 
 PROCESS: Columns[dict[str, Any]] = [(Column("process"), lambda row: row["process"])]
 RANGES: Columns[dict[str, Any]] = [
@@ -28,7 +28,7 @@ RANGES: Columns[dict[str, Any]] = [
 
 
 def ranges_view(table: pa.Table) -> list[Block]:
-    """Names indented by level; of several processes, their names in front."""
+    """Ranges indented by level; the first column names the process if there are several."""
     several = len(table["process"].unique()) > 1
     return [table_of("ranges", [*PROCESS, *RANGES] if several else RANGES, table.to_pylist())]
 

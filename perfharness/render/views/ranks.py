@@ -1,4 +1,4 @@
-"""Ranks that work together: communication, waiting, and who comes last."""
+"""Groups of ranks: communication, waiting, and the rank that comes last."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from perfharness.analysis.ranks.results import RankFigures, StageWaiting
 
 MAX_RANKS = 64
-"""Rows; all are in the JSON files."""
+"""Rows of a table; all ranks are in the JSON files."""
 
 PARALLEL = {
-    "model": "their items count once: they work on the same ones",
+    "model": "they process the same items, which count once",
     "data": "their items add up",
-    None: "whether they share their items is not known",
+    None: "not known whether they process the same items",
 }
 BASIS = {
     "option": "--parallel",
@@ -33,13 +33,13 @@ BASIS = {
 RANKS: Columns[RankFigures] = [
     (Column("rank", "count"), lambda one: one.rank),
     (Column("process", drop=7), lambda one: one.process),
-    (Column("batch", "ms", "from the start of one to that of the next", drop=3), lambda one: one.batch_ms),
+    (Column("batch", "ms", "from start to start", drop=3), lambda one: one.batch_ms),
     (Column("collectives", "number", "per batch", drop=6), lambda one: one.collectives),
-    (Column("communication", "ms", "a collective was under way"), lambda one: one.communication_ms),
+    (Column("communication", "ms", "a collective was running"), lambda one: one.communication_ms),
     (Column("share", "share", "of the batch", has_bar=True, drop=1), lambda one: one.communication_share),
-    (Column("waiting", "ms", "part of it, until the last rank had come"), lambda one: one.waiting_ms),
+    (Column("waiting", "ms", "part of communication, until the last rank arrived"), lambda one: one.waiting_ms),
     (Column("came last", "share", "of the collectives in which all wait", drop=2), lambda one: one.last_share),
-    (Column("later by", "ms", "than the mean of the others, summed over a batch", drop=4), lambda one: one.lag_ms),
+    (Column("later by", "ms", "than the mean of the others, sum per batch", drop=4), lambda one: one.lag_ms),
 ]
 COLLECTIVES: Columns[StageWaiting] = [
     (Column("process"), lambda one: one.process),
@@ -52,15 +52,15 @@ COLLECTIVES: Columns[StageWaiting] = [
 
 
 def ranks_view(ranks: RunRanks) -> list[Block]:
-    """Each group: a table of its ranks."""
+    """One table per group."""
     return [block for group in ranks.groups for block in _group(group)]
 
 
 def ranks_section(ranks: RunRanks | None, number: int) -> Section | None:
-    """The same on a page, with a chart and the collectives of each stage."""
+    """Tables, charts and the collectives of each stage, for a page."""
     if ranks is None:
         return None
-    from perfharness.render.charts.report import ranks_picture  # not needed on a terminal
+    from perfharness.render.charts.report import ranks_picture  # slow to import
 
     parts = []
     for place, group in enumerate(ranks.groups):
@@ -74,7 +74,7 @@ def ranks_section(ranks: RunRanks | None, number: int) -> Section | None:
 
 
 def group_text(processes: Sequence[str], world_size: int | None, parallel: str | None, basis: str | None) -> str:
-    """How many ranks, and whether they share their items."""
+    """Number of ranks, and whether they process the same items."""
     why = "" if basis is None else f" ({BASIS[basis]})"
     return f"{len(processes)} of {world_size or len(processes)} ranks; {PARALLEL[parallel]}{why}"
 
@@ -82,14 +82,14 @@ def group_text(processes: Sequence[str], world_size: int | None, parallel: str |
 def _group(group: RankGroup) -> Iterator[Block]:
     about = group_text(group.processes, group.world_size, group.parallel, group.parallel_basis)
     if not group.ranks:
-        yield Paragraph(f"{about}; their communication is not known: {group.reason}")
+        yield Paragraph(f"{about}; communication not known: {group.reason}")
         return
-    note = f"{about}; ms per batch, of {group.batches} batches that all ranks have"
+    note = f"{about}; ms per batch, over the {group.batches} batches that all ranks have"
     yield table_of("ranks", RANKS, group.ranks[:MAX_RANKS], note)
     if len(group.ranks) > MAX_RANKS:
         yield Paragraph(f"{len(group.ranks) - MAX_RANKS} more ranks are in the JSON files.")
     if group.reason is not None:
-        yield Paragraph(f"Which rank the others wait for is not known: {group.reason}.", "note")
+        yield Paragraph(f"Not known which rank the others wait for: {group.reason}.", "note")
     if group.skew is not None:
         yield Paragraph(
             f"Arrival at a collective, first to last: {milliseconds(group.skew.p50_ms)} (median of "

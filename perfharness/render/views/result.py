@@ -1,4 +1,4 @@
-"""A run's results: stages, throughput, ranks, the machine, and what to do first."""
+"""Results of a run: stages, throughput, ranks, machine and advice."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def result_view(
     has_gpu: bool | None = None,
     whole: bool = False,
 ) -> list[Block]:
-    """What a person reads first of a run.
+    """Summary of a run.
 
     Args:
         tree: `benchmark_mean.json`, or `benchmark.json` of one process.
-        results: of each process, for what limits its stages, and the ranges of a run without batches; may be empty.
-        diagnoses: of each process; None: those of the results.
-        has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
-        whole: all advice, for a reader who gets the evidence as well.
+        results: results by process, for diagnoses and for the ranges of a run without batches; may be empty.
+        diagnoses: diagnoses by process, or None to take those of `results`.
+        has_gpu: whether GPU times of 0 are measurements, or None to read it from `meta`.
+        whole: show all advice.
     """
     if has_gpu is None:
         has_gpu = bool(tree.get("meta", {}).get("environment", {}).get("gpus"))
@@ -69,14 +69,14 @@ def result_view(
 def _ranks(tree: Tree) -> list[Block]:
     if "ranks" not in tree:
         return []
-    from perfharness.analysis.ranks import RunRanks  # few runs have ranks
+    from perfharness.analysis.ranks import RunRanks  # slow to import
 
     ranks = part_of(tree, "ranks", RunRanks)
     return [] if ranks is None else ranks_view(ranks)
 
 
 def _agreements(tree: Tree) -> Iterator[StageAgreement]:
-    """What limits the stages, from the file alone."""
+    """Verdicts on the stages, from the file."""
     for stage in tree.get("diagnosis", {}).get("stages", []):
         verdicts = stage.get("verdicts") or {stage["causes"][0]["code"]: 1}
         counts = {Code(code): count for code, count in verdicts.items()}
@@ -84,7 +84,7 @@ def _agreements(tree: Tree) -> Iterator[StageAgreement]:
 
 
 def _captured(tree: Tree) -> Iterator[Block]:
-    """Notes on batches that were recorded and not measured."""
+    """Notes on recorded batches that were not measured."""
     for finding in tree.get("meta", {}).get("findings", ()):
         if finding["code"] == CAPTURED and finding["severity"] == Severity.NOTE:
             process = f"{finding['process']}: " if finding["process"] else ""

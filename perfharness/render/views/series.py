@@ -1,4 +1,4 @@
-"""Several launches: repeats, numbers of processes, cold starts, and what tracing costs."""
+"""Several launches: repeats, numbers of processes, cold starts, tracing overhead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPEATED = {
     "wall/item": ("cpu_time_per_item", 2),
     "GPU/item": ("gpu_time_per_item", 6),
 }
-"""Heading -> metric, and its priority for removal on a narrow terminal, the largest first."""
+"""Heading -> metric and `Column.drop`."""
 
 SCALED = {
     "items_per_second": Column("items/s", "number"),
@@ -36,7 +36,7 @@ SCALED = {
     "gpu_busy_share": Column("GPU busy", "share", has_bar=True, drop=5),
     "gpu_power_w": Column("W", "number", drop=6),
 }
-"""Figure of a launch with some number of processes -> its column."""
+"""Figure of a scaling run -> column."""
 
 STARTED = {
     "process_to_first_batch_ms": "to the first batch",
@@ -54,21 +54,21 @@ STARTED = {
     "allocate_ms": "  allocate",
     "first_inference_ms": "  first inference",
 }
-"""Figure of a start -> its name."""
+"""Figure of a start -> label."""
 
 OF_LAUNCHES = {"items_per_second": "items/s", "duration_s": "process, s", "cpu_s": "CPU time of processes, s"}
-"""Figure of a whole launch -> its name."""
+"""Figure of a launch -> label."""
 
 TITLES = {
-    "repeat": "Over launches",
+    "repeat": "Repeated launches",
     "processes": "Scaling over processes",
     "cold": "Cold starts",
-    "overhead": "What tracing costs",
+    "overhead": "Tracing overhead",
 }
 
 
 def series_view(series: Series) -> list[Block]:
-    """What the launches come to, then those that were not measured."""
+    """Conclusion, table, and launches that were not measured."""
     tables = {"repeat": _repeat, "processes": _processes, "cold": _cold, "overhead": _overhead}
     blocks = [] if series.conclusion is None else [Paragraph(series.conclusion)]
     reasons = {row.reason: row.folder for row in reversed(series.not_measured)}  # each once
@@ -76,11 +76,11 @@ def series_view(series: Series) -> list[Block]:
     return [*blocks, *tables[series.kind](series), *([Items(missing)] if missing else [])]
 
 
-def series_section(series: Series, shown: str | None = None) -> Section:
-    """The same for a report.
+def series_section(series: Series, shown: str | None) -> Section:
+    """Section of a report.
 
     Args:
-        shown: the folder of the one launch that the report goes on with; None: all of them.
+        shown: folder of the only launch in the rest of the report, or None if all are there.
     """
     blocks = series_view(series)
     if series.kind == "processes":
@@ -88,13 +88,13 @@ def series_section(series: Series, shown: str | None = None) -> Section:
     if series.findings:
         blocks.append(Items([finding_sentence(one) for one in series.findings]))
     if shown is not None:
-        text = f"What follows is {shown}, the launch in the middle by the time of its batches."
+        text = f"The rest of this report is about {shown}, the launch with the median batch time."
         blocks.append(Paragraph(text, "note"))
     return Section(TITLES[series.kind], blocks)
 
 
 def mean_text(one: Summary | None) -> Cell:
-    """Mean and half of the interval, in milliseconds."""
+    """Mean ± half of its interval, ms."""
     if one is None or one.mean is None:
         return None
     if one.low is None or one.high is None:
@@ -117,12 +117,12 @@ def _means(series: Series, label: str) -> Iterator[Block]:
     }
     cells = {path: [mean_text(metrics.get(metric)) for metric in columns] for path, metrics in stages.items()}
     name = f"{label}: " if len(series.summary) > 1 else ""
-    spread = f"{count} launches ± half of its 95 % interval" if count > 1 else "1 launch (no interval)"
+    spread = f"{count} launches ± half of the 95 % interval" if count > 1 else "1 launch (no interval)"
     of = f"{name}mean of {spread}"
     yield from _stages("launches", list(columns.values()), cells, f"ms per batch, without warm-up: {of}")
     rate = summary.get(WHOLE, {}).get("items_per_second")
     if rate is None or rate.mean is None:
-        reason = "no launch has it" if rate is None else rate.reason
+        reason = "no launch measured it" if rate is None else rate.reason
         yield Paragraph(f"Throughput not measured: {reason}.")
     else:
         is_one = rate.low is None or rate.high is None
@@ -131,7 +131,7 @@ def _means(series: Series, label: str) -> Iterator[Block]:
 
 
 def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
-    """A table with a row for each stage."""
+    """Table with one row per stage."""
     shown = list(cells)[:MAX_STAGES]
     if not shown:
         return
@@ -188,7 +188,7 @@ def _overhead(series: Series) -> Iterator[Block]:
         for path, found in series.overhead.items()
         if path != WHOLE
     }
-    yield from _stages("overhead", columns, cells, "ms per batch, without warm-up: mean ± half of its 95 % interval")
+    yield from _stages("overhead", columns, cells, "ms per batch, without warm-up: mean ± half of the 95 % interval")
     for path in series.loops:
         times = sides[0].get(path, {})
         shown = {name: mean_text(times.get(f"cpu_time_{name}")) for name in QUANTILES}
@@ -206,7 +206,7 @@ def _overhead(series: Series) -> Iterator[Block]:
 
 
 def _added(one: Overhead | None) -> list[Cell]:
-    """An overhead and its interval."""
+    """Overhead and its interval."""
     if one is None or one.overhead is None:
         return [None, None]
     interval = None if one.low is None else f"{percent(one.low)} to {percent(one.high)}"

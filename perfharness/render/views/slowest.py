@@ -1,4 +1,4 @@
-"""The slowest batches, or requests, beside a typical one."""
+"""The slowest batches or requests next to a typical one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REASONS: dict[str, str] = {
     OUTSIDE: "time outside of the batch",
 }
 SLOWER = 0.02
-"""Of the typical time: a batch that takes less more than that is not slow."""
+"""Smallest excess of a slow batch over the typical time, as a share of it."""
 SMALL = 0.02
-"""Of the difference: a smaller rest is not shown."""
+"""Share of the difference below which the rest is not shown."""
 MOST_OF_IT = 0.8
-"""Of a stage's difference: the stage inside it that has so much is named instead."""
+"""Share of a stage's difference at which its child is named instead."""
 
 STAGES: Columns[StageBeside] = [
     (Column("stage"), lambda one: one.stage),
@@ -44,15 +44,15 @@ OPERATIONS: Columns[OperationBeside] = [
 ]
 
 PartRow = tuple[str, float | None]
-"""What was different, and by how many ms."""
+"""Difference and its size in ms."""
 
 
 def slowest_view(result: Slowest, *, details: bool = False, folded: bool = False) -> list[Block]:
-    """A table of each loop, and the slowest request's stages and GPU work.
+    """Table of each loop, and stages and GPU work of the slowest request.
 
     Args:
-        details: those of all requests.
-        folded: on a page.
+        details: show stages and GPU work of all slow requests.
+        folded: fold them, on a page.
     """
     blocks: list[Block] = []
     for loop in result.loops:
@@ -64,7 +64,7 @@ def slowest_view(result: Slowest, *, details: bool = False, folded: bool = False
 
 
 def loop_blocks(loop: SlowLoop) -> list[Block]:
-    """Its slow requests, the parts that made them slow, and which of them need no reason."""
+    """Slow requests of a loop, with reasons, and which are within the normal spread."""
     slow = [one for one in loop.requests if _is_slow(one)]
     if not slow:
         slowest = f"the slowest takes {milliseconds(loop.requests[0].ms)}" if loop.requests else "none was measured"
@@ -77,7 +77,7 @@ def loop_blocks(loop: SlowLoop) -> list[Block]:
 
 
 def _is_slow(request: SlowRequest) -> bool:
-    """Whether it takes longer than a typical one; True where nothing is typical."""
+    """Whether a request takes longer than a typical one; True if none is typical."""
     typical, more = request.typical, request.difference_ms
     return typical is None or more is None or more > SLOWER * typical.ms
 
@@ -92,7 +92,7 @@ def _table(loop: SlowLoop, slow: Sequence[SlowRequest]) -> Table:
         Column("ms", "ms"),
         Column("typical", "ms"),
         Column("slower by", "ms"),
-        Column("because of"),
+        Column("reason"),
         Column("ms", "ms"),
     ]
     rows: list[list[Cell]] = []
@@ -114,7 +114,7 @@ def _table(loop: SlowLoop, slow: Sequence[SlowRequest]) -> Table:
 
 
 def part_rows(request: SlowRequest) -> list[PartRow]:
-    """The parts that made it slow; where none is beyond its usual spread, the stage that has most of the difference."""
+    """Parts that made a request slow, or the stage with most of the difference if all are within their spread."""
     remarks = [request.reason]
     remarks += [None if request.error is None else f"error {request.error}"]
     remarks += [f"the GPU's clocks were reduced: {', '.join(request.throttled)}" if request.throttled else None]
@@ -131,7 +131,7 @@ def part_rows(request: SlowRequest) -> list[PartRow]:
 
 
 def _largest(request: SlowRequest) -> StageBeside | None:
-    """The innermost stage with most of the difference; None where no stage took longer."""
+    """Innermost stage with most of the difference, or None if no stage took longer."""
     by_size = sorted(request.stages, key=_longer, reverse=True)
     if not by_size or _longer(by_size[0]) <= 0:
         return None
@@ -147,7 +147,7 @@ def _longer(one: StageBeside) -> float:
 
 
 def part_text(part: Part) -> str:
-    """Stage, reason, name, line and number of samples."""
+    """Stage, reason, location and number of samples."""
     text = "" if part.stage is None else f"{part.stage}: "
     text += REASONS[part.reason] + ("" if part.name is None else f", {part.name}")
     if (where := part.where) is not None:
@@ -157,7 +157,7 @@ def part_text(part: Part) -> str:
 
 
 def beside(request: SlowRequest) -> Iterator[Block]:
-    """Its stages and GPU operations beside those of a typical batch."""
+    """Stages and GPU operations of a request next to those of a typical one."""
     typical = request.typical
     if typical is None:
         return

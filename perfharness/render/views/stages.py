@@ -1,4 +1,4 @@
-"""The table of stages, of ranges where no batch was measured, and the throughput."""
+"""Tables of stages and ranges, and the throughput."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_ROWS = 200
 MAX_RANGES = 100
 
 LEAST_SHARE_OF_OTHERS = 0.05
-"""Of the batch: a shorter stage that another recorder or a library made is in the JSON files only."""
+"""Share of the batch below which stages of other recorders and libraries are hidden."""
 
 STAGES: Columns[StageLine] = [
-    (Column("batches", "count", "without the warm-up, in which it occurs", drop=3), lambda line: line.batches),
+    (Column("batches", "count", "that contain the stage, without warm-up", drop=3), lambda line: line.batches),
     (Column("wall", "ms", "from push to pop, mean"), lambda line: line.cpu.mean),
     (Column("share", "share", "of all batches' time", has_bar=True), lambda line: line.cpu_share),
     (Column("p50", "ms", drop=2), lambda line: line.cpu.p50),
@@ -40,9 +40,9 @@ STAGES: Columns[StageLine] = [
     (Column("busy/item", "ms", "ratio of totals"), lambda line: line.gpu_busy_per_item),
 ]
 MOST_OF_THE_TIME = 0.9
-"""Of the throughput's window: processes that are in a batch for less of it are named."""
+"""Share of the throughput's window; report if all processes were in a batch for less."""
 ON_PAGE = ("share", "share of busy", "busy/item")
-"""Columns that are too much for a terminal."""
+"""Columns that only a page shows."""
 
 PERCENTILES = ("min", "p50", "p90", "p95", "p99", "max", "std")
 OUTSIDE: Columns[Tree] = [
@@ -72,12 +72,12 @@ def _per(total: float | None, count: float) -> float | None:
 
 
 def _is_of_gpu(column: Column) -> bool:
-    """Whether its zeros mean nothing without a GPU."""
+    """Whether zeros are not measurements without a GPU."""
     return any(word in column.heading for word in ("GPU", "busy"))
 
 
 def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) -> Columns[Entry]:
-    """The columns that have a value in any row."""
+    """Columns with a value in any row."""
     return [
         (column, cell)
         for column, cell in columns
@@ -86,7 +86,7 @@ def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) 
 
 
 def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str, first: str = "stage") -> Table:
-    """A table whose first column names the stage, or the range."""
+    """Table with a first column of stage or range names."""
     made = table_of(name, columns, entries.values(), note)
     rows = [[stage, *row] for stage, row in zip(row_names(list(entries)), made.rows, strict=True)]
     return Table(name, [Column(first), *made.columns], rows, note)
@@ -100,13 +100,13 @@ def stages_view(
     hidden: Container[Path] = (),
     full: bool = False,
 ) -> list[Block]:
-    """The table of stages. A column without any value is omitted.
+    """Table of stages, without empty columns.
 
     Args:
-        limits: what limits each stage.
-        has_gpu: whether zeros of GPU times mean something.
-        hidden: stages that are shown only if they take a good part of their batch.
-        full: with the columns of a page.
+        limits: limit of each stage.
+        has_gpu: whether GPU times of 0 are measurements.
+        hidden: stages to show only if they take a large share of their batch.
+        full: show all rows and columns, as on a page.
     """
     shown = _in_one_row(list(_without_short_ones(lines, hidden)))
     rest = len(shown) - MAX_ROWS if not full else 0
@@ -116,7 +116,11 @@ def stages_view(
     of_gpu = " (GPU: projected, busy: union of operations)" if any(_is_of_gpu(one) for one, _ in columns) else ""
     if limits:
         columns.append((Column("limited by"), lambda line: limits.get(line.path)))
-    in_some = "; a stage's times are of the batches it occurs in" if len({one.batches for one in shown}) > 1 else ""
+    in_some = (
+        "; stage times are means over the batches that contain the stage"
+        if len({one.batches for one in shown}) > 1
+        else ""
+    )
     note = f"ms per batch, without warm-up{of_gpu}{in_some}"
     blocks: list[Block] = [_named("stages", columns, {line.path: line for line in shown}, note)]
     if rest > 0:
@@ -125,7 +129,7 @@ def stages_view(
 
 
 def _without_short_ones(lines: Sequence[StageLine], hidden: Container[Path]) -> Iterator[StageLine]:
-    """The lines without the hidden stages that take less than 5 % of their batch."""
+    """Drop hidden stages that take less than 5 % of their batch."""
     batch_ms = 0.0
     for line in lines:
         total_ms = (line.cpu.mean or 0.0) * line.batches
@@ -136,7 +140,7 @@ def _without_short_ones(lines: Sequence[StageLine], hidden: Container[Path]) -> 
 
 
 def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
-    """One line instead of the stages whose names contain ids."""
+    """Join the stages whose names contain ids in one line."""
     rare = [line for line in lines if line.has_id]
     if not rare:
         return lines
@@ -158,16 +162,16 @@ def _in_one_row(lines: list[StageLine]) -> list[StageLine]:
 
 
 def latency_table(lines: Sequence[StageLine]) -> list[Block]:
-    """How the times of each stage are distributed, for a page."""
+    """Distribution of the times of each stage."""
     columns: Columns[StageLine] = [
         (Column("mean", "ms"), lambda line: line.cpu.mean),
         (Column("95 % of the mean", meaning="within this launch only"), _interval),
         *((Column(name, "ms"), attrgetter(f"cpu.{name}")) for name in PERCENTILES),
     ]
     estimates = [line.cpu_mean for line in lines if line.cpu_mean is not None]
-    note = "Spread of the times, ms per batch, without warm-up"
+    note = "Distribution of the times, ms per batch, without warm-up"
     if any(one.low is not None for one in estimates):
-        note += "; intervals are of this launch only: to compare versions, repeat the launch"
+        note += "; intervals are within this launch: repeat the launch to compare versions"
     reasons = dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None)
     reasons |= dict.fromkeys(f"{line.path[-2]}: {line.reason}" for line in lines if line.is_rest and line.reason)
     return [
@@ -187,7 +191,7 @@ def outside_view(stages: Sequence[Tree]) -> list[Block]:
 
 
 def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
-    """Every range of a run without batches: count, sum and mean of its times."""
+    """Counts, sums and means of the ranges of a run without batches."""
     if not ranges:
         return []
     shown = {one.path: one for one in ranges[:MAX_RANGES]}
@@ -195,13 +199,13 @@ def sums_view(ranges: Sequence[RangeSum], *, has_gpu: bool) -> list[Block]:
     columns = _known(RANGES, ranges, has_gpu=has_gpu)
     blocks: list[Block] = [_named("ranges", columns, shown, note, "range")]
     if len(ranges) > MAX_RANGES:
-        more = f"{len(ranges) - MAX_RANGES} more ranges; for all: perfharness export --table ranges"
+        more = f"{len(ranges) - MAX_RANGES} more ranges: perfharness export --table ranges"
         blocks.append(Paragraph(more))
     return blocks
 
 
 def throughput_view(throughput: Tree) -> list[Block]:
-    """Items per second, and whether the processes ran at the same time."""
+    """Throughput, and whether the processes ran at the same time."""
     if throughput["items_per_second"] is None:
         return [Paragraph(f"Throughput not measured: {throughput['reason']}")]
     window = milliseconds(throughput["window_ms"])
@@ -217,11 +221,11 @@ def throughput_view(throughput: Tree) -> list[Block]:
 
 
 def limited_by(agreements: Sequence[StageAgreement], diagnoses: Mapping[str, Diagnosis]) -> dict[Path, Line]:
-    """What limits each stage; where processes differ, what limits most of them, and how many.
+    """Verdict on each stage; if processes differ, the most frequent one with its votes.
 
     Args:
-        agreements: of the processes.
-        diagnoses: by process, for the limit of the GPU, or what a wait is for.
+        agreements: verdicts of all processes.
+        diagnoses: by process, for the detail of each verdict.
     """
     stages = {(process, one.path): one for process, diagnosis in diagnoses.items() for one in diagnosis.stages}
     found: dict[Path, Line] = {}

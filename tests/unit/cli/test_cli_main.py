@@ -59,7 +59,7 @@ def test_a_verb_that_went_says_what_to_use(capsys: Captured) -> None:
     for verb, instead in REMOVED.items():
         assert run([*verb.split(), "out", "--format", "json"]) == 2
         captured = capsys.readouterr()
-        assert (captured.out, captured.err) == ("", f"perfharness: use: {instead}\n")
+        assert (captured.out, captured.err) == ("", f"perfharness: '{verb}' was removed; use: {instead}\n")
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ def test_advice_is_graded(tmp_path: Path, capsys: Captured) -> None:
         "got_ms": pytest.approx(2.0), "is_proven": True,
     }  # fmt: skip
     assert run(["compare", base, new]) == 0
-    assert "decode smaller: promised up to 2.50 ms, got 2.00 ms" in capsys.readouterr().out
+    assert "decode smaller: predicted up to 2.50 ms, saved 2.00 ms" in capsys.readouterr().out
     assert first(capsys, new, base)["advice"] == []
 
 

@@ -278,10 +278,10 @@ def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pyte
     (loop,) = found.slowest.result.loops
     assert [loop.requests[0].index, loop.requests[0].ms] == [37, 40.0]
     assert [one.batch_index for one in found.slowest.timelines][:1] == [37]
-    first = table(written(folder), "batch", "because of")[0]
+    first = table(written(folder), "batch", "reason")[0]
     assert first["batch"] == "37"
     assert float(first["slower by"]) == pytest.approx(30.0, abs=0.1)
-    assert "decode" in first["because of"]
+    assert "decode" in first["reason"]
 
 
 def loadgen_folder(folder: Path, **more: Any) -> Path:
