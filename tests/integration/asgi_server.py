@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from typing import Any
 
 import uvicorn
@@ -18,6 +19,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
     with perf.range("model"):
+        if scope["path"] == "/blocking":  # the event loop: another connection goes to another worker
+            time.sleep(0.03)
         await asyncio.sleep(0.01)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": b"ok"})

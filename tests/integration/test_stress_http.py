@@ -90,7 +90,7 @@ def test_a_server_with_several_workers(tmp_path: Path) -> None:
         "--log-level warning"
     )
     done = forked_command.run(
-        ("stress", f"http://127.0.0.1:{port}/", "--start", start, "--rate", 40, "--duration", "1500ms",
+        ("stress", f"http://127.0.0.1:{port}/blocking", "--start", start, "--rate", 40, "--duration", "1500ms",
          "--tracer", "embedded", "--no-telemetry", "-o", out),
         environment(PERFHARNESS_HISTORY="off"),
     )  # fmt: skip
