@@ -217,7 +217,7 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
 
 
 def rank_findings(record: ProcessRecord) -> Iterator[Finding]:
-    """Report ranks without measurements if one has any (the comparison of ranks reports the rest)."""
+    """Report ranks that measured nothing if only one did; otherwise the comparison of ranks does."""
     ranks = {one.rank: one.world_size or 0 for one in record.measured if one.rank is not None}
     missing = [str(rank) for rank in range(max(ranks.values(), default=0)) if rank not in ranks]
     if missing and len(ranks) == 1:

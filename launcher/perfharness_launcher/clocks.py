@@ -36,14 +36,14 @@ def maximized_clocks(run: Run) -> Iterator[None]:
         ClockError: another launch holds the clocks of one of them.
     """
     uuids = [gpu.uuid for gpu in run.gpus]
-    with _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
+    with _locked_gpus(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
         yield
     run.findings += _findings(steps, {gpu.uuid: gpu.title for gpu in run.gpus})
     run.records[CLOCKS] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
 @contextmanager
-def _alone_with(uuids: Sequence[str]) -> Iterator[None]:
+def _locked_gpus(uuids: Sequence[str]) -> Iterator[None]:
     """Lock a folder per GPU, because one launch would restore the clocks during another."""
     with ExitStack() as stack:
         for uuid in uuids:
@@ -105,7 +105,7 @@ def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     chosen = choose_gpus(facts.gpus, names=gpus, number=num_gpus, offset=gpu_offset, visible_devices=visible)
     uuids = [gpu.uuid for gpu in chosen]
-    with _ending_by_exception(), _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
+    with _ending_by_exception(), _locked_gpus(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
         yield steps
 
 

@@ -239,7 +239,6 @@ def cool_down(
 
     Args:
         targets_c: by UUID. A GPU without a readable temperature is skipped.
-        limit_s: longest wait.
         interrupted: polled every second; ends the wait.
         say: called with a line when the wait begins.
     """

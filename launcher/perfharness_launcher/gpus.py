@@ -17,7 +17,7 @@ from perfharness_launcher.options import CpuBind
 CPUS_PER_WORD = 64
 
 LEAST_SHARE = 0.5
-"""`auto` binds a process only if the CPUs near its GPUs are at least this share of an average NUMA node."""
+"""`auto` binds only to CPUs that are at least this share of an average NUMA node."""
 
 
 @dataclass(frozen=True)

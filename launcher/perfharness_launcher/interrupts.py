@@ -30,12 +30,12 @@ class Interrupts:
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """Only note the signals while open. Does nothing outside of the main thread, which alone may handle them."""
+    """Only note the signals while open; does nothing outside of the main thread."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    # nohup ignores SIGHUP. A shell also ignores SIGINT for background jobs, but a SIGINT to this process is meant.
+    # keep SIGHUP ignored under nohup, but not SIGINT, which a shell ignores for background jobs
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = {number: signal.signal(number, lambda *_: interrupts.note()) for number in {*HANDLED} - ignored}
     try:

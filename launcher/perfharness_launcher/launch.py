@@ -33,7 +33,7 @@ from perfharness_launcher.staging import Staging, new_run_id, staging, unfinishe
 from perfharness_launcher.supervise import Observer, Supervisor
 
 ALMOST_FULL_BYTES = 1 << 20
-"""With less free space per process at the end of a run, data may be lost: the embedded tracer allocates this much."""
+"""With less free space per process at the end, data may be lost: the embedded tracer allocates this much."""
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
@@ -87,11 +87,7 @@ class FinishedRun:
 
 
 def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Condition]:
-    """Conditions of the options, in the order to enter them.
-
-    Args:
-        say: called with a line when a condition waits.
-    """
+    """Conditions of the options, in the order to enter them; `say` gets a line when one waits."""
     options = plan.options
     conditions: list[Condition] = [other_users(required=options.require_exclusive)]
     if options.metrics is not None:
@@ -249,7 +245,7 @@ def _measure(
 
 
 def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningProcess], None]:
-    """Write the first manifest, for a killed launcher; return a callback that adds pid and start of a process."""
+    """Write the first manifest; return a callback that adds pid and start of a process."""
     records = {record.folder: record for record in manifest.processes}
 
     def add(process: RunningProcess) -> None:

@@ -258,12 +258,12 @@ def container_start_unix_ns() -> int | None:
     Raises:
         UsageError: `PERFHARNESS_STARTED_AT` is not a time.
     """
-    said = os.environ.get(STARTED_AT)
-    if said:
+    given = os.environ.get(STARTED_AT)
+    if given:
         try:
-            return round(float(said) * 1e9)
+            return round(float(given) * 1e9)
         except ValueError:
-            raise UsageError(f"{STARTED_AT}={said} must be seconds since 1970, as `date +%s.%N` prints them.") from None
+            raise UsageError(f"{STARTED_AT}={given} must be seconds since 1970 (`date +%s.%N`).") from None
     is_inside = any(Path(sign).exists() for sign in CONTAINER_FILES) or not CONTAINER_VARIABLES.isdisjoint(os.environ)
     if not is_inside:
         return None

@@ -364,6 +364,6 @@ def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: 
 
 
 def _refusal(text: str) -> str | None:
-    """Line with the reason, or None. One about another profiler is preferred, though nsys prints it last."""
+    """Line with the reason, preferably about another profiler, or None."""
     lines = [line.strip().rstrip(".") for line in text.splitlines() if REFUSED.search(line)]
     return min(lines, key=lambda line: "under profiling" not in line, default=None)

@@ -148,7 +148,7 @@ def _hint_without_trace(program: str, tracer: TracerRecord) -> str:
         return "`perfharness doctor` lists what is missing."
     if PYTHON_NAME.fullmatch(name):
         return "It made no range and no GPU work: annotate it (PerfRecorder, nvtx or --annotate)."
-    return f"{name} started no Python process with ranges or GPU work. For other programs, use --tracer nsys."
+    return f"{name} started no Python with ranges or GPU work. For other programs, use --tracer nsys."
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
@@ -213,7 +213,7 @@ def last_lines(text: str) -> str:
 # ---- threads without a CPU ----
 
 LEAST_READY_SHARE = 0.2
-"""Share of the time that threads wanted a CPU. A smaller loss is within the differences between launches."""
+"""Share of the time that threads wanted a CPU. Smaller losses are within the noise between launches."""
 
 TOLERANCE = 0.25
 """Fraction of a runnable thread that does not count as another one."""

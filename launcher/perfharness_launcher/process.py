@@ -171,7 +171,7 @@ class RunningProcess:
         return self.pid != before
 
     def give_up(self, why: str) -> None:
-        """Kill the process and its helper, or the tracer if it has not started the process (reason: `why`)."""
+        """Kill the process and its helper, or a tracer that has not started the process."""
         self.send_signal(signal.SIGKILL)
         if self.pid is None:
             self.not_started = why

@@ -93,7 +93,7 @@ def _is_launch(folder: Path) -> bool:
 
 
 def has_numbers(folder: Path) -> bool:
-    """Whether the run or series in a folder measured anything: a whole batch, if its processes were cut off."""
+    """Whether the run or series measured anything (a whole batch, if its processes were cut off)."""
     entries = _entries_of(folder)
     read = (BENCHMARK_MEAN_NAME, SERIES_NAME, MANIFEST_NAME)
     mean, series, manifest = (_content(folder / name) if name in entries else {} for name in read)
@@ -107,7 +107,7 @@ def has_numbers(folder: Path) -> bool:
 
 
 def _move(names: Iterable[str], source: Path, target: Path) -> None:
-    """Rename entries into another folder, markers last. Raises `OSError`, before any rename if a name is taken."""
+    """Rename entries into another folder, markers last. Raises `OSError`, before all if a name is taken."""
     target.mkdir(exist_ok=True)
     ordered = sorted(names, key=lambda name: (name in MARKERS, name))
     if there := next((name for name in ordered if os.path.lexists(target / name)), None):
@@ -117,7 +117,7 @@ def _move(names: Iterable[str], source: Path, target: Path) -> None:
 
 
 def _keep_previous(folder: Path, say: Say) -> bool:
-    """Move an existing run to `previous` and replace the run there; return whether one existed. Raises `OSError`."""
+    """Move an existing run to `previous`, and return whether one existed. Raises `OSError`."""
     names, previous = _entries_of(folder), folder / PREVIOUS_NAME
     if not names:
         return False

@@ -35,8 +35,8 @@ LEFTOVER_GRACE_S = 3.0
 """Longest time for leftover processes to end by themselves."""
 
 TRACER_S, IDLE_TRACER_S, IDLE_CPU_SHARE = 900.0, 60.0, 0.03
-"""Longest time for a tracer to write its report, and longest time with less CPU use than the share: nsys waits forever
-for a killed process of its own, and uses 1 % of a CPU while it waits."""
+"""Longest time for a tracer to write its report, and with less CPU use than the share: nsys may wait forever for a
+killed process of its own, with 1 % of a CPU."""
 
 
 class Phase(Enum):
@@ -260,7 +260,7 @@ class Supervisor:
         return found
 
     def _carriers(self) -> list[psutil.Process]:
-        """Processes with the run's id in their environment, such as an agent of nsys in another session."""
+        """Processes with the run's id in their environment, such as an agent of nsys."""
         return [process for process in psutil.process_iter() if carries(process, self.run.run_id)]
 
 

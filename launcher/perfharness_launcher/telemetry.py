@@ -33,11 +33,7 @@ BUSY_QUANTILE = 0.9
 
 
 def sampled(idle_s: float) -> Condition:
-    """Sample the GPUs of the run and the host, into `telemetry.parquet`.
-
-    Args:
-        idle_s: time to sample idle power before the first process.
-    """
+    """Sample GPUs and host into `telemetry.parquet`, from `idle_s` before the first process."""
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:

@@ -29,7 +29,7 @@ def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Findin
 
 
 def usable_processes(measured: RunManifest, explaining: RunManifest) -> set[str]:
-    """Folders of processes that are in both passes and ended well, with a trace, in the profiling pass."""
+    """Folders of measured processes that ended well and left a trace in the profiling pass."""
     known = {process.folder for process in measured.measured_processes}
     return known & {one.folder for one in explaining.measured_processes if one.ended == "ok" and one.trace}
 

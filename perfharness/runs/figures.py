@@ -1,4 +1,4 @@
-"""Figures of a launch: names for comparisons, limits, the history and tables, and their places in results."""
+"""Figures of a launch for comparisons, limits, the history and tables."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Value:
 
 
 def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
-    """Find a stage by path or last name; `/` and `.` separate names. Raises `UsageError` unless exactly one matches."""
+    """Find the only stage with a path or last name; `/` and `.` separate names. Raises `UsageError`."""
     dotted = name.replace(".", "/")
     texts = {path: path_text(path) for path in paths}
     found = (
@@ -186,11 +186,7 @@ Figures = dict[str, float | None]
 
 
 def stage_figures(mean: Tree) -> dict[str, Figures]:
-    """Means and percentiles of all times of each stage, by path as text.
-
-    Args:
-        mean: content of `benchmark_mean.json`.
-    """
+    """Means and percentiles of all times of each stage in `benchmark_mean.json`, by path as text."""
     return {
         path_text(path): dict(_times_of(entry)) for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
     }

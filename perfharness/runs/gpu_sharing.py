@@ -45,11 +45,7 @@ class GpuSharing:
         return [self._of(other, uuid) for uuid in shared for other in others]
 
     def others(self, process: ProcessRecord, trace: Trace, works: list[GpuWork | str]) -> OtherProcesses:
-        """Busy times of the other processes, on the clock of this trace.
-
-        Args:
-            works: result of `work_of_others`.
-        """
+        """Busy times of the other processes (`work_of_others`), on the clock of this trace."""
         unknown = next((work for work in works if isinstance(work, str)), None)
         if unknown is not None:
             return OtherProcesses(None, len(works), unknown)

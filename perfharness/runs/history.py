@@ -248,11 +248,7 @@ class History:
         return run_id
 
     def series(self, stage: str, metric: str, script: str | None = None) -> Series:
-        """Metric over runs that are comparable with the newest one.
-
-        Args:
-            stage: path or last name; empty for the run.
-        """
+        """Metric of a stage (path or last name) or the run (""), over runs comparable with the newest one."""
         is_stage = figure.c.stage == stage
         if stage:
             is_stage |= figure.c.stage.endswith(f"/{stage}", autoescape=True)

@@ -121,11 +121,7 @@ def launch(
 
 
 def launch_on_ray(options: LaunchOptions, command: Sequence[str], observer: Observer) -> LaunchResult:
-    """Launch on nodes of a Ray cluster, and analyse their results here. Raises as `launch`.
-
-    Args:
-        command: command line of perfharness, for the manifest.
-    """
+    """Launch on nodes of a Ray cluster, and analyse their results here. Raises as `launch`."""
     from perfharness.cluster.ray import connected, reserved  # slow to import
 
     with (

@@ -54,7 +54,7 @@ class RankComparison:
         return RunRanks(groups) if groups else None
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
-        """Ranks of each launched process, or all ranks if each process has one rank of the same program."""
+        """Ranks of each launched process, or all if each process has one rank of a program."""
         ranks = [process for process in self.manifest.measured_processes if process.folder in self._seen]
         has_one_each = len({process.index for process in ranks}) == len(ranks)
         if has_one_each and len({process.rank for process in ranks}) == len(ranks) > 1:

@@ -122,7 +122,7 @@ class Process:
         return [replace(finding, process=self.name) for finding in found]
 
     def _is_helper(self, record: ProcessRecord) -> bool:
-        """Whether the process, but not its tree, is without batches, as a DataLoader worker; never a rank."""
+        """Whether only other processes of its tree have batches (DataLoader workers); never a rank."""
         if self.runs_batches or record.rank is not None:
             return False
         return any(one.runs_batches for one in self._tree)
@@ -160,7 +160,7 @@ class Run:
         return notebook_html(self)
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of all processes with a trace, one chunk each, without copies of fixed-width columns."""
+        """One of `TABLES` of all processes with a trace, one chunk each."""
         return join([process.table(name) for process in self.processes if process.trace_path is not None])
 
     def ranges(self) -> pa.Table:

@@ -49,7 +49,7 @@ class SlowestOfRun:
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
-        """Slowest requests of all processes, and in the same order their timelines with a typical one."""
+        """Slowest requests of all processes, and their timelines with a typical one."""
         loops, beside = pool_loops(self._found, self._most)
         return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
 

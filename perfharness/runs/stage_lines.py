@@ -95,7 +95,7 @@ def stage_lines(
 
 
 def names_with_ids(mean: Tree) -> list[Path]:
-    """Stages that occur in only one batch per process, if there are so many that their names must contain ids."""
+    """Stages in only one batch per process, if so many that their names must contain ids."""
     processes = len(mean.get("throughput", {}).get("processes", ())) or 1
     batches: list[Path] = []
     rare: list[Path] = []

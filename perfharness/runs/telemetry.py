@@ -65,7 +65,7 @@ class RunTelemetry:
         return None if self.log is None else cpu_quota(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
-        """Times with throttled clocks on any GPU of the process, or None if a GPU does not report them."""
+        """Times with throttled clocks on any GPU of the process, or None if unknown."""
         found = [self._throttling_of(uuid) for uuid in dict.fromkeys(map(self._sensor_uuid, process.used_gpus))]
         known = [one for one in found if one is not None]
         return of_any(known) if known and len(known) == len(found) else None

@@ -182,7 +182,7 @@ REASONS = {
     Reason.TOO_WIDE: "launches of one side vary more than the sides differ",
     Reason.ZERO: "a launch measured 0, which has no ratio",
     Reason.MISSING: "not measured",
-    Reason.TOO_FEW_FOR_DRIFT: "too few launches to rule out a drift, because the sides were not measured in turns",
+    Reason.TOO_FEW_FOR_DRIFT: "too few launches to rule out a drift between sides not measured in turns",
 }
 
 

@@ -80,7 +80,7 @@ def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
 
 
 def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: Sequence[ComparedRow]) -> str:
-    """Describe the change of the rate, or else the largest change, and name figures with the opposite verdict."""
+    """Describe the change of the rate, or else the largest change, and name opposite changes."""
     most = lead if lead in proven else max(proven, key=lambda row: abs(log(row.ratio or 1)))
     figure, ratio = figure_name(most, judged), most.ratio or 1.0
     is_rate = METRICS[most.metric].more_is_better

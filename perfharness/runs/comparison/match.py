@@ -114,7 +114,7 @@ class MatchedSides:
 
 
 def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> MatchedSides:
-    """Match the figures of both sides. Raises `UsageError` if an option names an unknown stage or difference."""
+    """Match the figures of both sides. Raises `UsageError`."""
     if unknown := sorted(options.allowed - set(DECIDING)):
         raise UsageError(f"--allow {unknown[0]}: unknown difference; choose from {', '.join(DECIDING)}")
     base_paths, new_paths = paths_of(base.used), paths_of(new.used)
@@ -154,7 +154,7 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
 
 
 def _judged_figures(launches: Sequence[LaunchFigures], wanted: set[StagePath]) -> list[Figure]:
-    """Figures with a verdict, of all or of the wanted stages: first the run, then a load test's latency."""
+    """Figures with a verdict of all or wanted stages: first the run, then a load test's latency."""
     batches = {path for launch in launches for path in launch.batches}
     judged = [
         figure
@@ -196,7 +196,7 @@ def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
 
 
 def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
-    """Find a stage by name, or a group of stages by path (backend or precision of a suite). Raises `UsageError`."""
+    """Find a stage by name, or a group of stages by path (such as a backend of a suite). Raises `UsageError`."""
     groups = dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path)))
     return next((group for group in groups if path_text(group) == name), None) or find_stage(name, paths, where)
 

@@ -59,7 +59,7 @@ def machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow], machine:
 
 
 def accuracy_remarks(matched: MatchedSides) -> Iterator[str]:
-    """Report accuracies whose means differ. The samples are the same, so the difference is not random."""
+    """Report accuracies whose means differ. With the same samples, this is not random."""
     changed = []
     for figure in figures_of(matched.base.used):
         if figure.path[-1:] != (ACCURACY,):

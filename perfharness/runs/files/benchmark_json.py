@@ -189,14 +189,14 @@ class _Results(_Model):
     """tree of one batch by recorder or NVTX domain: means over all batches of all processes"""
 
     outside_batches: list[OutsideStage] = LEFT_OUT
-    """stages outside of batches: in other threads, tasks or processes, or before or after the loop; with warm-up"""
+    """stages outside of batches (other threads, tasks, processes; before or after the loop), with warm-up"""
 
     stats_minus_warmup: Stats
     """tree of one batch: statistics over all batches of all processes, without warm-up"""
 
 
 class Benchmark(_Results):
-    """One measured process. Times are milliseconds; null means not measured, and a finding gives the reason."""
+    """One measured process. Times are milliseconds; null means not measured (see findings)."""
 
     data: RangeTree = LEFT_OUT
     """all ranges by recorder or NVTX domain; more than 20,000 are in `meta.data_file` instead"""
@@ -262,7 +262,7 @@ class Throughput(Rate):
 
 
 class BenchmarkMean(_Results):
-    """All processes of a run. Times are milliseconds; null means not measured, and a finding gives the reason."""
+    """All processes of a run. Times are milliseconds; null means not measured (see findings)."""
 
     mean_all_batches: RangeTree = LEFT_OUT
     """all ranges by recorder or NVTX domain; more than 20,000 are in `meta.data_file` instead"""

@@ -77,10 +77,10 @@ def locate(path: Path) -> Located:
         return Located(path, runs=runs, name=path.name)
     if unfinished := unfinished_runs(path):
         raise ResultError(
-            f"{path} has no complete run: its launch is still running or was killed. Wait for its end, or read the "
-            f"killed run: perfharness analyze {unfinished[-1]}."
+            f"{path} has no complete run: its launch is running or was killed. Wait for its end, or read "
+            f"what a killed one left: perfharness analyze {unfinished[-1]}."
         )
-    raise ResultError(f"{path} has no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
+    raise ResultError(f"{path} is not a run folder (no {MANIFEST_NAME}); {EXPECTED_PATHS}.")
 
 
 def _run_around(folder: Path) -> tuple[Path, str] | None:

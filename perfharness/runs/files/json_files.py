@@ -49,7 +49,7 @@ def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
 
 
 def loads(content: bytes) -> Tree:
-    """Parse JSON of `json_bytes`, even with text that is not UTF-8. Raises `ValueError` or `RecursionError`."""
+    """Parse JSON, even with text that is not UTF-8. Raises `ValueError` or `RecursionError`."""
     try:
         tree: Tree = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -83,7 +83,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     }
     try:
         return orjson.dumps(trees, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
-    except orjson.JSONEncodeError:  # the script passed integers beyond 64 bits, or text that is not UTF-8
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, or not UTF-8
         plain = json.dumps(trees, default=methodcaller("tolist"))  # NumPy's numbers and arrays
         without_nan = json.loads(plain, parse_constant=lambda name: None)
         return json.dumps(without_nan, indent=2, allow_nan=False).encode() + b"\n"

@@ -118,8 +118,7 @@ def load_manifest(folder: Path) -> RunManifest:
     manifest = read_model(folder / MANIFEST_NAME, RunManifest, hint)
     if manifest is None:
         raise ResultError(
-            f"{folder} has no {MANIFEST_NAME}, so it is not a run folder; name the -o folder of a launch, or a trace "
-            "(.sqlite or .nsys-rep)."
+            f"{folder} is not a run folder (no {MANIFEST_NAME}); name the -o folder of a launch, or a trace."
         )
     return manifest
 
@@ -145,7 +144,7 @@ def analyze_run(
     visit: OnAnalysis | None = None,
     visit_profiling: OnAnalysis | None = None,
 ) -> RunSummary:
-    """Compute the results of a run and write them, unless there is nothing to replace existing results with.
+    """Compute the results of a run and write them. Existing files stay if no trace or batch is left.
 
     Args:
         write: whether to write files; if not, the mean has no `mean_all_batches`.
@@ -367,11 +366,7 @@ def analyze_trace(
     with_diagnosis: bool = True,
     visit: Callable[[Analysis], None] | None = None,
 ) -> TraceResult:
-    """Analyse a trace file with all its processes. Raises `TraceError`.
-
-    Args:
-        with_diagnosis: whether to diagnose the trace, which doubles the time.
-    """
+    """Analyse a trace file with all its processes; a diagnosis doubles the time. Raises `TraceError`."""
     source = bare_trace(path)
     analysis = source.analysis(options, with_details=with_diagnosis)
     evidence = find_evidence(Pass(analysis)) if with_diagnosis else None

@@ -134,7 +134,7 @@ def _middle_launch(series: Series, one: Located) -> str | None:
 
 
 def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | None]:
-    """Compare runs with the first one; return the comparison or the problem, or two None for other inputs."""
+    """Compare runs with the first one; return the comparison or the problem (both None for other inputs)."""
     sides = [str(one.path) for one in located if one.trace is None and one.process is None]
     if len(sides) < 2 or len(sides) < len(located):
         return None, None
@@ -146,7 +146,7 @@ def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | No
 
 @dataclass
 class _Seen:
-    """Data of each process's analysis; `has_requests` adds timelines of the slowest requests of a load test."""
+    """Data of each process's analysis; `has_requests` adds timelines of the slowest requests."""
 
     path: Path
     manifest: RunManifest | None = None

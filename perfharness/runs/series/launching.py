@@ -268,7 +268,7 @@ def _rounds(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str
 
 
 def cold_launches(count: int) -> list[tuple[str, str]]:
-    """Labels and folders of processes: one with the current file cache, then cold and warm ones in turns."""
+    """Labels and folders: one launch with the current file cache, then cold and warm ones in turns."""
     turns = [(label, f"{label}_{number}") for number in range(count) for label in (COLD, "warm")]
     return [("first", "first"), *turns]
 

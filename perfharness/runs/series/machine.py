@@ -11,7 +11,7 @@ from perfharness.analysis.comparison.launches import alike_p_value
 from perfharness.analysis.statistics import ALPHA
 from perfharness.model.base import Record
 from perfharness.model.conditions import MACHINE_LOAD, MachineLoad, condition
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
 from perfharness.runs.files.json_files import read_results
@@ -167,11 +167,11 @@ def _users_change(launches: Sequence[LaunchConditions]) -> Iterator[MachineChang
     if len({tuple(sorted(users)) for users in known.values()}) < 2:
         return
     low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
-    listed = ", ".join(list(dict.fromkeys(known[worst]))[:NAMED])
+    names = listed(list(dict.fromkeys(known[worst])), NAMED)
     yield MachineChange(
         measure="gpu_users",
         by_launch={one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches},
         relative=None,
         worst=worst,
-        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {listed})",
+        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {names})",
     )

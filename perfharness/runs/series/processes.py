@@ -29,8 +29,8 @@ def process_figures(summary: RunSummary) -> dict[str, float | None]:
     throughput = summary.mean["throughput"]
     latency = _latency(summary)
     gpus = (summary.mean.get("gpu_metrics") or {}).get("gpus") or ()
-    busy = _known([gpu["busy_share"] for gpu in gpus])
-    powers = _known([_power(gpu["figures"]) for gpu in gpus])
+    busy = all_known([gpu["busy_share"] for gpu in gpus])
+    powers = all_known([_power(gpu["figures"]) for gpu in gpus])
     return {
         RATE: throughput["items_per_second"],
         "window_ms": throughput["window_ms"],
@@ -42,8 +42,8 @@ def process_figures(summary: RunSummary) -> dict[str, float | None]:
     }
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    """The values, or none if one is missing."""
+def all_known(values: Sequence[float | None]) -> list[float]:
+    """Return the values, or an empty list if one is missing."""
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
 
@@ -100,7 +100,7 @@ def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
     Methods of curvature (Kneedle: Satopää et al., 2011) find a knee even in a straight line with noise.
     """
     if len(measured) < 2:
-        return None, f"Scaling unknown: {len(measured)} launches have a throughput, at least 2 are needed."
+        return None, f"Scaling unknown: {len(measured)} of at least 2 launches have a throughput."
     per_process = rate_of(measured[0]) / measured[0].num_processes
     for here, further in itertools.pairwise(measured):
         before, after = here.num_processes, further.num_processes

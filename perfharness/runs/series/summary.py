@@ -26,7 +26,7 @@ from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.series.machine import LaunchConditions, conditions_of, machine_changes, unsteady_findings
 from perfharness.runs.series.model import WHOLE, Kind, Series, SeriesRow, Summary, read_series
 from perfharness.runs.series.overhead import overhead_of
-from perfharness.runs.series.processes import process_figures, scaling_of
+from perfharness.runs.series.processes import all_known, process_figures, scaling_of
 
 TIME = "cpu_time"
 """Time of a batch for findings."""
@@ -101,8 +101,8 @@ def _process_times(manifest: RunManifest) -> dict[str, float | None]:
 
 
 def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    known = all_known(values)
+    return sum(known) if known else None
 
 
 def new_series(
@@ -245,10 +245,7 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
 
 
 def _launch_times(rows: Sequence[SeriesRow], path: str) -> list[float]:
-    """Mean times per batch of a loop, by launch; empty if one is missing."""
-    values = [row.figures.get(path, {}).get(TIME) for row in rows]
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else []
+    return all_known([row.figures.get(path, {}).get(TIME) for row in rows])
 
 
 def _began_warm(series: Series) -> Iterator[Finding]:
