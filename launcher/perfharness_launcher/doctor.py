@@ -49,7 +49,7 @@ class Check:
     Args:
         topic: the group, `nsys`.
         hint: the next step.
-        measures: whether success is enough to measure.
+        measures: whether a tracer works.
     """
 
     topic: str

@@ -94,9 +94,9 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
         conditions.append(served_metrics(options.metrics))
     if not plan.explaining:  # clocks are still high after the measured pass
         conditions.append(noted_clocks)
-    if options.cool_down_c is not None:  # an idle GPU with locked clocks stays warmer
+    if options.cool_down_c is not None:  # before -m, which keeps an idle GPU warm
         conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
-    if options.maximize_clocks:  # the sampler then measures idle power at the clocks of the run
+    if options.maximize_clocks:  # before the sampler, which measures idle power
         conditions.append(maximized_clocks)
     if options.telemetry:
         from perfharness_launcher.telemetry import sampled  # imports NumPy

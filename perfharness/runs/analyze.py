@@ -179,8 +179,7 @@ def _part_manifest(located: Located) -> RunManifest:
         manifest = read_manifest(located.path)
     if manifest is None or (manifest.node is None and not manifest.missing_nodes):
         raise UsageError(
-            f"-o: {located.path} is not an incomplete run of `perfharness launch --nodes`. "
-            "Analyze it in place, without -o."
+            f"-o: {located.path} is not a node's run of `perfharness launch --nodes`. Analyze it in place, without -o."
         )
     return manifest
 

@@ -132,7 +132,7 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     if lost:
         notes.append(f"{lost} of {table.num_rows} requests were not answered and are not shown.")
     if unknown := table.num_rows - done.num_rows - lost:
-        text = "have no due time, so their latency is unknown (add `mlperf --log-queries`)"
+        text = "have no due time, so their latency is unknown (use `mlperf --log-queries`)"
         notes.append(f"{unknown} of {table.num_rows} requests {text}.")
     return requests, notes
 

@@ -179,7 +179,7 @@ OF_THE_MACHINE = ("ms", "items/s", "requests/s", "J")
 
 REASONS = {
     Reason.ONE_LAUNCH: "too few launches, and no --spread",
-    Reason.TOO_WIDE: "launches of one side vary more than the sides differ",
+    Reason.TOO_WIDE: "launches vary more than the sides differ",
     Reason.ZERO: "a launch measured 0, which has no ratio",
     Reason.MISSING: "not measured",
     Reason.TOO_FEW_FOR_DRIFT: "too few launches to rule out a drift between sides not measured in turns",

@@ -265,9 +265,9 @@ def _included(
     if not excluded:
         return included, []
     if included:
-        message = f"The mean excludes {', '.join(excluded)}, which failed, so their traces may be incomplete."
+        message = f"The mean excludes {', '.join(excluded)}: not ended well, so traces may be incomplete."
         return included, [Finding("processes-failed", Severity.WARNING, message)]
-    message = "All processes failed: means cover only the batches before the failure."
+    message = "No process ended well: means cover only the batches before the failure."
     return results, [Finding("processes-failed", Severity.ERROR, message)]
 
 

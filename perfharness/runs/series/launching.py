@@ -279,7 +279,7 @@ def _failed(row: SeriesRow, reason: str, status: str = "failed") -> SeriesRow:
 
 def _why(count: int, total: int, findings: Sequence[Finding]) -> str:
     """Describe how many processes failed, how the first one ended, and whether memory ran out."""
-    text = f"{count} of {total} processes failed"
+    text = f"{count} of {total} processes did not end well"
     ends = [finding for finding in findings if finding.code.startswith("process-")]
     if not ends:
         return text
