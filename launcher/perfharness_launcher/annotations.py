@@ -20,7 +20,7 @@ from perfharness.model.annotations import MAIN, OWN_MODULES, Annotations, Functi
 from perfharness.model.conventions import printable
 
 MAX_BYTES = 100_000
-"""Linux takes 128 KiB in one environment variable."""
+"""Linux allows 128 KiB per environment variable."""
 
 WORDS = {
     "list_type": "write double brackets, [[range]] or [[batch]]",
@@ -28,9 +28,8 @@ WORDS = {
     "missing": "is missing",
 }
 
-
 Locate = Callable[[Sequence[str]], list[dict[str, Any]]]
-"""Finds the modules of functions in the interpreter of the script, see `perfharness_ask_interpreter.py`."""
+"""Find the modules of functions in the script's interpreter (`perfharness_ask_interpreter.py`)."""
 
 
 def _function(name: str) -> str:
@@ -38,7 +37,7 @@ def _function(name: str) -> str:
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise ValueError("must be module:function, module:Class.method or dotted names")
     if parts[0] in OWN_MODULES:
-        raise ValueError(f"functions of {parts[0]} cannot be annotated, perfharness uses them; name their caller")
+        raise ValueError(f"perfharness itself uses {parts[0]}; annotate the caller of this function")
     return name
 
 
@@ -84,11 +83,14 @@ class _File(BaseModel, extra="forbid"):
 def read_annotations(
     path: Path, asked: Annotations, script: Path, locate: Locate
 ) -> tuple[Annotations | None, list[str]]:
-    """Read an annotation file and check that its functions exist; return one sentence per mistake too.
+    """Read an annotation file, and check that its functions exist.
 
     Args:
-        asked: what the other options ask for.
-        script: the file that is `__main__`.
+        asked: annotations by other options.
+        script: file of `__main__`.
+
+    Returns:
+        The annotations, and one sentence per mistake.
     """
     try:
         file = _File.model_validate(read_toml(path, "--annotate"))
@@ -135,19 +137,20 @@ def _annotation(entry: _Range, module: str, qualname: str) -> FunctionAnnotation
 
 
 def _problem(module: str, qualname: str, source: str | None, script: Path, *, is_missing: bool) -> str | None:
-    """Why there is no such function; None if there is one, or if only the run can tell."""
+    """Why the function is missing, or None if it exists or only the run can show it."""
     if source is None:
         may_change_path = "sys.path" in script.read_text(encoding="utf-8", errors="replace")
         if not is_missing or may_change_path:
             return None
-        return f"there is no module {module or qualname.partition('.')[0]} in the interpreter or next to the script"
+        name = module or qualname.partition(".")[0]
+        return f"no module {name} in the interpreter or next to the script"
     if module != MAIN and Path(source).samefile(script):
         return f"{module} is the script itself; write {MAIN}:{qualname}"
     try:
         text = Path(source).read_text(encoding="utf-8", errors="replace")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
-        return None  # Python itself reports it
+        return None  # Python reports it
     if not qualname:
         return f"{module} is a module; name a function of it"
     first, _, method = qualname.partition(".")
@@ -164,7 +167,7 @@ def _problem(module: str, qualname: str, source: str | None, script: Path, *, is
 
 
 def _clashes(functions: Sequence[FunctionAnnotation], file: _File) -> Iterator[str]:
-    """Check that entries go together: two ranges may share a name only if both give it."""
+    """Conflicts between entries: two ranges may share a name only if both set it."""
     given = {entry.name for entry in (*file.range, *file.batch)}
     by_target: dict[str, FunctionAnnotation] = {}
     by_name: dict[str, FunctionAnnotation] = {}

@@ -1,6 +1,6 @@
-"""The launch's side of the start barrier: which processes have arrived, and when all may go.
+"""Launcher side of the start barrier: note arrivals, then let all processes go.
 
-The recorder's side, and why FIFOs: `perfharness.recorder.barrier`.
+Recorder side, and the reason for FIFOs: `perfharness.recorder.barrier`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from perfharness.model.manifest import StartBarrierRecord
 READ_BYTES = 65_536
 
 LIMIT_MARGIN_S = 30
-"""How much longer than the launch may wait a process waits before it continues by itself."""
+"""A process continues by itself this long after the launch should have opened the barrier."""
 
 MayGo = Callable[[Collection[str]], bool]
-"""Asked at every poll with the folders that are still awaited; with several machines, one of them decides, and waits
-for the others as long again as for the processes of one.
+"""Called at every poll with the awaited folders. One of several machines decides, and waits for the others twice as
+long as for its own processes.
 """
 
 
 class StartBarrier:
-    """Holds the processes of one launch, in a new folder.
+    """Start barrier of one launch, in a new folder.
 
     Args:
-        processes: folder name of each process by its index.
-        timeout_s: how long to wait for the others once the first has arrived.
-        may_go: decides when all may go; None: when no process is awaited.
+        processes: folder names by process index.
+        timeout_s: longest wait for the others after the first arrival.
+        may_go: decides when all may go (default: when all have arrived).
 
     Attributes:
         arrivals: descriptor of the FIFO that arriving processes write to.
-        arrived_unix_ns: when each process arrived, by its index.
+        arrived_unix_ns: arrival times by process index.
         ended: processes that ended before they arrived.
         missing: processes that had not arrived at the timeout.
-        limit_s: after this time a process continues by itself.
+        limit_s: time after which a process continues by itself.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StartBarrier:
         """Read the arrivals; open the barrier when all may go, or at the timeout.
 
         Args:
-            over: indices of the processes that have ended, or will never start.
+            over: indices of the processes that have ended or will not start.
         """
         self._read_arrivals()
         if self.is_open:
@@ -90,7 +90,7 @@ class StartBarrier:
             self.open()
 
     def open(self) -> None:
-        """Let all processes go, also those that arrive later."""
+        """Let all processes go, and those that arrive later."""
         if not self.is_open:
             self._gate = os.open(self.folder / environment.BARRIER_GATE, os.O_RDWR | os.O_CLOEXEC)
             os.write(self._gate, b"\n")
@@ -110,7 +110,7 @@ class StartBarrier:
         try:
             while text := os.read(self.arrivals, READ_BYTES):
                 self._unread += text
-        except BlockingIOError:  # a writer has it open and has written nothing
+        except BlockingIOError:  # open, but nothing written
             pass
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
@@ -124,15 +124,15 @@ class StartBarrier:
         return StartBarrierRecord(timeout_s=self.timeout_s, opened_unix_ns=self.opened_unix_ns, arrived_unix_ns=arrived)
 
     def findings(self) -> Iterator[Finding]:
-        """What affects the throughput of this launch."""
+        """Report processes that did not start together with the others."""
         if not self.arrived_unix_ns:
             message = "No process reached the start barrier, so their measured batches did not begin together."
             hint = "Annotate the batches with PerfRecorder or --annotate; plain NVTX ranges cannot be held."
             yield Finding("start-barrier-missed", Severity.NOTE, message, hint)
             return
         for index in self.missing:
-            message = f"The process arrived at the start barrier {self.timeout_s:g} s too late; the others went on."
-            hint = "Add a longer --barrier-timeout, or --no-barrier."
+            message = f"The process was not at the start barrier after {self.timeout_s:g} s; the others went on."
+            hint = "Use a longer --barrier-timeout, or --no-barrier."
             yield Finding("start-barrier-missed", Severity.WARNING, message, hint, self.processes[index])
         for index in sorted(self.ended):
             message = "The process ended before its first measured batch; the others did not wait for it."

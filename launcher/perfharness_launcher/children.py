@@ -1,7 +1,7 @@
-"""Which processes of a launched process's tree measured something, and a folder for each.
+"""Find the processes of a launched process's tree that measured something, and give each a folder.
 
-All of them write into the folder of the launched process: only when it has ended is it known which of them made ranges
-or GPU work, and which rank each is. May be done again at any time, for what a killed launcher left half done.
+All write into the folder of the launched process, because their ranges, GPU work and ranks are known only at its end.
+A second run continues the work of a killed launcher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from perfharness.errors import TraceError
 from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.conventions import printable
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.manifest import MeasuredProcess, ProcessFacts, ProcessRecord, RankRecord
 from perfharness.model.nsys_schema import TRACE_NAME
@@ -26,14 +26,14 @@ from perfharness.trace.processes import TracedProcess, find_processes
 from perfharness.tracer.output import CHILD_TRACE
 
 UNFOLLOWED = ".unfollowed_"
-"""How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
+"""Prefix of the notes of `perfharness/boot/follow/sitecustomize.py`."""
 
 LISTED = 8
 
 
 @dataclass
 class _Process:
-    """What is known of one process; `traced`: what a trace holds of it; `rank`: which rank it is."""
+    """A process and its files; `traced` is its part of a trace."""
 
     pid: int
     journal: RecorderJournal | None = None
@@ -54,7 +54,7 @@ class _Process:
 
     @property
     def claimed_rank(self) -> RankRecord | None:
-        """By its environment, which it may have from a rank above it."""
+        """Rank in its environment, which may be that of a parent."""
         of_trace = None if self.traced is None or self.traced.facts is None else self.traced.facts.rank
         return self.facts.rank or of_trace
 
@@ -63,7 +63,7 @@ class _Process:
         return self.facts.started_unix_ns or (None if self.traced is None else self.traced.first_unix_ns)
 
     def own_trace(self, folder: Path) -> Path | None:
-        """Its trace, unless that is the shared one of the launched process."""
+        """Its trace, or None if it is the shared one of the launched process."""
         return None if self.trace == folder / TRACE_NAME else self.trace
 
     def is_below(self, others: Sequence[_Process]) -> bool:
@@ -71,13 +71,15 @@ class _Process:
 
 
 def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> ProcessRecord:
-    """The record of a launched process with its measured processes, whose files are moved into their folders.
+    """Add the measured processes to the record of a launched one, and move their files into their folders.
 
-    In order: itself, ranks by number, others by start; itself alone if nothing was measured. Raises `OSError` if a file
-    cannot be moved; doing this again continues there.
+    Order: the launched process, ranks by number, others by start. If nothing was measured, the launched process only.
 
     Args:
-        share_trace: whether all of them are in the trace of the launched one (nsys).
+        share_trace: whether all are in the trace of the launched process (nsys).
+
+    Raises:
+        OSError: a file cannot be moved; a second call continues there.
     """
     folder = run_dir / record.folder
     launched_pid = -1 if record.pid is None else record.pid & ID_MASK
@@ -88,7 +90,7 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
     itself = next((one for one in found if one.pid == launched_pid), _Process(launched_pid))
     measured = [one for one in found if one.has_measured]
     for one in found:
-        if one is not itself and not one.has_measured:  # as workers that only made the recorder of their module
+        if one is not itself and not one.has_measured:  # a worker that only created its module's recorder
             for path in filter(None, (one.journal_path, one.own_trace(folder))):
                 path.unlink(missing_ok=True)
     _find_ranks(measured)
@@ -118,7 +120,7 @@ def _record(launched: ProcessRecord, folder: str, process: _Process, trace: str 
 
 
 def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
-    """All processes that left a journal or a trace."""
+    """Processes with a journal or a trace."""
     entries = sorted(folder.iterdir())
     below = [one for one in entries if CHILD_FOLDER.fullmatch(one.name) and one.is_dir()]
     journals = [folder / JOURNAL_NAME, *sorted(folder.glob(JOURNALS_OF_CHILDREN))]
@@ -135,7 +137,7 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
             in_it = find_processes(path)
             known = {launched_pid, *(one.pid for one in found)}
             if path == shared and len(in_it) == len(counted) == 1 and in_it[0].pid not in known:
-                counted[0].trace, counted[0].traced = path, in_it[0]  # in a container, pids may differ
+                counted[0].trace, counted[0].traced = path, in_it[0]  # pids differ in a container
                 continue
             for traced in in_it:
                 one = _of_pid(found, traced.pid)
@@ -146,7 +148,7 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
 
 
 def _of_pid(found: list[_Process], pid: int) -> _Process:
-    """The process of a pid that has no trace yet; a new one if there is none."""
+    """Return the process of a pid without a trace, or add one."""
     for one in found:
         if one.pid == pid & ID_MASK and one.trace is None:
             return one
@@ -155,10 +157,10 @@ def _of_pid(found: list[_Process], pid: int) -> _Process:
 
 
 def _find_ranks(measured: Sequence[_Process]) -> None:
-    """Note which process is which rank.
+    """Set the ranks of processes.
 
-    What a rank starts inherits its environment: of the processes that claim a rank, the one above all others is it. If
-    there is no such one (workers of a rank that measured nothing itself, ranks that were restarted), none is.
+    Children inherit the environment of a rank, so the topmost process that claims a rank gets it. Nobody does if there
+    are several (workers of a rank that measured nothing, restarted ranks).
     """
     claims: dict[int, list[_Process]] = {}
     for one in measured:
@@ -171,7 +173,7 @@ def _find_ranks(measured: Sequence[_Process]) -> None:
 
 
 def _named(measured: Sequence[_Process]) -> dict[str, _Process]:
-    """Their folders: ranks by number, then the others by start."""
+    """Processes by folder name: ranks by number, then others by start."""
     ranks = {one.rank.rank: one for one in measured if one.rank is not None}
     others = sorted((one for one in measured if one.rank is None), key=lambda one: (one.started_ns or 0, one.pid))
     return {
@@ -181,7 +183,7 @@ def _named(measured: Sequence[_Process]) -> dict[str, _Process]:
 
 
 def _move(folder: Path, named: dict[str, _Process]) -> None:
-    """Move the files of each process into its folder; in two steps, for one may be where another's belong."""
+    """Move files into the folders of their processes, in two steps because names may be taken."""
     moves = []
     for name, process in named.items():
         (folder / name).mkdir(exist_ok=True)
@@ -198,16 +200,16 @@ def _move(folder: Path, named: dict[str, _Process]) -> None:
 
 
 def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
-    """Findings of the start-up hook's notes about interpreters that it could not follow; the notes are removed."""
+    """Turn the start-up hook's notes about interpreters that it could not follow into findings."""
     reasons: Counter[str] = Counter()
     for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
         with suppress(OSError):
             reasons[printable(path.read_bytes().decode("utf-8", "replace"))[:300]] += 1
             path.unlink()
     lost = "Their NVTX ranges and GPU work are not in the results."
-    if tracer == "nsys":  # which follows them by itself
+    if tracer == "nsys":  # follows them itself
         lost = "Their ranges are not known, and nothing in them is annotated."
-    hint = "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_…."
+    hint = "Install perfharness for that interpreter too, or pass on the variables PERFHARNESS_…."
     messages = (
         f"{count} Python child process(es) could not be followed: {why}. {lost}" for why, count in reasons.items()
     )
@@ -215,10 +217,10 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
 
 
 def rank_findings(record: ProcessRecord) -> Iterator[Finding]:
-    """Ranks that measured nothing, if only one did; else their comparison reports it."""
+    """Report ranks that measured nothing if only one did; otherwise the comparison of ranks does."""
     ranks = {one.rank: one.world_size or 0 for one in record.measured if one.rank is not None}
     missing = [str(rank) for rank in range(max(ranks.values(), default=0)) if rank not in ranks]
     if missing and len(ranks) == 1:
-        some = ", ".join(missing[:LISTED]) + (", …" if len(missing) > LISTED else "")
-        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {some}."
+        ranks_text = listed(missing, LISTED)
+        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {ranks_text}."
         yield Finding("ranks-missing", Severity.WARNING, message, f"See {record.folder}/stderr.log.", record.folder)

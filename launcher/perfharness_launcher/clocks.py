@@ -1,4 +1,4 @@
-"""GPU clocks at their maximum: during a launch (`-m`), or in a `with` block of a program."""
+"""Hold GPU clocks at their maximum during a launch (`-m`) or a `with` block."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def maximized_clocks(run: Run) -> Iterator[None]:
         ClockError: another launch holds the clocks of one of them.
     """
     uuids = [gpu.uuid for gpu in run.gpus]
-    with _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
+    with _locked_gpus(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids, run.interrupted) as steps:
         yield
     run.findings += _findings(steps, {gpu.uuid: gpu.title for gpu in run.gpus})
     run.records[CLOCKS] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
 @contextmanager
-def _alone_with(uuids: Sequence[str]) -> Iterator[None]:
-    """Lock a folder per GPU: who ends first would restore the clocks under the other."""
+def _locked_gpus(uuids: Sequence[str]) -> Iterator[None]:
+    """Lock a folder per GPU, because one launch would restore the clocks during another."""
     with ExitStack() as stack:
         for uuid in uuids:
             folder = Path(tempfile.gettempdir()) / f"perfharness-clocks-{uuid}"
@@ -59,7 +59,6 @@ def _alone_with(uuids: Sequence[str]) -> Iterator[None]:
 
 
 def _findings(steps: Sequence[ClockStep], titles: Mapping[str, str]) -> Iterator[Finding]:
-    """What was refused, and what was not restored."""
     for line in step_lines([step for step in steps if step.answer == "refused"], titles):
         yield Finding("clocks-refused", Severity.WARNING, line, PERMISSION_HINT)
     for line in step_lines([step for step in steps if step.restored == "failed"], titles):
@@ -68,40 +67,40 @@ def _findings(steps: Sequence[ClockStep], titles: Mapping[str, str]) -> Iterator
 
 @contextmanager
 def noted_clocks(run: Run) -> Iterator[None]:
-    """Report settings that a killed launch, or another program, has left on the run's GPUs."""
+    """Report clock settings of a killed launch or another program on the run's GPUs."""
     if run.gpus:
         with open_nvml() as nvml:
             for device in filter(None, (nvml.device(gpu.uuid) for gpu in run.gpus)):
                 if left := settings_left(device):
-                    hint = f"`{RESTORE_COMMAND}` sets the driver's defaults"
+                    hint = f"`{RESTORE_COMMAND}` restores the driver's defaults."
                     message = left_text(gpu_name(device.index, device.uuid), left)
                     run.findings.append(Finding("clocks-locked", Severity.WARNING, message, hint))
     yield
 
 
 def left_text(gpu: str, left: Sequence[str]) -> str:
-    """A line about settings of a GPU that are not of this launch."""
-    return f"{gpu} has settings of a killed launch or of another program: {', '.join(left)}"
+    """Describe settings that this launch did not make."""
+    return f"{gpu} has clock settings of a killed launch or another program: {', '.join(left)}"
 
 
 @contextmanager
 def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: int = 0) -> Iterator[list[ClockStep]]:
     """Hold GPU clocks at their maximum while the block runs, as `perfharness launch -m` does.
 
-    They are restored when the block ends, also by an exception, Ctrl-C, and in the main thread SIGTERM and SIGHUP.
+    Restore them at the end, also after an exception, Ctrl-C, and (in the main thread) SIGTERM or SIGHUP.
 
     Args:
-        gpus: UUIDs or indices; empty: `num_gpus` visible ones from `gpu_offset` on.
+        gpus: UUIDs or indices (default: `num_gpus` visible ones from `gpu_offset` on).
 
     Yields:
-        Each setting and NVML's answer. What was refused is left as it was.
+        Each setting and NVML's answer. Refused settings stay unchanged.
 
     Raises:
-        ClockError: there is no GPU, or a launch holds its clocks.
-        UsageError: a GPU that was asked for is not there.
+        ClockError: the machine has no GPU, or a launch holds its clocks.
+        UsageError: a GPU does not exist.
     """
     uuids = chosen_gpus(gpus, num_gpus, gpu_offset)
-    with _ending_by_exception(), _alone_with(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
+    with _ending_by_exception(), _locked_gpus(uuids), open_nvml() as nvml, maximum_clocks(nvml, uuids) as steps:
         yield steps
 
 
@@ -117,7 +116,7 @@ def chosen_gpus(names: Sequence[str], number: int, offset: int) -> list[str]:
 
 @contextmanager
 def _ending_by_exception() -> Iterator[None]:
-    """Let signals that would end the process raise `SystemExit`, so that blocks are left in order."""
+    """Raise `SystemExit` on signals that end the process, so that blocks are left in order."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)

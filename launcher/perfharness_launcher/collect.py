@@ -1,4 +1,4 @@
-"""Turn what the tracers left into `trace.sqlite`, and what nsys complained about into findings."""
+"""Convert the tracers' files into `trace.sqlite`, and complaints of nsys into findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from perfharness.errors import LaunchError, PerfHarnessError, ToolNotFoundError, TraceFormatError
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import (
@@ -46,10 +46,10 @@ MAX_LINES = 5
 def collect(
     nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts
 ) -> list[list[Finding]]:
-    """Collect the traces of every folder, several at a time; return what is wrong with each.
+    """Collect the traces of all folders in parallel; return the findings of each.
 
     Args:
-        folders: of the launched processes, each with its pid.
+        folders: pids of the launched processes by their folders.
     """
 
     def collect_one(folder: Path) -> list[Finding]:
@@ -63,14 +63,14 @@ def collect(
 
 
 def trace_in(folder: Path) -> str | None:
-    """The name of the trace in the folder of a process, if there is one."""
+    """File name of the trace in the folder of a process, or None."""
     trace = folder / TRACE_NAME
     return TRACE_NAME if trace.exists() and trace.stat().st_size > 0 else None
 
 
 def _collect_logs(folder: Path, launched_pid: int | None) -> list[Finding]:
-    """Make traces of the range logs that the embedded tracer's processes left."""
-    from perfharness.tracer.output import complete_traces  # here: commands that read a run need no tracer
+    """Make traces of the embedded tracer's logs."""
+    from perfharness.tracer.output import complete_traces  # commands that read a run do not need it
 
     log = folder / TRACER_LOG
     if log.exists() and log.stat().st_size == 0:
@@ -85,7 +85,7 @@ def _collect_logs(folder: Path, launched_pid: int | None) -> list[Finding]:
 
 
 def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> list[Finding]:
-    """Import what nsys recorded if it has not done so itself, and export it to sqlite."""
+    """Import nsys's recording if nsys did not, and export the report to sqlite."""
     trace, report, recording = (folder / name for name in (TRACE_NAME, REPORT_STEM + REPORT_SUFFIX, "trace.qdstrm"))
     lines, findings = log_lines(folder / TRACER_LOG), []
 
@@ -99,16 +99,16 @@ def _collect_report(nsys: NsysInstall, folder: Path, interrupts: Interrupts) -> 
             return []
 
     if recording.exists():
-        lines = without_import(lines)  # nsys could not import by itself
+        lines = without_import(lines)
         lines += convert(recording, lambda: _import(nsys, recording, report, interrupts))
     convert(report, lambda: run_tool(export_command(nsys, report, trace), folder, interrupts))
     return [*tracer_findings(lines, folder.name), *findings]
 
 
 def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interrupts) -> list[str]:
-    """Make the report from the recording, which is then removed; return what the importer printed.
+    """Make the report from the recording, remove the recording, and return the importer's output.
 
-    A report that a failed import left is replaced only by a whole one. Raises `LaunchError`.
+    An incomplete report is replaced only by a complete one. Raises `LaunchError`.
     """
     made = report.with_name(f"{REPORT_STEM}.again{REPORT_SUFFIX}")
     asked_before = interrupts.count
@@ -131,18 +131,17 @@ def _import(nsys: NsysInstall, recording: Path, report: Path, interrupts: Interr
 
 
 def tracer_findings(lines: Sequence[str], process: str) -> list[Finding]:
-    """Complaints among the lines of nsys's log, as one finding."""
+    """Complaints in nsys's log, as one finding."""
     complaints = _complaints(lines)
     if not complaints:
         return []
     severity = Severity.ERROR if any(map(SEVERE.search, complaints)) else Severity.WARNING
-    more = f" (and {len(complaints) - MAX_LINES} more)" if len(complaints) > MAX_LINES else ""
-    message = f"nsys printed: {' | '.join(dict.fromkeys(complaints[:MAX_LINES]))}{more}"
+    message = f"nsys printed: {listed(list(dict.fromkeys(complaints)), MAX_LINES, ' | ')}"
     return [Finding("tracer-message", severity, message, f"See {process}/{TRACER_LOG}.", process)]
 
 
 def without_import(lines: Sequence[str]) -> list[str]:
-    """Lines of nsys about everything but its own import, whose error can have many lines."""
+    """Drop lines about nsys's own import, whose errors may have many lines."""
     kept, is_about_import = [], False
     for line in lines:
         if line.startswith("Importer error status:"):
@@ -155,7 +154,7 @@ def without_import(lines: Sequence[str]) -> list[str]:
 
 
 def log_lines(log: Path, begin: int = 0) -> list[str]:
-    """The lines that a tool printed, without progress bars; none if there is no log."""
+    """Output of a tool without progress bars; empty if the log is missing."""
     try:
         text = log.read_bytes()[begin:].decode(errors="replace")
     except OSError:
@@ -178,14 +177,14 @@ class ToolStoppedError(LaunchError):
 def run_tool(
     command: Sequence[str], folder: Path, interrupts: Interrupts, timeout_s: float = TOOL_TIMEOUT_S
 ) -> list[str]:
-    """Run one of nsys's tools and return what it prints, which is added to the tracer's log.
+    """Run a tool of nsys, append its output to the tracer's log, and return the output.
 
-    A second Ctrl-C kills it.
+    A second Ctrl-C kills the tool.
 
     Raises:
-        ToolNotFoundError: it cannot be started.
-        ToolStoppedError: it was killed.
-        LaunchError: it failed.
+        ToolNotFoundError: the tool cannot be started.
+        ToolStoppedError: the tool was killed.
+        LaunchError: the tool failed.
     """
     deadline = time.monotonic() + timeout_s
     asked_before = max(interrupts.count, 1)
@@ -214,19 +213,19 @@ def run_tool(
     return lines
 
 
-# ---- a report that was kept, exported again where it is read ----
+# ---- export of a kept report ----
 
 
 def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) -> Path:
-    """The sqlite file of a report; made if it is missing or older than the report.
+    """Return the sqlite file of a report; export it if missing or older than the report.
 
     Args:
-        report: an `.nsys-rep`.
-        find_installs: looks for nsys, newest first; called only when an export is needed.
+        report: an `.nsys-rep` file.
+        find_installs: find nsys, newest first; called only if an export is needed.
 
     Raises:
-        ToolNotFoundError: an export is needed, and there is no nsys.
-        TraceFormatError: nsys cannot export it, or the folder cannot be written.
+        ToolNotFoundError: an export is needed, but nsys is missing.
+        TraceFormatError: nsys cannot export the report, or the folder is not writable.
     """
     target = report.with_suffix(".sqlite")
     if target.is_file() and target.stat().st_mtime >= report.stat().st_mtime:
@@ -234,7 +233,7 @@ def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) 
     installs = find_installs()
     if not installs:
         raise ToolNotFoundError(
-            f"{report} needs an export, and there is no nsys here. Give --nsys, or export it where there is one: "
+            f"{report} needs an export, but nsys is missing. Use --nsys, or export it on another machine: "
             f"`nsys export --type sqlite {report.name}`."
         )
     problems = []
@@ -249,7 +248,7 @@ def sqlite_of(report: Path, find_installs: Callable[[], Sequence[NsysInstall]]) 
 
 
 def _export(nsys: NsysInstall, report: Path, target: Path) -> str | None:
-    """Export next to the target and move it there; return what went wrong, or None."""
+    """Export next to the target, then move the file there; return the problem, or None."""
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as folder:
             made = Path(folder) / target.name
@@ -262,7 +261,7 @@ def _export(nsys: NsysInstall, report: Path, target: Path) -> str | None:
     return None
 
 
-# ---- does an nsys record this nvtx? ----
+# ---- trial: does nsys record this nvtx? ----
 
 TRIAL_RANGES = 2
 TRIAL_TIMEOUT_S = 120
@@ -275,16 +274,16 @@ for _ in range({TRIAL_RANGES}):
 
 
 def try_nsys(nsys: NsysInstall, python: str) -> int:
-    """Trace a program that makes two NVTX ranges, which takes a second or two; return how many were recorded.
+    """Trace a program with two NVTX ranges (about two seconds); return the number of recorded ranges.
 
     Raises:
-        PerfHarnessError: there is no trace to read.
+        PerfHarnessError: nsys left no readable trace.
     """
-    from perfharness.trace import open_trace  # here: slow to import, rarely needed
+    from perfharness.trace import open_trace  # slow to import, rarely needed
 
     with tempfile.TemporaryDirectory(prefix="perfharness-") as name:
         folder = Path(name)
-        program = folder / "trial_program.py"  # `-c` would have the current folder on its path
+        program = folder / "trial_program.py"  # `-c` would put the current folder on the path
         program.write_text(TRIAL_PROGRAM)
         failure = ""
         try:
@@ -292,7 +291,7 @@ def try_nsys(nsys: NsysInstall, python: str) -> int:
             run_tool(command, folder, Interrupts(), TRIAL_TIMEOUT_S)
         except (ToolNotFoundError, ToolStoppedError):
             raise
-        except LaunchError as error:  # there may be a trace nevertheless
+        except LaunchError as error:  # a trace may exist nevertheless
             failure = str(error)
         reasons = [finding.message for finding in _collect_report(nsys, folder, Interrupts())]
         if trace_in(folder) is None:
@@ -301,7 +300,7 @@ def try_nsys(nsys: NsysInstall, python: str) -> int:
 
 
 def records_ranges(nsys: NsysInstall, python: str) -> bool:
-    """Whether an nsys recorded all ranges of a trial."""
+    """Whether nsys records all ranges of a trial."""
     with contextlib.suppress(PerfHarnessError):
         return try_nsys(nsys, python) == TRIAL_RANGES
     return False

@@ -1,10 +1,9 @@
-"""Conditions of a launch: context managers around its measured processes, as a sampler, or a wait for cool GPUs.
+"""Conditions of a launch: context managers around its processes, such as a sampler or a wait for cool GPUs.
 
-They are entered in order before the first process starts. They are left in reverse order when the last measured
-process has ended and before the tracers report: also after an exception, Ctrl-C, SIGTERM or SIGHUP.
+They are entered in order before the first process starts, and left in reverse order after the last one has ended and
+before the tracers report; also after an exception, Ctrl-C, SIGTERM or SIGHUP.
 
-A condition that starts processes of its own removes `PERFHARNESS_RUN_ID` from their environment, else they would end
-with the run.
+A condition that starts processes removes `PERFHARNESS_RUN_ID` from their environment. Otherwise they end with the run.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ class Run:
     """A run and its conditions.
 
     Args:
-        folder: where the run is being written. Files of a condition need a name in `staging.has_name_of_a_run`.
-        interrupted: whether the user has asked the launch to end. A condition that takes long to enter asks it.
+        folder: the unfinished run. Files of a condition need a name in `staging.has_name_of_a_run`.
+        interrupted: whether the user asked the launch to end. Conditions that are slow to enter poll it.
 
     Attributes:
         records: JSON for the manifest, by name of the condition.
         of_processes: fields of `ProcessRecord`, by folder of the process.
-        findings: for the manifest; one of severity `ERROR` makes the launch exit with 3.
-        started: called with each measured process as soon as it has started; quick.
-        done: whether the processes have served their purpose and are to end; quick.
+        findings: for the manifest; an `ERROR` makes the launch exit with 3.
+        started: called with each measured process after its start; must be quick.
+        done: whether the processes can end; must be quick.
     """
 
     folder: Path
@@ -57,10 +56,10 @@ class Run:
     _entered: ExitStack = field(default_factory=ExitStack)
 
     def enter(self, conditions: Iterable[Condition]) -> None:
-        """Enter conditions until the user interrupts; an error that is not ours becomes a finding.
+        """Enter conditions until the user interrupts; an unexpected error becomes a finding.
 
         Raises:
-            PerfHarnessError: a condition called the launch off.
+            PerfHarnessError: a condition cancelled the launch.
         """
         for condition in conditions:
             if self.interrupted():
@@ -77,11 +76,11 @@ class Run:
                 callback(process)
 
     def is_done(self) -> bool:
-        """Whether the processes are to end."""
+        """Whether the processes can end."""
         return any(is_done() for is_done in self.done)
 
     def leave(self) -> None:
-        """Leave all conditions, the last one first; a second call does nothing."""
+        """Leave all conditions in reverse order; a second call does nothing."""
         self._entered.close()
 
     def _leave_one(self, manager: AbstractContextManager[None]) -> None:
@@ -108,7 +107,7 @@ def served_metrics(address: str) -> Condition:
     """Serve the current readings to Prometheus (`--metrics`)."""
 
     def condition(run: Run) -> AbstractContextManager[None]:
-        from perfharness.metrics.exposed_run import serving  # NumPy, which no other launch needs here
+        from perfharness.metrics.exposed_run import serving  # imports NumPy
 
         return serving(address, run.folder)
 
@@ -123,7 +122,7 @@ LISTS = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 MPS_SERVER = "nvidia-cuda-mps-server"
-"""Does no work of its own; its clients are listed too."""
+"""Does not compute itself; its clients are listed too."""
 
 FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
 
@@ -133,17 +132,16 @@ UNLISTED_BYTES = 64 << 20
 """An idle GPU has 0 bytes in use, and a CUDA context takes more than this."""
 
 Users = dict[int, dict[str, Any]]
-"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if they are known. `UNLISTED` stands for those of
-another container: NVML lists the processes of the own PID namespace only, but counts the memory of all.
+"""Processes on a GPU by pid: `pid`, and `name` and `memory_bytes` if known. `UNLISTED` stands for processes of another
+container: NVML lists those of its own PID namespace, but counts the memory of all.
 """
 
 
 def other_users(*, required: bool = False) -> Condition:
-    """List who else uses the GPUs of the run.
+    """List other processes on the GPUs of the run.
 
     Args:
-        required: whether another user before the first process calls the launch off (`LaunchError`), and one after the
-            last process makes it exit with 3.
+        required: raise `LaunchError` if there is one before the launch, and exit with 3 if there is one after it.
     """
     severity = Severity.ERROR if required else Severity.WARNING
 
@@ -173,7 +171,7 @@ def other_users(*, required: bool = False) -> Condition:
 
 
 def users_of(gpus: Sequence[GpuRecord]) -> list[tuple[Users, str | None]]:
-    """Who uses each GPU now, and why that is not known."""
+    """Current processes on each GPU, or the reason why they are unknown."""
     if not gpus:
         return []
     with open_nvml() as nvml:
@@ -211,7 +209,7 @@ def _text(user: dict[str, Any]) -> str:
 
 
 def _is_other(pid: int, run: Run) -> bool:
-    """Whether a process lives and is not of the run."""
+    """Whether a process is alive and not part of the run."""
     if pid == UNLISTED:
         return True
     try:
@@ -220,11 +218,11 @@ def _is_other(pid: int, run: Run) -> bool:
         return False
 
 
-# ---- cool GPUs: a warm card clocks lower, so repeats that begin warm are not repeats ----
+# ---- cool GPUs: a warm GPU lowers its clocks ----
 
 PERIOD_S = 1.0
 START_MARGIN_C = 5.0
-"""Each launch of a series begins at most this much warmer than the first one."""
+"""Launches of a series begin at most this much warmer than the first one."""
 
 Interrupted = Callable[[], bool]
 Say = Callable[[str], object]
@@ -237,12 +235,11 @@ def cool_down(
     interrupted: Interrupted = lambda: False,
     say: Say = lambda _: None,
 ) -> list[GpuWait]:
-    """Wait until the sensor of every GPU has reported at most its target once.
+    """Wait until every GPU has been at or below its target once.
 
     Args:
-        targets_c: by UUID. A GPU whose temperature cannot be read is not waited for.
-        limit_s: gives up after this time.
-        interrupted: asked once a second; ends the waiting.
+        targets_c: by UUID. A GPU without a readable temperature is skipped.
+        interrupted: polled every second; ends the wait.
         say: called with a line when the wait begins.
     """
     if not targets_c:
@@ -254,8 +251,8 @@ def cool_down(
             if passed_s >= limit_s or interrupted():
                 break
             if not passed_s:
-                warm = ", ".join(f"{one.begin_c} °C for {one.target_c:g} °C" for one in waiting)
-                say(f"waiting until the GPUs are cool ({warm}), at most {limit_s:g} s")
+                warm = ", ".join(f"now {one.begin_c} °C, target {one.target_c:g} °C" for one in waiting)
+                say(f"waiting at most {limit_s:g} s until the GPUs are cool ({warm})")
             time.sleep(min(PERIOD_S, limit_s - passed_s))
             passed_s = time.monotonic() - begin
             for one in waiting:
@@ -265,7 +262,7 @@ def cool_down(
 
 
 def _read(nvml: Nvml, uuid: str, target_c: float) -> GpuWait:
-    device, now = nvml.device(uuid), Answer(reason=nvml.opened.reason or "there is no such GPU")
+    device, now = nvml.device(uuid), Answer(reason=nvml.opened.reason or "no such GPU")
     if device is not None:
         now = device.gpu.ask("nvmlDeviceGetTemperature", nvml.module.NVML_TEMPERATURE_GPU)
     reached = now.value is not None and now.value <= target_c
@@ -290,7 +287,7 @@ def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
         titles = {gpu.uuid: gpu.title for gpu in run.gpus}
         warm = [_problem(one, titles[one.gpu_uuid]) for one in found if not one.reached]
         problems = warm if found else ["the run uses no GPU"]
-        hint = "Use a higher --cool-down, or a longer cool-down-limit in perfharness.toml."
+        hint = "Use a higher --cool-down or cool-down-limit (perfharness.toml)."
         run.findings += [
             Finding("not-cooled-down", Severity.WARNING, f"--cool-down: {problem}.", hint) for problem in problems
         ]
@@ -311,10 +308,10 @@ def _problem(result: GpuWait, gpu: str) -> str:
 def as_cool_as_first(
     gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float, interrupted: Interrupted, say: Say
 ) -> list[GpuWait]:
-    """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
+    """Wait until the GPUs are about as cool as before the first launch of a series.
 
     Args:
-        first_c: temperatures before the first launch on each GPU, by UUID; missing ones are added.
+        first_c: temperature before the first launch on each GPU, by UUID; missing ones are added without a wait.
     """
     known = dict(first_c)
     targets_c = {gpu.uuid: known.get(gpu.uuid, math.inf) + START_MARGIN_C for gpu in gpus}
@@ -329,9 +326,9 @@ TURNS, STEPS = 40, 20_000
 """A turn takes 1 to 5 ms."""
 
 TRIM = 0.1
-"""Drop the slowest tenth of the turns, so that one interruption does not count."""
+"""Share of the slowest turns to drop, because they may have been interrupted."""
 
-NO_STEAL = "no steal time was counted since the machine started; a hypervisor may not report it"
+NO_STEAL = "no steal time was counted since boot; a hypervisor may not report it"
 PRESSURE = Path("/proc/pressure/cpu")
 
 
@@ -357,7 +354,7 @@ def machine_load(run: Run) -> Iterator[None]:
 
 
 def timed_loop() -> LoopTime:
-    """Time a loop of pure Python, whose work is always the same."""
+    """Time a fixed loop of pure Python."""
     walls, cpu_before = [], time.thread_time_ns()
     for _ in range(TURNS):
         begin, value = time.perf_counter_ns(), 1
@@ -370,13 +367,13 @@ def timed_loop() -> LoopTime:
 
 
 def _cpu_seconds() -> tuple[float, float]:
-    """Stolen and all CPU time since the machine started."""
+    """Stolen and total CPU time since boot."""
     times = psutil.cpu_times()._asdict()
     return times.get("steal", 0.0), sum(value for name, value in times.items() if not name.startswith("guest"))
 
 
 def _pressure() -> float | None:
-    """Part of the last 10 s in which a task of the machine waited for a CPU (PSI, `some`); None: not reported."""
+    """Share of the last 10 s in which a task waited for a CPU (PSI, `some`), or None if not reported."""
     with suppress(OSError, ValueError, IndexError):
         return round(float(PRESSURE.read_text(encoding="ascii").split("avg10=")[1].split()[0]) / 100, 4)
     return None

@@ -34,7 +34,7 @@ PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-dr
 
 
 class Health(str, Enum):
-    """The result of a check; `ABSENT` is not needed on this machine."""
+    """Result of a check; `ABSENT` means missing, but not needed here."""
 
     GOOD = "good"
     ABSENT = "absent"
@@ -49,7 +49,7 @@ class Check:
     Args:
         topic: the group, `nsys`.
         hint: the next step.
-        measures: whether this alone makes measuring possible.
+        measures: whether a tracer works.
     """
 
     topic: str
@@ -59,15 +59,8 @@ class Check:
     measures: bool = False
 
 
-def check_up(
-    python: str, environ: Mapping[str, str], *, nsys: Path | None = None, root: Path = Path("/")
-) -> list[Check]:
-    """Check everything, and try each nsys for real (seconds).
-
-    Args:
-        python: the interpreter that runs scripts.
-        root: where /proc is.
-    """
+def check_up(python: str, environ: Mapping[str, str], *, nsys: Path | None = None) -> list[Check]:
+    """Check everything, and try each nsys (seconds); `python` is the interpreter of scripts."""
     gpus = find_gpus()
     interpreter = ask_interpreter(python)
     checks = [
@@ -77,7 +70,7 @@ def check_up(
         *_check_embedded(gpus, interpreter),
     ]
     if gpus.gpus:
-        checks += [*_check_gpus(gpus, environ), _check_counters(root), *check_clocks(gpus, root)]
+        checks += [*_check_gpus(gpus, environ), _check_counters(), *check_clocks(gpus)]
     else:
         checks.append(Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}); CPU times only"))
     hint = "See nvidia-smi and the kernel log (Xid); reset the GPU or restart."
@@ -97,7 +90,6 @@ def _check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
 
 
 def _check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts, gpus: GpuFacts) -> Iterator[Check]:
-    """Check every nsys found, and try the usable ones."""
     if not installs:
         hint = f"Install one without root: `{INSTALL_NSYS}`, or name one with --nsys."
         yield Check("nsys", Health.ABSENT, "no nsys found; the embedded tracer is used", hint)
@@ -157,23 +149,22 @@ def _check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits -ng and -go")
 
 
-def _check_counters(root: Path) -> Check:
-    """Check whether the driver lets this user read GPU performance counters."""
-    parameters = _read(root / "proc/driver/nvidia/params")
+def _check_counters() -> Check:
+    parameters = _read(Path("/proc/driver/nvidia/params"))
     if parameters is None:
         return Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
     if "RmProfilingAdminOnly: 1" in parameters and os.geteuid() != 0:
-        text = "GPU performance counters are for administrators only; kernels and copies are recorded all the same"
+        text = "GPU performance counters need root; kernels and copies are recorded without them"
         hint = "For counters, set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module."
         return Check("permissions", Health.ABSENT, text, hint)
     return Check("permissions", Health.GOOD, "this user may read GPU performance counters")
 
 
-def check_clocks(gpus: GpuFacts, root: Path) -> Iterator[Check]:
-    """Check whether this user may lock clocks, and whether a killed launch has left them changed."""
+def check_clocks(gpus: GpuFacts, root: Path = Path("/")) -> Iterator[Check]:
+    """Check whether this user may lock clocks, and whether a killed launch left them locked."""
     yield _check_clock_permission(root)
     for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
-        yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
+        yield Check("clocks", Health.ABSENT, f"GPU {index} is in MIG mode: its clocks stay unchanged")
     with open_nvml() as nvml:
         for device in nvml.gpus:
             if left := settings_left(device):
@@ -189,7 +180,7 @@ def _check_clock_permission(root: Path) -> Check:
     """The driver asks the kernel for `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
     effective = re.search(r"CapEff:\s*([0-9a-f]+)", _read(root / "proc/self/status") or "")
     if effective is None or not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
-        text = "this user may not lock clocks: that needs CAP_SYS_ADMIN"
+        text = "this user may not lock clocks (no CAP_SYS_ADMIN)"
         return Check("clocks", Health.ABSENT, text, "For -m: root, or a container with --cap-add SYS_ADMIN.")
     if (_read(root / "proc/self/uid_map") or "").split() != WHOLE_UID_MAP:
         text = "a user namespace (rootless container) cannot lock clocks"

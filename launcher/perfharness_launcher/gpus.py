@@ -1,4 +1,4 @@
-"""GPUs and MIG instances by UUID, the choice among them, and the CPUs near them."""
+"""Find and choose GPUs and MIG instances, and the CPUs near them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfharness_launcher.options import CpuBind
 CPUS_PER_WORD = 64
 
 LEAST_SHARE = 0.5
-"""`auto` binds a process only if the CPUs near its GPUs are at least this part of an even share of the nodes."""
+"""`auto` binds only to CPUs that are at least this share of an average NUMA node."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class GpuFacts:
     """The GPUs of the machine.
 
     Args:
-        gpus: in NVML's order; a GPU with MIG on is listed as its instances.
-        problem: why there are none.
-        cuda_driver: newest CUDA that the driver runs.
-        lost: a sentence for each GPU that the driver counts but cannot reach.
+        gpus: in NVML's order; a GPU in MIG mode is listed as its instances.
+        problem: why the list is empty.
+        cuda_driver: newest CUDA version of the driver.
+        lost: one sentence per GPU that the driver counts but cannot reach.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
@@ -39,7 +39,7 @@ class GpuFacts:
 
 
 def find_gpus(module: Any = None) -> GpuFacts:
-    """List the GPUs; never fails. `module` answers as `pynvml`."""
+    """List the GPUs; never fails. `module` replaces `pynvml`."""
     with open_nvml(module) as nvml:
         if not nvml.opened.ok:
             return GpuFacts(problem=nvml.opened.reason)
@@ -76,10 +76,10 @@ def choose_gpus(
     """Choose GPUs by name, or `number` of the visible ones from `offset` on.
 
     Raises:
-        UsageError: a name is unknown or given twice, or there are fewer GPUs.
+        UsageError: a name is unknown or repeated, or too few GPUs are visible.
     """
     if names:
-        chosen = [gpu for name in names for gpu in [find_gpu(name, available)]]
+        chosen = [find_gpu(name, available) for name in names]
         if twice := [gpu.uuid for position, gpu in enumerate(chosen) if gpu in chosen[:position]]:
             raise UsageError(f"--gpus names {twice[0]} twice; use -np to run several processes on one GPU")
         return tuple(chosen)
@@ -92,13 +92,13 @@ def choose_gpus(
 
 
 def find_gpu(name: str, available: Sequence[GpuRecord]) -> GpuRecord:
-    """Find a GPU by its UUID or the unique start of one, its NVML index, or `INDEX:MIG` for a MIG instance."""
+    """Find a GPU by UUID (or a unique start of it), NVML index, or `INDEX:MIG` for a MIG instance."""
     found = _matching(name, available)
     if len(found) == 1:
         return found[0]
     if not found:
         there = ", ".join(f"{gpu.index} = {gpu.uuid}" for gpu in available)
-        raise UsageError(f"there is no GPU {name!r}; choose from {there}")
+        raise UsageError(f"no GPU {name!r}; choose from {there}")
     several = ", ".join(gpu.uuid for gpu in found)
     raise UsageError(f"GPU {name!r} is ambiguous: {several}; give one in full")
 
@@ -114,7 +114,7 @@ def _matching(name: str, available: Sequence[GpuRecord]) -> list[GpuRecord]:
 
 
 def _visible(available: Sequence[GpuRecord], visible_devices: str) -> list[GpuRecord]:
-    """The GPUs in CUDA_VISIBLE_DEVICES, in its order, up to the first unknown name, as CUDA reads it."""
+    """GPUs in CUDA_VISIBLE_DEVICES up to the first unknown name, as CUDA reads it."""
     visible = []
     for name in visible_devices.split(","):
         found = _matching(name.strip(), available)
@@ -129,7 +129,7 @@ def _visible(available: Sequence[GpuRecord], visible_devices: str) -> list[GpuRe
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """The CPUs that a launch may use; `nodes`: of each NUMA node, `near`: by UUID of the GPU, as NVML reports."""
+    """CPUs that a launch may use: all, by NUMA node, and (`near`) by GPU UUID as NVML reports."""
 
     allowed: frozenset[int] = frozenset()
     nodes: tuple[frozenset[int], ...] = ()
@@ -137,7 +137,7 @@ class CpuFacts:
 
 
 def find_cpus(gpus: Sequence[GpuRecord]) -> CpuFacts:
-    """Find the CPUs and which are near which GPU. Never fails."""
+    """Find the CPUs, and those near each GPU; never fails."""
     allowed = frozenset(os.sched_getaffinity(0))
     nodes = tuple(node & allowed for node in numa_nodes() if node & allowed)
     near: dict[str, frozenset[int]] = {}
@@ -165,13 +165,13 @@ def read_cpu_list(text: str) -> frozenset[int]:
 
 
 def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) -> tuple[list[tuple[int, ...]], str]:
-    """Choose the CPUs of processes: those near their GPUs (`numa`, and `auto` if it helps), or none in particular.
+    """Bind processes to the CPUs near their GPUs (`numa`, or `auto` if it helps).
 
     Args:
         groups: the GPUs of each process.
 
     Returns:
-        The CPUs of each process, none if it is not bound, and the reason.
+        The CPUs of each process (empty if not bound), and the reason.
 
     Raises:
         UsageError: `numa` is impossible.
@@ -192,6 +192,6 @@ def place(groups: Sequence[Sequence[GpuRecord]], bind: CpuBind, cpus: CpuFacts) 
 
 def _no_near_cpus(groups: Sequence[Sequence[GpuRecord]], cpus: CpuFacts) -> str:
     if not all(groups):
-        return "there is no GPU"
+        return "no GPU is used"
     unknown = min((gpu.index for group in groups for gpu in group if gpu.uuid not in cpus.near), default=None)
     return "" if unknown is None else f"NVML reports no usable CPUs near GPU {unknown}"

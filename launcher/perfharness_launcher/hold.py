@@ -1,13 +1,13 @@
-"""Start one measured process, report its start and its end, and keep its tracer waiting until the launcher lets go.
+"""Start one measured process, report its start and end, and hold its tracer until the launcher lets go.
 
-Runs as a script (`python -I -S hold.py SETTINGS COMMAND…`), standard library only, as the program of the tracer. It
+The tracer runs this script (`python -I -S hold.py SETTINGS COMMAND…`, standard library only). It
 
-1. starts COMMAND in a session of its own; the kernel kills that process should this one die;
+1. starts COMMAND in a new session; the kernel kills COMMAND if this process dies;
 2. writes lines of JSON to STATUS: `started` and `ended`, or `not_started`;
-3. waits for the end of CONTROL, so that no tracer writes its report while another process is being measured;
-4. kills what is left below it: orphans of the measured process become children of this one.
+3. waits for the end of CONTROL, so that no tracer writes its report while another process is measured;
+4. kills its remaining children, which include orphans of COMMAND.
 
-CONTROL is a FIFO. Its end while COMMAND runs means that the launcher is dead, and COMMAND is ended.
+CONTROL is a FIFO. If it ends while COMMAND runs, the launcher is dead: COMMAND is ended too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from typing import Any
 
 STARTED = "PERFHARNESS_STARTED_UNIX_NS"
-"""Environment variable of the measured process: when it was started, in nanoseconds UTC."""
+"""Environment variable of the measured process: its start in nanoseconds UTC."""
 
 EXIT_NOT_STARTED = 127
 APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if has_ended(control):
-        report("not_started", error="the launch was called off before the process started")
+        report("not_started", error="the launch was cancelled before the process started")
         return EXIT_NOT_STARTED
     problems = []
     try:
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         report("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
         return EXIT_NOT_STARTED
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a tracer that ends its program means the command
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a tracer means COMMAND
         signal.signal(number, lambda number, _frame: signal_group(process.pid, number))
     cpus = sorted(os.sched_getaffinity(0))
     report("started", hold=own_pid, pid=process.pid, start_unix_ns=start_unix_ns, cpus=cpus, problems=problems)
@@ -116,7 +116,7 @@ def has_ended(control: int) -> bool:
 
 
 def wait_for(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
-    """Return wait status and resource usage of a process, which is ended if CONTROL ends first."""
+    """Return wait status and resource usage of a process; end it if CONTROL ends first."""
     watched, timeout = [wakeup, control], None
     signals = [signal.SIGINT, signal.SIGTERM]
     while True:
@@ -139,7 +139,7 @@ def signal_group(pid: int, number: int) -> None:
 
 
 def kill_children() -> None:
-    """Kill all below this process: the children of a killed one become children of this one."""
+    """Kill all descendants: children of a killed process become children of this one."""
     with contextlib.suppress(OSError):
         file = os.open("/proc/thread-self/children", os.O_RDONLY)
         while children := os.pread(file, 65_536, 0).split():

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP to the launcher: noted, so that the launch ends in good order instead of at any line."""
+"""Note Ctrl-C, SIGTERM and SIGHUP, so that a launch ends in order instead of at any line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Interrupts:
-    """How many came in so far."""
+    """Number of interrupts; if `raises`, the next one raises `KeyboardInterrupt`."""
 
     count: int = 0
     raises: bool = False
-    """Whether the next one raises `KeyboardInterrupt`, as in any Python program."""
 
     def note(self) -> None:
-        """One more."""
+        """Count an interrupt."""
         self.count += 1
         if self.raises:
             raise KeyboardInterrupt
@@ -31,13 +30,12 @@ class Interrupts:
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """While open, these signals are only noted; outside of the main thread, which alone may handle them, nothing is."""
+    """Only note the signals while open; does nothing outside of the main thread."""
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
-    # Under nohup a closed terminal is to be ignored. A shell ignores SIGINT for what it puts into the background, too,
-    # but whoever sends it to this process means it.
+    # keep SIGHUP ignored under nohup, but not SIGINT, which a shell ignores for background jobs
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = {number: signal.signal(number, lambda *_: interrupts.note()) for number in {*HANDLED} - ignored}
     try:

@@ -1,4 +1,4 @@
-"""A plan -> a measured run in its staging folder: start, watch, collect. Whoever launches analyses and places it."""
+"""Run a plan in a staging folder: start, watch, collect. The caller analyses the run and puts it in place."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ from perfharness_launcher.staging import Staging, new_run_id, staging, unfinishe
 from perfharness_launcher.supervise import Observer, Supervisor
 
 ALMOST_FULL_BYTES = 1 << 20
-"""With less space per process than this at the end of a run, something was perhaps not written: the embedded tracer
-takes so much at a time."""
+"""With less free space per process at the end, data may be lost: the embedded tracer allocates this much."""
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
     "batch_pattern", "cpu_bind", "capture_batches", "parallel",
 }  # fmt: skip
-"""Options that the manifest has under their own names."""
+"""Options with the same name in the manifest."""
 
 
 @dataclass
 class FinishedRun:
-    """A measured run without its results, in a staging folder.
+    """A measured run without its results.
 
     Attributes:
-        folder: its staging folder.
-        placed: its final folder; None: not moved yet.
+        folder: the staging folder.
+        placed: the final folder, or None if not moved yet.
     """
 
     manifest: RunManifest
@@ -60,24 +59,27 @@ class FinishedRun:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether Ctrl-C or a signal came in while it was measured."""
+        """Whether Ctrl-C or a signal interrupted the measurement."""
         return bool(self._interrupts)
 
     def note_explained(self, findings: Sequence[Finding]) -> None:
-        """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
+        """Note in the manifest that the folder has a profiling pass, or why not. Raises `OSError`."""
         found = [*self.manifest.findings, *findings]
         self.replace_manifest(self.manifest.model_copy(update={"explained": not findings, "findings": found}))
 
     def replace_manifest(self, manifest: RunManifest) -> None:
-        """Write another manifest of the run. Raises `OSError`."""
+        """Write a new manifest. Raises `OSError`."""
         self.manifest = manifest
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
-        """Move it into the output folder, or next to an earlier run there if only that has numbers; return its folder.
+        """Move the run into the output folder, or next to an earlier run if only that has numbers.
+
+        Returns:
+            The final folder.
 
         Raises:
-            LaunchError: it could not be moved.
+            LaunchError: the folder cannot be moved.
         """
         self._interrupts.raises = False
         self.placed = self._stage.finish()
@@ -85,23 +87,19 @@ class FinishedRun:
 
 
 def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Condition]:
-    """The conditions that the options ask for, in the order in which they are entered.
-
-    Args:
-        say: called with a line about what a condition waits for.
-    """
+    """Conditions of the options, in the order to enter them; `say` gets a line when one waits."""
     options = plan.options
     conditions: list[Condition] = [other_users(required=options.require_exclusive)]
     if options.metrics is not None:
         conditions.append(served_metrics(options.metrics))
-    if not plan.explaining:  # the clocks of a GPU that has just worked are still high
+    if not plan.explaining:  # clocks are still high after the measured pass
         conditions.append(noted_clocks)
-    if options.cool_down_c is not None:  # before the clocks are locked: an idle GPU with locked clocks stays warmer
+    if options.cool_down_c is not None:  # before -m, which keeps an idle GPU warm
         conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
-    if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
+    if options.maximize_clocks:  # before the sampler, which measures idle power
         conditions.append(maximized_clocks)
     if options.telemetry:
-        from perfharness_launcher.telemetry import sampled  # numpy, which a plan does not need
+        from perfharness_launcher.telemetry import sampled  # imports NumPy
 
         conditions.append(sampled(options.measure_idle_s))
     return [*conditions, machine_load]
@@ -119,18 +117,18 @@ def launch(
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
-    While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
-    raises, what was measured is kept: in place of the earlier run, or next to it if only that has numbers.
+    While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. After an error in
+    the block, the run is kept: in place of an earlier run, or next to it if only that has numbers.
 
     Args:
-        command: the command line of perfharness itself, for the manifest.
-        conditions: of the processes, in the order in which they are entered.
-        written_to: the output folder while the run that contains this one is not in place; None: that of the options.
-        may_go: decides when the processes may pass the start barrier; None: when all have arrived.
+        command: command line of perfharness, for the manifest.
+        conditions: entered in this order.
+        written_to: current output folder, if inside an unfinished run (default: that of the options).
+        may_go: decides when processes pass the start barrier (default: when all have arrived).
 
     Raises:
-        LaunchError: no process could be started; the output folder is as it was.
-        PerfHarnessError: a condition called the launch off; the same.
+        LaunchError: no process could be started; the output folder is unchanged.
+        PerfHarnessError: a condition cancelled the launch; the output folder is unchanged.
     """
     output_dir = written_to or plan.options.output_dir.absolute()
     plan = with_gpu_metrics(plan)
@@ -144,7 +142,7 @@ def launch(
 def finishing(
     manifest: RunManifest, stage: Staging, interrupts: Interrupts, observer: Observer
 ) -> Iterator[FinishedRun]:
-    """A measured run in its staging folder; put in place after the `with` block, if that has not done it."""
+    """Yield a measured run, and put it in place unless the `with` block did."""
     run = FinishedRun(manifest, stage.path, stage, interrupts)
     interrupts.raises = True
     try:
@@ -159,19 +157,19 @@ def finishing(
 
 
 def with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of a profiling pass with nsys's counters of the GPUs, or with a finding why there are none."""
+    """Add nsys's GPU counters to a profiling pass, or a finding why they are unavailable."""
     if not plan.explaining or plan.nsys is None or not plan.gpus:
         return plan
     used = [gpu.uuid for spec in plan.processes for gpu in spec.gpus]
     try:
         if len(set(used)) < len(used):
-            raise LaunchError("several processes share a GPU, and nsys samples it for one alone")
+            raise LaunchError("several processes share a GPU")
         if any(gpu.mig for gpu in plan.gpus):
-            raise LaunchError("the GPU is divided (MIG)")
+            raise LaunchError("the GPU is in MIG mode")
         environ = {**os.environ, **plan.processes[0].environment}
         found = find_gpu_metrics(plan.nsys.install, environ, plan.measured_s)
     except LaunchError as error:
-        message = f"nsys does not sample the GPU's counters in the profiling pass: {error}."
+        message = f"The profiling pass has no GPU counters: {error}."
         finding = Finding("gpu-metrics-unavailable", Severity.NOTE, message)
         return replace(plan, findings=(*plan.findings, finding))
     return replace(plan, nsys=replace(plan.nsys, gpu_metrics=found))
@@ -200,7 +198,7 @@ def _measure(
 
         if plan.nsys is not None:
             observer.stage("exporting the traces")
-        for ending in endings:  # a script may have removed its own folder, and that of the run
+        for ending in endings:  # a script may have removed its folder
             ending.folder.mkdir(parents=True, exist_ok=True)
         install = None if plan.nsys is None else plan.nsys.install
         collected = collect(install, {ending.folder: ending.pid for ending in endings}, interrupts)
@@ -239,7 +237,7 @@ def _measure(
         stage.discard()
         if isinstance(error, PerfHarnessError) and (run.findings or interrupts):
             kind = LaunchInterruptedError if interrupts else type(error)
-            # there is no manifest for the findings of the conditions, which may matter more than the error
+            # no manifest will hold the findings of the conditions, which may be the cause
             lines = [str(error), *(f"{finding.message} {finding.hint}" for finding in run.findings)]
             raise kind("\n".join(lines)) from error
         raise
@@ -247,9 +245,7 @@ def _measure(
 
 
 def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningProcess], None]:
-    """Write the manifest as the run begins, for the case that the launcher is killed; return what adds a process's pid
-    and start to it.
-    """
+    """Write the first manifest; return a callback that adds pid and start of a process."""
     records = {record.folder: record for record in manifest.processes}
 
     def add(process: RunningProcess) -> None:
@@ -266,10 +262,9 @@ def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningPr
 
 
 def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:
-    """The error, with the folder of what was measured."""
     where = f"its files are in {place}"
     if isinstance(error, KeyboardInterrupt):
-        return LaunchInterruptedError(f"interrupted before all was read; `perfharness analyze {place}` reads it")
+        return LaunchInterruptedError(f"interrupted while reading; `perfharness analyze {place}` reads the rest")
     if isinstance(error, OSError):
         return LaunchError(f"the run could not be written completely ({reason_of(error)}); {where}")
     if isinstance(error, PerfHarnessError):
@@ -279,7 +274,6 @@ def _with_location(error: BaseException, place: Path, observer: Observer) -> Bas
 
 
 def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManifest:
-    """The manifest of a run as it begins: the ends of its processes are not known."""
     options = plan.options
     run_dir = options.output_dir.absolute()
     processes = [planned_record(spec, planned_command(spec, plan.nsys, run_dir)) for spec in plan.processes]
@@ -305,17 +299,16 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str) -> RunManif
 def _findings_of_run(
     stage: Staging, processes: int, unfinished: Sequence[Path], leftovers: Sequence[str]
 ) -> Iterator[Finding]:
-    """Findings about the output folder, and about what still ran at the end."""
     for path in unfinished:
         hint = f"`perfharness analyze {path}` reads it, `rm -r {path}` removes it."
         yield Finding("run-cut-off", Severity.WARNING, f"{path} is a run whose launcher was killed.", hint)
     if leftovers:
         message = f"Ended {len(leftovers)} processes that still ran at the end: {'; '.join(leftovers)}"
-        hint = "a pipeline should wait for the processes that it starts"
+        hint = "Let the pipeline wait for the processes that it starts."
         yield Finding("leftover-processes", Severity.WARNING, message, hint)
-    # A tracer that cannot write any more may not be able to report it.
+    # a tracer that cannot write may be unable to report it
     free_bytes = shutil.disk_usage(stage.path).free
     if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
         message = f"The disk of {stage.output_dir} has {free_bytes >> 10} KiB left; the run may be incomplete."
-        hint = "Free some space, or name a folder on another disk with -o."
+        hint = "Free some space, or use -o with a folder on another disk."
         yield Finding("disk-full", Severity.WARNING, message, hint)

@@ -1,4 +1,4 @@
-"""What a plan depends on: GPUs, CPUs, nsys, the interpreter, the script, the output folder."""
+"""Gather the facts for a plan: GPUs, CPUs, nsys, interpreter, script, output folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GIT_S = 10
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter of the script, or the `problem` that kept it from answering."""
+    """Interpreter of the script, or the `problem` with it."""
 
     executable: str
     version: str | None = None
@@ -55,12 +55,12 @@ class InterpreterFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What a plan depends on; each problem is one sentence.
+    """Facts for a plan; each problem is one sentence.
 
     Args:
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
         nsys: newest first.
-        annotations: those of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
+        annotations: of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
         environment, source: for the manifest.
     """
 
@@ -79,7 +79,7 @@ class MachineFacts:
 
 
 def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
-    """Find out everything that a launch depends on."""
+    """Gather the facts for a launch."""
     gpus = find_gpus()
     python, is_file = options.python_command or (options.python,), bool(options.python_command)
     program = find_program(options.script, options.script_arguments, python, is_module=options.module, is_file=is_file)
@@ -104,7 +104,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
 
 
 def _with_trial(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
-    """Try the first usable nsys if it is not known whether it records this nvtx."""
+    """Try the first usable nsys, unless it is known whether it records this nvtx."""
     usable = next((install for install in installs if install.usable), None)
     if usable is None or records_nvtx(usable, interpreter.nvtx) is not None:
         return installs
@@ -116,7 +116,7 @@ def _with_trial(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts
 
 
 def _interpreter(program: Program, python: str) -> InterpreterFacts:
-    """Ask the interpreter of the script; one that a program starts may be on another machine, as in a container."""
+    """Ask the interpreter of the script. A program may start one on another machine or in a container."""
     own, script = program.python, program.script
     asked = script or own
     if asked is None:
@@ -126,14 +126,14 @@ def _interpreter(program: Program, python: str) -> InterpreterFacts:
         return facts
     if own is None and (facts.problem or facts.module_problem):
         return InterpreterFacts(python)
-    return replace(facts, module_problem=None)  # the word after -m of a launcher of ranks may be something else
+    return replace(facts, module_problem=None)  # for a launcher of ranks, -m may mean something else
 
 
 def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
-    """Ask an interpreter, with the options that it will run with, for its versions, packages and the module to run."""
+    """Ask an interpreter, run with its later options, for versions, packages and the module to run."""
     executable = shutil.which(python)
     if executable is None:
-        return InterpreterFacts(python, problem=f"there is no interpreter {python}")
+        return InterpreterFacts(python, problem=f"interpreter {python} not found")
     answer = _ask([executable, *options], {} if module is None else {"module": module})
     if answer is None:
         problem = f"{shlex.join([python, *options])} is not a working Python interpreter"
@@ -143,7 +143,7 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
 
 
 def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer of `perfharness_ask_interpreter.py`; None: it is not a Python interpreter."""
+    """Answer of `perfharness_ask_interpreter.py`, or None if the program is not a Python interpreter."""
     command = [*python, str(ASK_INTERPRETER), json.dumps(question)]
     try:
         answer: dict[str, Any] = json.loads(_printed_by(command, ANSWER_S).splitlines()[-1])
@@ -153,7 +153,7 @@ def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def _printed_by(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> str:
-    """What a program prints. Raises `OSError` or `SubprocessError`."""
+    """Output of a program. Raises `OSError` or `SubprocessError`."""
     stdin = subprocess.DEVNULL
     return subprocess.run(
         command, stdin=stdin, capture_output=True, text=True, timeout=timeout_s, check=True, env=environ
@@ -170,7 +170,7 @@ def _script_path(script: PythonCommand | None, interpreter: InterpreterFacts) ->
 def _annotations(
     options: LaunchOptions, script: PythonCommand | None, interpreter: InterpreterFacts, path: Path | None
 ) -> tuple[Annotations | None, Sequence[str]]:
-    """Read the annotations; a file only if script and interpreter have no other problem."""
+    """Read the annotations; a file only if script and interpreter are usable."""
     asked = Annotations(torch_depth=options.annotate_torch, collectives=options.annotate_collectives)
     if options.annotate is None:
         return None if asked == Annotations() else asked, ()
@@ -186,7 +186,7 @@ def _annotations(
 
 
 def _output_problem(options: LaunchOptions) -> str | None:
-    """Why results could not be written; creates no folder."""
+    """Why results cannot be written, or None; creates no folder."""
     asked = options.output_dir
     folder = asked.absolute()
     try:
@@ -200,7 +200,7 @@ def _output_problem(options: LaunchOptions) -> str | None:
         return f"-o {asked}: {nearest} cannot be written to"
     explained = asked / EXPLAIN_NAME
     if options.explain and os.path.lexists(explained) and not is_run(explained):
-        return f"{explained} is not a run, and --explain writes there; choose another -o"
+        return f"--explain would overwrite {explained}, which is not a run; choose another -o"
     return None
 
 
@@ -208,14 +208,13 @@ def _output_problem(options: LaunchOptions) -> str | None:
 
 
 def _source(script: Path | None) -> SourceRecord:
-    """The commit and the digest of a script."""
     if script is None:
         return SourceRecord(git_reason="the script is not a file")
     try:
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
     except OSError:
         digest = None
-    # no program that the repository names is run
+    # run no program that the repository configures
     git = ["git", "-c", "core.fsmonitor=false", "-C", str(script.resolve().parent)]
     environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
@@ -229,7 +228,7 @@ def _source(script: Path | None) -> SourceRecord:
 
 
 def _file_of_target(target: str) -> Path | None:
-    """The file of `path/file`, `path/file.py:function` or `module:function` in this folder."""
+    """File of `path/file`, `path/file.py:function` or `module:function` in the current folder."""
     name = target.rpartition(":")[0]
     module = name.replace(".", "/")
     candidates = (target, name, f"{module}.py", f"{module}/__init__.py")
@@ -254,16 +253,17 @@ def _environment(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRe
 
 
 def container_start_unix_ns() -> int | None:
-    """When the container of this process was started: as the user says, else when its first process was.
+    """Start of this container: `PERFHARNESS_STARTED_AT`, or the start of its first process; None outside of one.
 
-    None where it is in no container. Raises `UsageError` where `PERFHARNESS_STARTED_AT` is no time.
+    Raises:
+        UsageError: `PERFHARNESS_STARTED_AT` is not a time.
     """
-    said = os.environ.get(STARTED_AT)
-    if said:
+    given = os.environ.get(STARTED_AT)
+    if given:
         try:
-            return round(float(said) * 1e9)
+            return round(float(given) * 1e9)
         except ValueError:
-            raise UsageError(f"{STARTED_AT}={said} must be seconds since 1970, as `date +%s.%N` prints them.") from None
+            raise UsageError(f"{STARTED_AT}={given} must be seconds since 1970 (`date +%s.%N`).") from None
     is_inside = any(Path(sign).exists() for sign in CONTAINER_FILES) or not CONTAINER_VARIABLES.isdisjoint(os.environ)
     if not is_inside:
         return None
@@ -280,7 +280,7 @@ def operating_system() -> str:
 
 
 def cpu_model() -> str | None:
-    """Model name of the first CPU, or its architecture if the kernel gives none."""
+    """Model name of the first CPU, or else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Nsight Systems: the installs on this machine, what each can do, and their command lines."""
+"""Nsight Systems: find the installs, probe their capabilities, and build command lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from perfharness.errors import LaunchError, ToolNotFoundError
 from perfharness.model.conventions import CAPTURE_RANGE
 
 NSYS_VARIABLE = "PERFHARNESS_NSYS"
-"""Path of an nsys, preferred to all others."""
+"""Path of the preferred nsys."""
 
 INSTALL_NSYS = "perfharness doctor --install-nsys"
-"""The command that gets an nsys without root."""
-
 REPORT_STEM = "trace"
 REPORT_SUFFIX = ".nsys-rep"
 TRACER_LOG = "tracer.log"
@@ -42,16 +40,16 @@ SEARCH_PATHS = (
 
 @dataclass(frozen=True)
 class NsysInstall:
-    """One nsys on the machine, and its capabilities.
+    """An nsys and its capabilities.
 
     Args:
-        importer: the program that turns a `.qdstrm` into a `.nsys-rep`.
-        profile_options: the long options of `nsys profile --help`, without dashes.
-        traces: values of its `--trace`.
-        cupti: its newest CUPTI, i.e. the newest CUDA it knows, `(12, 4)`.
-        records_nvtx: whether it recorded the ranges of this interpreter's nvtx in a trial; None: not tried.
-        source: where it was found, for messages.
-        problems: what keeps it from measuring, one sentence each.
+        importer: program that converts `.qdstrm` to `.nsys-rep`.
+        profile_options: long options of `nsys profile`, without dashes.
+        traces: values of `--trace`.
+        cupti: newest CUPTI, and so the newest supported CUDA, as `(12, 4)`.
+        records_nvtx: whether a trial recorded the ranges of this interpreter's nvtx, or None if not tried.
+        source: location for messages.
+        problems: one sentence per reason why it is not usable.
     """
 
     path: Path
@@ -67,12 +65,12 @@ class NsysInstall:
 
     @property
     def usable(self) -> bool:
-        """Whether it can record and its recording can be read."""
+        """Whether it can record, and its recordings can be read."""
         return not self.problems
 
     @property
     def gpu_metrics_option(self) -> str | None:
-        """The option that samples counters of GPUs; it has had two names."""
+        """The option that samples GPU counters; its name depends on the version."""
         return next((name for name in GPU_METRICS_OPTIONS if name in self.profile_options), None)
 
 
@@ -91,17 +89,17 @@ FORKED = "trace-fork-before-exec"
 
 
 def is_2023(nsys: NsysInstall) -> bool:
-    """Whether it may have the faults of nsys 2023.4."""
+    """Whether nsys may have the faults of version 2023.4."""
     return (nsys.version or (0,)) < (2024,)
 
 
 def attempts(nsys: NsysInstall) -> int:
-    """How often to try a start or an import: nsys 2023.4 fails at one start and two imports in 600."""
+    """Number of attempts to start or import: nsys 2023.4 fails at one start and two imports in 600."""
     return 3 if is_2023(nsys) else 1
 
 
 def records_nvtx(nsys: NsysInstall, nvtx: str | None) -> bool | None:
-    """Whether an nsys records the ranges of an nvtx: by a trial, else by what is known; None: unknown."""
+    """Whether nsys records the ranges of an nvtx, by a trial or by version; None if unknown."""
     if nsys.records_nvtx is not None:
         return nsys.records_nvtx
     if nvtx is None or numbers(nvtx) <= numbers(NVTX_PINNED):
@@ -113,12 +111,12 @@ def records_nvtx(nsys: NsysInstall, nvtx: str | None) -> bool | None:
 
 
 def too_old_for_driver(nsys: NsysInstall, cuda_driver: tuple[int, int] | None) -> str | None:
-    """Why this nsys would lose GPU work on this driver, or None."""
+    """Why nsys would lose GPU work with this driver, or None."""
     if cuda_driver is None or nsys.cupti is None or nsys.cupti[0] >= cuda_driver[0]:
         return None
     return (
-        f"nsys {nsys.version_text} knows CUDA up to {dotted(nsys.cupti)}, but the driver runs CUDA"
-        f" {dotted(cuda_driver)}: it would lose kernels silently"
+        f"nsys {nsys.version_text} supports CUDA up to {dotted(nsys.cupti)}, but the driver has CUDA"
+        f" {dotted(cuda_driver)}: kernels would be missing without a warning"
     )
 
 
@@ -138,10 +136,10 @@ def dotted(version: Sequence[int]) -> str:
 def find_nsys(
     asked: Path | None, environ: Mapping[str, str], *, root: Path = Path("/"), project: Path | None = None
 ) -> tuple[NsysInstall, ...]:
-    """Every nsys found, usable ones first, newest first; only `asked` if one is asked for.
+    """Find all installs of nsys, usable ones first, newest first; or probe only `asked`.
 
     Args:
-        project: the checkout with a `.nsys` folder; None: this one.
+        project: checkout with a `.nsys` folder (default: this one).
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
@@ -171,7 +169,7 @@ def _candidates(environ: Mapping[str, str], root: Path, project: Path) -> Iterat
 
 
 def probe(path: Path, source: str) -> NsysInstall:
-    """Ask one nsys what it can do."""
+    """Find the capabilities of an nsys."""
     if not path.is_file() or not os.access(path, os.X_OK):
         return NsysInstall(path, source=source, problems=(f"{path} is not a program",))
     answer = output_of([str(path), "--version"])
@@ -186,7 +184,7 @@ def probe(path: Path, source: str) -> NsysInstall:
     is_wrapper = not folder.name.startswith("target-linux-") and not (folder / "libToolsInjection64.so").exists()
     importer = None if is_wrapper else _find_importer(folder)
     problems = [] if "trace" in options else [f"{path} has no `profile --trace`"]
-    if not is_wrapper:  # where a wrapper script keeps its importer is unknown; the run will show
+    if not is_wrapper:  # the importer of a wrapper script is unknown
         problems += _importer_problems(path, importer)
     return NsysInstall(
         path=path,
@@ -202,7 +200,7 @@ def probe(path: Path, source: str) -> NsysInstall:
 
 
 def _find_importer(folder: Path) -> Path | None:
-    """The importer of a `target-linux-*` folder; in Nsight Compute it is where nsys itself does not look."""
+    """Importer next to a `target-linux-*` folder; nsys itself does not find that of Nsight Compute."""
     places = ("host-linux-*", "linux-desktop-*")
     return next((path for place in places for path in sorted(folder.parent.glob(f"{place}/{IMPORTER}"))), None)
 
@@ -221,7 +219,7 @@ def _newest_cupti(folder: Path) -> tuple[int, int] | None:
 
 
 def output_of(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
-    """What a short program prints; empty if it cannot be run."""
+    """Output of a short program; empty if it cannot run."""
     stdin = subprocess.DEVNULL
     try:
         done = subprocess.run(
@@ -233,13 +231,13 @@ def output_of(command: Sequence[str], environ: Mapping[str, str] | None = None) 
 
 
 def installed_nsys(environ: Mapping[str, str]) -> Path:
-    """Where `perfharness doctor --install-nsys` puts an nsys: the user's folder for data of programs."""
+    """Folder for `perfharness doctor --install-nsys`, in the user's data folder."""
     data = Path(environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local/share")
     return data / "perfharness" / "nsys"
 
 
 def install_nsys(environ: Mapping[str, str]) -> int:
-    """Get an nsys from Debian's packages, without root; return the exit code. Progress goes to stderr."""
+    """Install an nsys without root; return the exit code. Progress goes to stderr."""
     script = Path(__file__).with_name("install_nsys.sh")
     command = ["bash", str(script), "--dest", str(installed_nsys(environ))]
     return subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, check=False).returncode
@@ -248,42 +246,42 @@ def install_nsys(environ: Mapping[str, str]) -> int:
 # ---- command lines ----
 
 WANTED_OPTIONS = (
-    ("sample", "none"),  # CPU samples and context switches cost time, and need rights that few have
+    ("sample", "none"),  # CPU samples and context switches are slow and need permissions
     ("cpuctxsw", "none"),
-    (FORKED, "true"),  # workers made by fork() record their ranges too
-    ("wait", "primary"),  # do not wait for a daemon that the script leaves behind
+    (FORKED, "true"),  # record workers made by fork()
+    ("wait", "primary"),  # do not wait for daemons of the script
     ("force-overwrite", "true"),
 )
-"""Used if this nsys has them. The granularity of CUDA graphs stays at nsys's default: `node` costs too much."""
+"""Used if nsys has them. CUDA graphs are traced as nsys does by default, because `node` is slow."""
 
 CAPTURE_OPTIONS = {
     "capture-range": "nvtx",
     "nvtx-capture": f"{CAPTURE_RANGE}@{CAPTURE_RANGE}",
     "capture-range-end": "stop",
 }
-"""Record while the range is open, and let the program continue afterwards."""
+"""Record while the range is open, then let the program continue."""
 
 NVTX_BY_NAME = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
-"""`0`: the range of a capture is known by its name, without being registered."""
+"""`0`: the capture range need not be a registered string."""
 
 INTERPRETER_LOCK = "python-gil"
 GPU_METRICS_OPTIONS = ("gpu-metrics-devices", "gpu-metrics-device")
 GPU_METRICS_HZ = 10_000
 LOWEST_GPU_METRICS_HZ = 10
 GPU_METRICS_READINGS = 600_000
-"""Most readings of a GPU if the length of the run is known, a minute at 10 kHz. Each takes 1.4 KB."""
+"""Most readings per GPU if the duration is known: a minute at 10 kHz. Each takes 1.4 KB."""
 
 
 @dataclass(frozen=True)
 class NsysTracing:
-    """How nsys traces the processes of a launch.
+    """Settings of nsys for the processes of a launch.
 
     Args:
-        cuda: without a GPU that would only print warnings.
-        os_calls: whether system calls that block are recorded.
-        explain: whether this is the profiling pass, which also records holders of the interpreter lock.
-        gpu_metrics: options that sample counters of GPUs.
-        captures: whether to record only while the recorder has its capture range open.
+        cuda: whether to trace CUDA; without a GPU it only prints warnings.
+        os_calls: whether to trace blocking system calls.
+        explain: whether this is the profiling pass, which also traces the interpreter lock.
+        gpu_metrics: options that sample GPU counters.
+        captures: whether to record only while the recorder's capture range is open.
     """
 
     install: NsysInstall
@@ -295,9 +293,9 @@ class NsysTracing:
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
-    """`nsys profile` around `command`, its report in `folder`."""
+    """`nsys profile` of `command` with its report in `folder`."""
     nsys = tracing.install
-    left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()  # crashes if the host probe is started too
+    left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()  # crashes with the host probe
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options - left_out]
     options += tracing.gpu_metrics
     trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
@@ -305,14 +303,14 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
         trace += f",{INTERPRETER_LOCK}"
     if tracing.captures:
         options += [f"--{name}={value}" for name, value in CAPTURE_OPTIONS.items()]
-    output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
+    output = str(folder / REPORT_STEM).replace("%", "%%")  # nsys replaces `%p` and others
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
 
 
 def import_command(nsys: NsysInstall, recording: Path, report: Path) -> list[str]:
-    """The importer, for a recording (`.qdstrm`) that nsys left as it was."""
+    """Import of a recording (`.qdstrm`) that nsys did not import."""
     if nsys.importer is None:
-        raise ToolNotFoundError(f"{recording.name} cannot be imported: no importer belongs to {nsys.path}")
+        raise ToolNotFoundError(f"{recording.name} cannot be imported: {nsys.path} has no importer")
     return [str(nsys.importer), "--input-file", str(recording), "--output-file", str(report), "--force-overwrite"]
 
 
@@ -322,10 +320,10 @@ def export_command(nsys: NsysInstall, report: Path, database: Path) -> list[str]
     return [str(nsys.path), "export", *options, str(report)]
 
 
-# ---- counters of the GPUs ----
+# ---- GPU counters ----
 
 VISIBLE = "cuda-visible"
-"""What newer versions call the GPUs of CUDA_VISIBLE_DEVICES."""
+"""The GPUs of CUDA_VISIBLE_DEVICES in newer versions."""
 
 NOT_SUPPORTED = "Some GPUs are not supported"
 REFUSED = re.compile(
@@ -336,23 +334,23 @@ REFUSED = re.compile(
 
 
 def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: float | None = None) -> tuple[str, ...]:
-    """Find options that sample the GPUs of a process, and try them with a program that does nothing.
+    """Find options that sample the GPUs of a process, and try them with an empty program.
 
     Args:
-        environ: of the process.
-        expected_s: how long it will run: a long run is sampled less often, so that its trace does not fill the disk.
+        environ: environment of the process.
+        expected_s: expected duration; long runs are sampled less often to limit the size of the trace.
 
     Raises:
-        LaunchError: it refuses, in its own words: they may be reserved to administrators, or in use.
+        LaunchError: nsys's refusal, such as missing permission or another profiler.
     """
     if nsys.gpu_metrics_option is None:
-        raise LaunchError(f"nsys {nsys.version_text} has no option for it")
+        raise LaunchError(f"nsys {nsys.version_text} cannot sample them")
     listing = output_of([str(nsys.path), "profile", f"--{nsys.gpu_metrics_option}=help"], environ)
     listed = re.findall(r"^\s*(\d+):\s", listing.partition(NOT_SUPPORTED)[0], re.MULTILINE)
     if len(listed) > 1 and VISIBLE not in listing:
-        raise LaunchError("this nsys cannot sample only the GPUs of one process, and there are several")
+        raise LaunchError(f"nsys {nsys.version_text} cannot select one of several GPUs")
     if not listed:
-        raise LaunchError(_refusal(listing) or "it lists no GPU that it can sample")
+        raise LaunchError(_refusal(listing) or "nsys lists no GPU that it can sample")
     gpus = listed[0] if len(listed) == 1 else VISIBLE  # every version understands a number
     most_hz = GPU_METRICS_READINGS / expected_s if expected_s else math.inf
     hz = int(max(LOWEST_GPU_METRICS_HZ, min(GPU_METRICS_HZ, most_hz)))
@@ -366,6 +364,6 @@ def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: 
 
 
 def _refusal(text: str) -> str | None:
-    """The line that says why not; the one about another profiler comes last in nsys's output."""
+    """Line with the reason, preferably about another profiler, or None."""
     lines = [line.strip().rstrip(".") for line in text.splitlines() if REFUSED.search(line)]
     return min(lines, key=lambda line: "under profiling" not in line, default=None)

@@ -1,6 +1,6 @@
-"""Settings of a launch: each once, with its option, help and default.
+"""Settings of a launch, each with its option, help and default.
 
-The command line, the `[launch]` table of a TOML file and `perfharness.launch()` take the same settings.
+They are shared by the command line, the `[launch]` table of a TOML file and `perfharness.launch()`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT = "Output"
 DEFAULT_COOL_DOWN_LIMIT_S = 300.0
 
 TOOL_RECEIPTS = ("uv-receipt.toml", "pipx_metadata.json")
-"""In the environment that `uv tool install` or pipx makes for perfharness; the pipeline's packages are elsewhere."""
+"""Files in an environment of `uv tool install` or pipx, which lacks the pipeline's packages."""
 
 SETTINGS_NAME = "perfharness.toml"
 PROJECT_NAME = "pyproject.toml"
@@ -43,25 +43,25 @@ TABLE = "launch"
 
 
 def default_python() -> str:
-    """The interpreter that perfharness runs in; the first on PATH if that one belongs to perfharness alone."""
+    """Interpreter of perfharness, or the first on PATH if perfharness is installed as a tool."""
     is_tool = any(Path(sys.prefix, name).is_file() for name in TOOL_RECEIPTS)
     found = (shutil.which("python") or shutil.which("python3")) if is_tool else None
     return found or sys.executable
 
 
 class LaunchOptions(Settings):
-    """Settings of a launch. `script` is a `.py` file, a module, or any program (a path, or a name on PATH)."""
+    """Settings of a launch. `script` is a `.py` file, a module, or a program (path or name on PATH)."""
 
     script: str
     script_arguments: tuple[str, ...] = ()
     python_command: tuple[str, ...] = ()
-    """The interpreter and its options, if SCRIPT was given as `python [options] FILE`."""
+    """Interpreter and its options, if SCRIPT is `python [options] FILE`."""
 
     settings: SettingsRecord | None = None
-    """Which of these came from a file."""
+    """Settings that came from a file."""
 
     source: str | None = None
-    """What is measured, if that is not SCRIPT: `app.py:answer`. Its commit and digest are recorded."""
+    """Measured code if it is not SCRIPT (`app.py:answer`); its commit and digest are recorded."""
 
     num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.")] = 1
     num_gpus: Annotated[
@@ -73,21 +73,17 @@ class LaunchOptions(Settings):
     gpus: Annotated[
         tuple[str, ...], Option(("--gpus",), PROCESSES, "GPUs by UUID, INDEX or INDEX:MIG.", metavar="GPU,…")
     ] = ()
-    gpus_per_process: Annotated[
-        int, Option(("gpus-per-process",), PROCESSES, "GPUs that each process sees.", metavar="K")
-    ] = 1
+    gpus_per_process: Annotated[int, Option(("gpus-per-process",), PROCESSES, "GPUs per process.", metavar="K")] = 1
     cpu_bind: Annotated[
-        CpuBind, Option(("--cpu-bind",), PROCESSES, "Bind each process to the CPUs near its GPU (numa), or to none.")
+        CpuBind, Option(("--cpu-bind",), PROCESSES, "Bind processes to the CPUs near their GPUs (numa), or not (none).")
     ] = "auto"
     require_exclusive: Annotated[
         bool,
         Option(("--require-exclusive",), PROCESSES, "Start only on GPUs without other users; fail if one appears."),
     ] = False
-    module: Annotated[
-        bool, Option(("--module",), PROCESSES, "SCRIPT is the name of a Python module, as after `python -m`.")
-    ] = False
+    module: Annotated[bool, Option(("--module",), PROCESSES, "SCRIPT is a Python module, as in `python -m`.")] = False
     python: Annotated[
-        str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or a module.", show_default="this one")
+        str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or module.", show_default="this one")
     ] = Field(default_factory=default_python)
     timeout_s: Annotated[
         float | None, Option(("--timeout",), PROCESSES, "End a process after this time.", metavar="SECONDS")
@@ -104,7 +100,9 @@ class LaunchOptions(Settings):
     ] = None
     annotate_torch: Annotated[
         int | None,
-        Option(("--annotate-torch",), BATCHES, "Measure PyTorch modules as stages; 0: the outermost.", metavar="DEPTH"),
+        Option(
+            ("--annotate-torch",), BATCHES, "Measure PyTorch modules down to DEPTH (0: outermost).", metavar="DEPTH"
+        ),
     ] = None
     annotate_collectives: Annotated[
         bool,
@@ -115,13 +113,11 @@ class LaunchOptions(Settings):
         Option(("--parallel",), BATCHES, "Ranks process different items (data) or the same ones (model)."),
     ] = "auto"
     domain: Annotated[
-        str | None, Option(("domain",), BATCHES, "NVTX domain to read, for a script without the recorder.")
+        str | None, Option(("domain",), BATCHES, "NVTX domain to read in a script without PerfRecorder.")
     ] = None
     batch_pattern: Annotated[
         str | None,
-        Option(
-            ("batch-pattern",), BATCHES, "Ranges that are batches, for a script without the recorder.", metavar="REGEX"
-        ),
+        Option(("batch-pattern",), BATCHES, "Names of batches in a script without PerfRecorder.", metavar="REGEX"),
     ] = None
     capture_batches: Annotated[
         str | None,
@@ -134,22 +130,20 @@ class LaunchOptions(Settings):
     ] = None
     on_demand: Annotated[
         bool,
-        Option(("--on-demand",), BATCHES, "Record nothing now; `perfharness record OUT` records windows meanwhile."),
+        Option(("--on-demand",), BATCHES, "Record only while `perfharness record OUT` runs."),
     ] = False
     tracer: Annotated[
         Literal["auto", "nsys", "embedded", "ranges", "none"],
-        Option(("--tracer",), TRACING, "auto: nsys if a working one is found, else embedded; ranges: wall times only."),
+        Option(("--tracer",), TRACING, "auto: nsys if it works, else embedded; ranges: wall times only."),
     ] = "auto"
-    nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "The nsys to use. [default: found]")] = None
-    trace_os: Annotated[bool, Option(("trace-os",), TRACING, "Record system calls that block (nsys only; slow).")] = (
-        False
-    )
+    nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "nsys to use. [default: newest found]")] = None
+    trace_os: Annotated[bool, Option(("trace-os",), TRACING, "Record blocking system calls (nsys only; slow).")] = False
     explain: Annotated[
         bool,
         Option(
             ("--explain",),
             TRACING,
-            "Run SCRIPT a second time, to profile functions and waits.",
+            "Run SCRIPT again to profile functions and waits.",
             negative="--no-explain",
         ),
     ] = False
@@ -158,7 +152,7 @@ class LaunchOptions(Settings):
         Option(
             ("--sampling",),
             TRACING,
-            "Sample Python stacks 50 times a second, from outside, to name functions and lines.",
+            "Sample Python stacks at 50 Hz to name functions and lines.",
             negative="--no-sampling",
         ),
     ] = True
@@ -168,11 +162,11 @@ class LaunchOptions(Settings):
     ] = True
     barrier_timeout_s: Annotated[
         float,
-        Option(("--barrier-timeout",), TOGETHER, "Wait this long for the last process.", metavar="SECONDS"),
+        Option(("--barrier-timeout",), TOGETHER, "Longest wait for the last process.", metavar="SECONDS"),
     ] = 300.0
     nodes: Annotated[
         bool,
-        Option(("--nodes",), TOGETHER, "Be one node of a run; srun, mpirun or a Kubernetes Job starts one on each."),
+        Option(("--nodes",), TOGETHER, "Run as one node of several, started by srun, mpirun or a Kubernetes Job."),
     ] = False
     ray: Annotated[
         str | None,
@@ -190,7 +184,7 @@ class LaunchOptions(Settings):
         Option(
             ("--metrics",),
             MACHINE,
-            "Serve the readings to Prometheus during the run, as at 127.0.0.1:9400; 0.0.0.0 for other hosts.",
+            "Serve the readings to Prometheus during the run (127.0.0.1:9400; 0.0.0.0 for other hosts).",
             metavar="HOST:PORT",
         ),
     ] = None
@@ -201,10 +195,10 @@ class LaunchOptions(Settings):
         float | None, Option(("--cool-down",), MACHINE, "Wait until the GPUs are this cool.", metavar="CELSIUS")
     ] = None
     cool_down_limit_s: Annotated[
-        float, Option(("cool-down-limit",), MACHINE, "Wait at most this long for --cool-down.", metavar="SECONDS")
+        float, Option(("cool-down-limit",), MACHINE, "Longest wait for --cool-down.", metavar="SECONDS")
     ] = DEFAULT_COOL_DOWN_LIMIT_S
     maximize_clocks: Annotated[
-        bool, Option(("-m", "--maximize-clocks"), MACHINE, "Lock the GPU clocks at maximum during the run.")
+        bool, Option(("-m", "--maximize-clocks"), MACHINE, "Lock GPU clocks at maximum during the run.")
     ] = False
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path("out")
     history: Annotated[bool, Option(("--history",), OUTPUT, "Add the run to the history.", negative="--no-history")] = (
@@ -221,16 +215,19 @@ class LaunchOptions(Settings):
 
 OPTIONS = options_of(LaunchOptions)
 FIELDS = {option.key: name for name, option in OPTIONS.items()}
-"""Fields by their names in a file."""
+"""Field names by their keys in a file."""
 
 
 def read_settings(words: Sequence[str], config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
-    """Read settings from a file, by field, and which they are; paths in it are relative to it.
+    """Read settings from a file; relative paths start at the folder of the file.
 
     Args:
         words: SCRIPT and its arguments.
-        config: the file; None: `perfharness.toml` or `pyproject.toml` next to the script, or next to the first Python
-            file among its arguments (torchrun, a module).
+        config: the file (default: `perfharness.toml` or `pyproject.toml` next to the script, or next to the first
+            Python file in its arguments).
+
+    Returns:
+        Settings by field, and a record of their names.
     """
     for path in _candidates(words) if config is None else [config]:
         content = read_toml(path, "--config" if config is not None else "")
@@ -260,7 +257,7 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
     if unknown:
         raise UsageError(f"{where}: {_unknown(unknown[0].replace('_', '-'), FIELDS)}")
     values = {FIELDS[key.replace("_", "-")]: value for key, value in table.items()}
-    try:  # as JSON, in which a path is a string and a tuple a list, though nothing else is converted
+    try:  # JSON mode accepts strings for paths and lists for tuples, and converts nothing else
         checked = LaunchOptions.model_validate_json(json.dumps({"script": "", **values}, default=str), strict=True)
     except ValidationError as error:
         raise UsageError("\n".join(f"{where}: {sentence}" for sentence in sentences_of(error))) from None
@@ -273,10 +270,10 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
 def launch_options(
     script: str | Path, script_arguments: Sequence[str], given: Mapping[str, Any], config: str | Path | None = None
 ) -> LaunchOptions:
-    """Combine the settings of a launch: the given ones before those of a file before the defaults.
+    """Combine settings: `given` ones override those of a file, which override defaults.
 
     Raises:
-        UsageError: a setting is unknown or has a wrong type, or the interpreter is named twice.
+        UsageError: a setting is unknown, its type is wrong, or two interpreters are named.
     """
     words, of_python = [str(script), *map(str, script_arguments)], {}
     if not given.get("module") and (command := read_python_command(words)) is not None:
@@ -295,14 +292,14 @@ def launch_options(
 
 
 def command_of(options: LaunchOptions, *more: str) -> list[str]:
-    """Write the command line of a launch, without settings that only files take; `more`: options of other models."""
+    """Command line of a launch, without settings that only files take, and with `more` options."""
     words = ["perfharness", "launch", *more]
     for name, option in OPTIONS.items():
         value = getattr(options, name)
         if not option.has_flag or value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
             continue
         if name == "module" and options.python_command:
-            continue  # `python -m NAME` says it
+            continue  # written as `python -m NAME`
         if isinstance(value, bool):
             words.append(option.flags[-1] if value or option.negative is None else option.negative)
         else:
@@ -324,4 +321,4 @@ def sentences_of(error: ValidationError) -> Iterator[str]:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    return f"there is no setting {name}" + (f"; did you mean {near[0]}?" if near else "; see launch --help-all")
+    return f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else "; see launch --help-all")

@@ -1,4 +1,4 @@
-"""How each process ended and what it reported, as a record for the manifest and as findings for the user."""
+"""Ends and reports of processes, as records for the manifest and findings for the user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TAIL_BYTES = 16_384
 
 
 def process_record(ending: RunningProcess, command: list[str]) -> ProcessRecord:
-    """The record of one process."""
+    """Record of a process that has ended."""
     report = ending.ended
     number = report.get("signal")
     known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
@@ -56,7 +56,7 @@ def process_record(ending: RunningProcess, command: list[str]) -> ProcessRecord:
 
 
 def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
-    """The record of a process whose end is not known."""
+    """Record of a process that has not ended."""
     return ProcessRecord(
         index=spec.index,
         gpu_index=spec.gpus[0].index if spec.gpus else 0,
@@ -69,7 +69,7 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
 
 
 def _end_of(ending: RunningProcess, timeout_s: float | None = None) -> tuple[Ended, str]:
-    """How a process ended, also in words."""
+    """End of a process, as a code and in words."""
     code, number = ending.ended.get("exit_code"), ending.ended.get("signal")
     if ending.stopped == "interrupted":
         return "interrupted", "was interrupted"
@@ -78,7 +78,7 @@ def _end_of(ending: RunningProcess, timeout_s: float | None = None) -> tuple[End
     if ending.stopped == "timeout":
         return "timeout", f"was ended after --timeout {timeout_s or 0:g} seconds"
     if ending.lost:
-        return "failed", "was killed together with its helper"
+        return "failed", "was killed together with hold.py, which started it"
     if ending.stopped == "done" and number == signal.SIGKILL:
         return "failed", "ignored SIGINT and SIGTERM, and was killed"
     if number is not None:
@@ -121,14 +121,14 @@ def process_findings(ending: RunningProcess, record: ProcessRecord, plan: Launch
     lacks_trace = tracer.kind != "none" and not record.left_traces
     if not (ending.folder / STDOUT_LOG).exists():
         severity = Severity.ERROR if lacks_trace else Severity.WARNING
-        message = f"The program removed the folder of its results, {name}, with its logs and traces."
+        message = f"The program removed its result folder {name} with logs and traces."
         hint = f"Do not empty the output folder ({environment.OUTPUT_DIR}), or write to another one."
         yield Finding("results-not-written", severity, message, hint, name)
     elif lacks_trace:
         why, hint = "", ""
         if record.ended == "ok" and (captured := plan.options.capture_batches):
-            why = f": no loop reached the batches {captured} of --capture-batches"
-            hint = "Choose smaller numbers; the first batch of a loop is 0."
+            why = f": no loop reached --capture-batches {captured}"
+            hint = "Use smaller numbers; the first batch of a loop is 0."
         elif record.ended == "ok":
             why = _end_of_output(ending.folder, (STDERR_LOG, TRACER_LOG))
             hint = _hint_without_trace(ending.spec.command[0], tracer)
@@ -137,37 +137,36 @@ def process_findings(ending: RunningProcess, record: ProcessRecord, plan: Launch
 
 def _tracer_death(ending: RunningProcess) -> str | None:
     if ending.tracer_killed:
-        return "did not finish its report in time and was killed"
+        return "did not finish its report before the timeout and was killed"
     code = ending.tracer.returncode
     return f"was killed by {signal_name(-code)}" if code is not None and code < 0 else None
 
 
 def _hint_without_trace(program: str, tracer: TracerRecord) -> str:
-    """The next step after a program that ended well and left no trace."""
     name = Path(program).name
     if tracer.kind == "nsys":
         return "`perfharness doctor` lists what is missing."
     if PYTHON_NAME.fullmatch(name):
-        return "Annotate it (PerfRecorder, nvtx, --annotate): it made no range and no GPU work."
-    return f"{name} started no Python process with ranges or GPU work. For other programs use --tracer nsys."
+        return "It made no range and no GPU work: annotate it (PerfRecorder, nvtx or --annotate)."
+    return f"{name} started no Python with ranges or GPU work. For other programs, use --tracer nsys."
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
 ENDED_BY_EOF = re.compile(r"^\s*EOFError\b", re.MULTILINE)
 BLOCKS_FORKS_BEFORE = (2024, 1)
-"""nsys 2023.4 blocks a process one of whose threads forks while another runs, with or without perfharness."""
+"""nsys 2023.4 blocks a process that forks in one thread while another runs."""
 
 
 def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: TracerRecord) -> str:
-    """The next step that fits how a process ended; empty if there is none.
+    """Next step after the end of a process, or "".
 
     Args:
-        stderr: the end of what it wrote there.
-        program: what was started: the interpreter of a Python script.
+        stderr: last lines of stderr.
+        program: started program, such as the interpreter of a script.
     """
     if record.ended in ("timeout", "interrupted"):
         longer = "Use a longer --timeout, or see where it hangs: `py-spy dump --pid PID`."
-        blocked = "If it hung: this nsys blocks programs that fork in a thread. Add --tracer embedded."
+        blocked = "This nsys may hang programs that fork in a thread; try --tracer embedded."
         is_old = tracer.kind == "nsys" and numbers(tracer.version or "") < BLOCKS_FORKS_BEFORE
         return " ".join([longer] * (record.ended == "timeout") + [blocked] * is_old)
     if record.ended != "failed":
@@ -178,24 +177,23 @@ def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: Trace
         case "SIGKILL":
             return "Out of memory? See `dmesg`. Use fewer processes or smaller batches."
         case str(number) if number in CRASHES:
-            return "Native code crashed. PYTHONFAULTHANDLER=1 shows where; --tracer none whether it does so untraced."
+            return "Native code crashed. See where with PYTHONFAULTHANDLER=1; try without a tracer (--tracer none)."
         case str():
             return "Another program or a person sent the signal."
     if Path(program).name == "nsys" and tracer.kind == "nsys":
-        return "nsys cannot run inside nsys. Launch the program without nsys, or add --tracer embedded."
+        return "nsys cannot run inside nsys. Launch the program without it, or add --tracer embedded."
     if ENDED_BY_EOF.search(stderr):
         return "A launch closes standard input, so input() fails. Pass the input as an argument."
-    return "" if stderr else "Run it without perfharness to see the same."
+    return "" if stderr else "Run it without perfharness to see whether it fails too."
 
 
 def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:
-    """The end of the first log that is not empty."""
     ends = ((log, log_tail(folder / log)) for log in logs)
     return next((f"; the end of {log}:\n{text}" for log, text in ends if text), "; it wrote nothing")
 
 
 def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, indented; empty if there are none."""
+    """Last lines of a log, indented, or ""."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
@@ -206,19 +204,19 @@ def log_tail(path: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
 
 
-def last_lines(text: str, lines: int = 5) -> str:
-    """The last lines that a process printed, in one line after a colon; empty if there are none."""
-    printed = [line.strip() for line in text.strip().splitlines()[-lines:]]
+def last_lines(text: str) -> str:
+    """Last five lines of an output, joined after a colon, or ""."""
+    printed = [line.strip() for line in text.strip().splitlines()[-5:]]
     return f": {' | '.join(printed)}" if printed else ""
 
 
 # ---- threads without a CPU ----
 
 LEAST_READY_SHARE = 0.2
-"""Of the time in which threads wanted a CPU. Below, the loss is within what launches differ by."""
+"""Share of the time that threads wanted a CPU. Smaller losses are within the noise between launches."""
 
 TOLERANCE = 0.25
-"""By how much the number of runnable threads may exceed a whole number."""
+"""Fraction of a runnable thread that does not count as another one."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -226,11 +224,11 @@ LIBRARIES = {
     "onnxruntime": "ONNX Runtime: intra_op_num_threads={}",
     "torch": "PyTorch: torch.set_num_threads({}) or OMP_NUM_THREADS={}",
 }
-"""How to set the number of threads, by the library that starts them."""
+"""How to set the number of threads, by library."""
 
 
 def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) -> list[Finding]:
-    """Report that threads were ready without a CPU because the launch has more of them than CPUs."""
+    """Report that threads lacked a CPU because the launch has more threads than CPUs."""
     sampled = [one for one in processes if one.cpu_ready_s is not None and one.cpu_run_s is not None]
     ready_s, run_s = sum(one.cpu_ready_s or 0.0 for one in sampled), sum(one.cpu_run_s or 0.0 for one in sampled)
     if not sampled or ready_s < LEAST_READY_SHARE * (ready_s + run_s):
@@ -240,7 +238,7 @@ def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) ->
     cpus = sum(placed.values())
     threads = max(1, math.ceil(sum(one.runnable_threads or 0.0 for one in sampled) / count - TOLERANCE))
     if not 0 < cpus < count * threads:
-        return []  # other programs take the CPUs
+        return []  # other programs use the CPUs
     counts = f"{_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')}"
     share = f"ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time"
     message = f"CPU contention: {counts} on {_number(cpus, 'CPU', 'CPUs')}; {share}."
@@ -262,7 +260,7 @@ def _steps(plan: LaunchPlan, count: int, threads: int, cpus: int) -> list[str]:
 
 
 def _libraries(plan: LaunchPlan) -> list[str]:
-    """The libraries that the script names, else those that are installed."""
+    """Libraries named in the script, or else the installed ones."""
     script = plan.facts.program.script
     path = None if script is None or script.is_module else Path(script.target)
     text = path.read_text(errors="replace") if path is not None and path.is_file() else ""
@@ -274,15 +272,15 @@ def _number(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
 
 
-# ---- what a process reported about its annotations ----
+# ---- annotations ----
 
 
 def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annotations) -> Iterator[Finding]:
-    """Findings of one process; none if it was killed before it could report."""
+    """Findings about the annotations of one process."""
     notes, ended_well = read_notes(folder), record.ended == "ok"
     if notes is None and ended_well:
         message = "The process did not report which annotated functions it found and called."
-        hint = "A script that ends by os._exit, or replaces itself by another program, cannot report it."
+        hint = "It cannot if it ends by os._exit or replaces itself by another program."
         yield Finding("annotations-not-reported", Severity.WARNING, message, hint, record.folder)
     for note in notes or ():
         found = [
@@ -293,7 +291,7 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
 
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
-    """The notes of a launched process and those that it started, merged and removed; None: there are none."""
+    """Merge and remove the notes of a launched process and its children; None if there are none."""
     merged: list[FunctionNote] | None = None
     for path in sorted(folder.glob(NOTES)):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -304,7 +302,7 @@ def read_notes(folder: Path) -> list[FunctionNote] | None:
 
 
 def _merged(one: FunctionNote, other: FunctionNote) -> FunctionNote:
-    """What two processes found and called; a problem of one is none if the other has the function."""
+    """Merge the notes of two processes, without a problem if one of them has the function."""
     both = {name: value or getattr(other, name) for name, value in vars(one).items()}
     if one.problem != other.problem and (one.found or other.found):
         both["problem"] = None
@@ -312,34 +310,34 @@ def _merged(one: FunctionNote, other: FunctionNote) -> FunctionNote:
 
 
 def _problems_of(note: FunctionNote, annotations: Annotations) -> Iterator[tuple[str, Severity, str, str]]:
-    """Code, severity, message and hint of what went wrong; without its batches, a launch measures nothing."""
+    """Code, severity, message and hint per problem; an error if batches are missing."""
     batches = {function.target for function in annotations.functions if function.is_batch}
     severity = Severity.ERROR if note.function in batches else Severity.WARNING
     if note.problem is not None:
-        hint = "Name a function, or a method of a class written in Python."
+        hint = "Annotate a function or method written in Python."
         yield "annotation-not-found", Severity.ERROR, f"cannot be annotated: {note.problem}", hint
     elif note.compiled:
-        message = "has no ranges where torch.compile compiled it with its caller"
-        hint = "Annotate the call of the compiled function instead, or measure without torch.compile."
+        message = "has no ranges where torch.compile compiled it into its caller"
+        hint = "Annotate the caller of the compiled function, or measure without torch.compile."
         yield "ranges-in-compiled-code", Severity.NOTE if note.recorded else severity, message, hint
     elif not note.recorded:
         message, hint = _why_never_called(note, annotations)
         yield "annotation-never-called", severity, f"has no ranges: {message}", hint
     if note.items_problem is not None:
-        message = f"has batches without items, or with counted indices: {note.items_problem}"
-        hint = "An expression sees args, kwargs, self, result and the parameters of the function."
+        message = f"has batches without items or index: {note.items_problem}"
+        hint = "Expressions can use args, kwargs, self, result and the parameters of the function."
         yield "annotation-items-failed", Severity.WARNING, message, hint
 
 
 def _why_never_called(note: FunctionNote, annotations: Annotations) -> tuple[str, str]:
     if note.called:
-        hint = "Let [recorder] within name a range around all that is to be measured."
-        return f"it was called only while no range {annotations.within!r} was open", hint
+        hint = "Set [recorder] within to a range around its calls."
+        return f"it was only called outside of range {annotations.within!r}", hint
     if not note.imported:
-        return "its module was never imported", "Name it in the module that the pipeline uses, or omit it."
+        return "its module was never imported", "Name the module that the pipeline imports, or omit it."
     if not note.found:
         return "the script never reached its definition", "Name a function that is always defined."
     if note.function == "torch":
-        hint = "Use torch.compile(model) instead of model.compile(), or annotate what calls it."
+        hint = "Use torch.compile(model) instead of model.compile(), or annotate the caller."
         return "no call of a module was recorded", hint
-    return "it was never called", "Another module may have imported it before it was replaced."
+    return "it was never called", "Another module may have imported it before it was annotated."

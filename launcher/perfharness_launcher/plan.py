@@ -1,4 +1,4 @@
-"""Options and machine -> what is started. Pure: every conflict is found here, before anything starts."""
+"""Plan a launch from options and facts. Pure: all conflicts are found here, before anything starts."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import ProcessSpec
 
 MOST_PROCESSES = 4096
-"""Per GPU: more is a typing error."""
+"""Per GPU; more is a typing error."""
 
 Gpus = tuple[GpuRecord, ...]
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """All that will be started, and the findings known beforehand.
+    """Processes to start, and findings known beforehand.
 
     Args:
-        facts: what it was made from.
         explaining: whether this is the profiling pass of `--explain`.
-        measured_s: how long the measured pass before it took.
-        node: this machine, of a launch on several.
+        measured_s: duration of the measured pass before it.
+        node: this machine in a launch on several.
     """
 
     options: LaunchOptions
@@ -64,8 +63,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     """Plan a launch.
 
     Raises:
-        UsageError: what is wrong with the command line, one sentence per line.
-        LaunchError: what is wrong with the machine.
+        UsageError: problems of the command line, one sentence per line.
+        LaunchError: problems of the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
     groups, cpus, placement_reason = list[Gpus](), list[tuple[int, ...]](), ""
@@ -87,7 +86,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     gpus = tuple(dict.fromkeys(gpu for group in groups for gpu in group))
     needs_gpu = {"--require-exclusive": options.require_exclusive, "-m": options.maximize_clocks}
     for name in (name for name, is_asked in needs_gpu.items() if is_asked and not gpus):
-        raise UsageError(f"{name}: there is no GPU ({facts.gpus.problem or 'none is visible'}); drop it")
+        raise UsageError(f"{name} needs a GPU ({facts.gpus.problem or 'none is visible'}); drop it")
     captures = options.capture_batches is not None
     nsys = None if install is None else NsysTracing(install, bool(gpus), options.trace_os, captures=captures)
     return LaunchPlan(
@@ -103,12 +102,12 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
 
 
 def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> LaunchPlan:
-    """Plan the profiling pass: the same launch in a folder inside that of the measured pass.
+    """Plan the profiling pass: the same launch in a subfolder of the measured pass.
 
-    It does not wait for the GPUs, nor checks their users: NVML may still report the measured pass.
+    It does not wait for cool GPUs or check their users, because NVML may still report the measured pass.
 
     Args:
-        measured_s: how long the measured pass took: counters of a long pass are sampled less often.
+        measured_s: duration of the measured pass; GPU counters of long passes are sampled less often.
     """
     changes = {"explain": False, "measure_idle_s": 0.0, "cool_down_c": None, "require_exclusive": False}
     folder = plan.options.output_dir / EXPLAIN_NAME
@@ -154,7 +153,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.ray and not options.nodes:
         yield "--ray: only `perfharness launch` measures on the nodes of a Ray cluster; drop it"
     if options.num_nodes is not None and not options.ray:
-        yield "--num-nodes needs --ray; other engines tell how many nodes there are"
+        yield "--num-nodes needs --ray; other engines set the number of nodes"
     if options.metrics is not None:
         yield from _metrics_conflicts(options)
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
@@ -176,7 +175,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
 
 
 def _metrics_conflicts(options: LaunchOptions) -> Iterator[str]:
-    from perfharness.metrics.endpoint import address_of, client  # of no use to other plans
+    from perfharness.metrics.endpoint import address_of, client  # rarely needed
 
     try:
         address_of(options.metrics or "")
@@ -184,7 +183,7 @@ def _metrics_conflicts(options: LaunchOptions) -> Iterator[str]:
     except UsageError as error:
         yield f"--metrics: {error}"
     if not options.telemetry:
-        yield "--metrics serves what is sampled; drop --no-telemetry"
+        yield "--metrics serves the telemetry; drop --no-telemetry"
 
 
 def _tracer_conflicts(
@@ -200,7 +199,7 @@ def _tracer_conflicts(
     if options.explain:
         yield "--capture-batches cannot be combined with --explain"
     if options.telemetry:
-        yield "--capture-batches needs --no-telemetry: power and use of the GPU would be those of all batches"
+        yield "--capture-batches needs --no-telemetry, because telemetry would include the other batches"
     if kind == "none":
         yield "--capture-batches needs a tracer"
     if kind == "embedded" and facts.gpus.gpus:
@@ -222,7 +221,7 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     is_found = not (program.problem or interpreter.problem or interpreter.module_problem)
     if options.annotate is not None and facts.source.script_sha256 is None:
         if is_found:
-            yield f"--annotate: the Python script that {options.script} runs is unknown; launch `python FILE` itself"
+            yield f"--annotate: the Python script that {options.script} runs is unknown; launch `python FILE` instead"
     elif is_found and not interpreter.has_perfharness and (program.python or options.annotate is not None):
         yield f"{asked} needs perfharness there: {recorder_install_command(interpreter.executable)}"
     if program.python is not None and program.python.ignored_hook:
@@ -237,11 +236,11 @@ Choice = tuple[TracerRecord, NsysInstall | None, Sequence[Finding]]
 
 
 def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
-    """Choose the tracer that was asked for, or the best one.
+    """Choose the requested tracer, or the best one.
 
     Raises:
-        UsageError: it cannot be used for this script.
-        ToolNotFoundError: nsys was asked for, and there is no working one.
+        UsageError: the tracer cannot be used for this script.
+        ToolNotFoundError: nsys is requested, but none works.
     """
     if options.on_demand:
         return TracerRecord(kind="none", reason="windows on demand"), None, ()
@@ -276,7 +275,7 @@ def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
 
 
 def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Choice:
-    if (python := facts.program.python) is not None:  # in other programs, each Python that they start is traced
+    if (python := facts.program.python) is not None:  # other programs: every Python child is traced
         if python.ignored_hook:
             raise UsageError(f"the embedded tracer: {python.ignored_hook}, or use --tracer nsys")
         if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
@@ -287,13 +286,13 @@ def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Choic
 
 
 def _faults(install: NsysInstall, facts: MachineFacts) -> Iterator[Finding]:
-    """What this nsys would lose."""
+    """Data that this nsys would lose."""
     nvtx = facts.interpreter.nvtx
     is_recorded = records_nvtx(install, nvtx)
     if facts.program.script is not None and not is_recorded:
         severity, may = (Severity.NOTE, "may record") if is_recorded is None else (Severity.WARNING, "records")
         message = f"nsys {install.version_text} {may} no ranges of nvtx {nvtx}"
-        hint = f"pip install nvtx=={NVTX_PINNED}, or nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded"
+        hint = f"pip install nvtx=={NVTX_PINNED}, use nsys {dotted(NSYS_RECORDS)} or newer, or --tracer embedded."
         yield Finding("tracer-too-old", severity, message, hint)
     if problem := too_old_for_driver(install, facts.gpus.cuda_driver):
         hint = f"Install Nsight Systems for CUDA {dotted(facts.gpus.cuda_driver or ())}, or add --tracer embedded."
@@ -315,23 +314,23 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> Gpus:
     if names or number > 1 or offset > 0:
         asked = f"--gpus {','.join(names)}" if names else f"-ng {number} -go {offset}"
         reason = "CUDA_VISIBLE_DEVICES is empty" if is_hidden else facts.gpus.problem or "none was found"
-        raise UsageError(f"{asked}: there is no usable GPU ({reason})")
+        raise UsageError(f"{asked}: no usable GPU ({reason})")
     return ()
 
 
 def _groups(gpus: Gpus, options: LaunchOptions) -> list[Gpus]:
-    """The GPUs that processes see together; one empty group without a GPU."""
+    """Groups of GPUs, one per process; one empty group without a GPU."""
     each = options.gpus_per_process
     if not gpus or each < 1:
         return [()]
     if len(gpus) % each:
-        raise UsageError(f"gpus-per-process {each}: {len(gpus)} GPUs are not a multiple of it; change -ng or --gpus")
+        raise UsageError(f"gpus-per-process {each} does not divide {len(gpus)} GPUs; change -ng or --gpus")
     return [gpus[first : first + each] for first in range(0, len(gpus), each)]
 
 
 def _gpu_findings(options: LaunchOptions, facts: MachineFacts, groups: Sequence[Gpus]) -> Iterator[Finding]:
     if any(len(group) > 1 and any(gpu.mig for gpu in group) for group in groups):
-        message = "A process has several GPUs, but CUDA shows a process only one MIG instance."
+        message = "A process has several GPUs, but CUDA shows it only one MIG instance."
         hint = "Use one MIG instance per process."
         yield Finding("several-mig-instances", Severity.WARNING, message, hint)
     is_numbered = not options.gpus and re.fullmatch(r"\d+(,\d+)*", facts.visible_devices or "")

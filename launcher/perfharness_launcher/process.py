@@ -1,4 +1,4 @@
-"""Start one process of a plan, with its tracer and its helper (`hold.py`), and follow its state."""
+"""Start a process of a plan with its tracer and helper (`hold.py`), and follow its state."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ProcessSpec:
 
     Args:
         index: over all GPUs.
-        gpus: those that it sees, in this order.
-        folder: its name inside the run folder, `proc_X_gpu_Y`; of several GPUs `proc_X_gpu_A-B`.
+        gpus: visible GPUs, in this order.
+        folder: name inside the run folder: `proc_X_gpu_Y`, or `proc_X_gpu_A-B` with several GPUs.
         command: the measured command.
-        environment: added to the launcher's own environment.
-        cpus: the only ones it may run on; empty: not bound. Its tracer is not bound.
+        environment: added to the launcher's environment.
+        cpus: CPUs that the process, but not its tracer, is bound to; empty if not bound.
     """
 
     index: int
@@ -51,33 +51,33 @@ class ProcessSpec:
     cpus: tuple[int, ...] = ()
 
     def environment_in(self, run_dir: Path) -> dict[str, str]:
-        """The environment, including the folder of the process."""
+        """Environment with the folder of the process."""
         return {**self.environment, variables.OUTPUT_DIR: str(run_dir / self.folder)}
 
 
 class RunningProcess:
-    """One measured process with its tracer and helper, from its start to its end.
+    """A measured process with its tracer and helper.
 
     Args:
-        nsys: traces it; None: the helper is started without a tracer.
-        run_dir: where the folder of the process is made.
-        own_dir: a new private folder for its FIFOs and the temporary files of its tracer, which hold the environment.
-        variables_of_run: the same for all processes of the run.
+        nsys: its tracer, or None to start the helper only.
+        run_dir: parent of the process folder.
+        own_dir: new private folder for FIFOs and temporary files of the tracer, which contain the environment.
+        variables_of_run: environment of all processes of the run.
 
     Attributes:
-        status: descriptor, readable when the helper has reported something.
-        tracer: the process that was started here: nsys, or the helper itself.
-        helper: its pid; None: it has not reported yet.
-        pid: of the measured process; None: not started.
-        started, ended: the helper's reports (`hold.main`).
-        not_started: why it never started.
+        status: descriptor, readable when the helper has reported.
+        tracer: the started process: nsys, or the helper.
+        helper: pid of the helper, or None before its first report.
+        pid: pid of the measured process, or None if not started.
+        started, ended: reports of the helper (`hold.main`).
+        not_started: why the process never started.
         lost: whether the helper was killed, and the measured process with it.
-        stopped: why the launcher ended it; `done`: it was no longer needed.
-        tracer_killed: whether the launcher killed a tracer that had not written its report.
-        tracer_restarts: how often nsys was started again before the process began.
+        stopped: why the launcher ended the process (`done`: no longer needed).
+        tracer_killed: whether the launcher killed the tracer before its report was written.
+        tracer_restarts: number of restarts of nsys before the process began.
 
     Raises:
-        LaunchError: its tracer cannot be started.
+        LaunchError: the tracer cannot be started.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunningProcess:
             os.mkfifo(pipe)
         self._control: int | None
         self._control, self.status = (os.open(pipe, os.O_RDWR | os.O_NONBLOCK) for pipe in pipes.values())
-        umask = os.umask(0o077)  # it can only be read by setting it
+        umask = os.umask(0o077)  # can only be read by setting it
         os.umask(umask)
         settings = {
             **pipes,
@@ -130,7 +130,7 @@ class RunningProcess:
             raise LaunchError(f"{spec.folder} cannot be started ({self._argv[0]}): {error.strerror}") from error
 
     def _start_tracer(self) -> None:
-        """Start the tracer, or the helper without one, in a session of its own."""
+        """Start the tracer, or only the helper, in a new session."""
         with (self.folder / TRACER_LOG).open("ab") as log:
             self.tracer = subprocess.Popen(
                 self._argv,
@@ -143,16 +143,16 @@ class RunningProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether the measured process has ended or will never start; the tracer may still work."""
+        """Whether the measured process has ended or will not start; the tracer may still run."""
         return bool(self.ended) or self.not_started is not None or self.lost
 
     @property
     def is_tracing(self) -> bool:
-        """Whether the tracer, or the helper, still runs."""
+        """Whether the tracer (or only the helper) still runs."""
         return self.tracer.poll() is None
 
     def refresh(self) -> bool:
-        """Read what the helper has reported; restart an nsys that failed before the process began.
+        """Read reports of the helper; restart an nsys that failed before the process began.
 
         Returns:
             Whether the process has started since the last call.
@@ -167,11 +167,11 @@ class RunningProcess:
                 self.tracer_restarts += 1
                 self._start_tracer()
             else:
-                self.not_started = f"its tracer ended first, with exit code {self.tracer.returncode}"
+                self.not_started = f"its tracer ended before, with exit code {self.tracer.returncode}"
         return self.pid != before
 
     def give_up(self, why: str) -> None:
-        """Kill the process and its helper, or a tracer that has not started it; `why` it did not start."""
+        """Kill the process and its helper, or a tracer that has not started the process."""
         self.send_signal(signal.SIGKILL)
         if self.pid is None:
             self.not_started = why
@@ -199,7 +199,7 @@ class RunningProcess:
             hold.signal_group(self.tracer.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close its descriptors, once all has ended."""
+        """Close the descriptors."""
         self.release()
         os.close(self.status)
 
@@ -220,7 +220,7 @@ class RunningProcess:
 
 
 def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
-    """Environment variables of all processes of a run."""
+    """Environment of all processes of a run."""
     limit_s = 0.0 if barrier is None else barrier.limit_s
     return {
         variables.RUN_ID: run_id,
@@ -230,10 +230,15 @@ def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process, without settings of a launch around this one."""
-    others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING]
-    others.append(variables.ON_DEMAND)
-    others.append(variables.NODES_TOKEN)  # a trace has the environment
+    """Environment of a process, without settings of an outer launch and secrets (traces contain it)."""
+    others = (
+        variables.ANNOTATIONS,
+        variables.CAPTURE_BATCHES,
+        variables.EXPLAIN,
+        variables.SAMPLING,
+        variables.ON_DEMAND,
+        variables.NODES_TOKEN,
+    )
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
@@ -245,7 +250,7 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def planned_command(spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path) -> list[str]:
-    """The command line as a user would type it: the tracer and the measured command, without the helper."""
+    """Command line of the tracer and the measured command, without the helper."""
     return list(spec.command) if nsys is None else profile_command(nsys, run_dir / spec.folder, spec.command)
 
 
@@ -261,7 +266,7 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -269,7 +274,7 @@ def is_alive(pid: int) -> bool:
 
 
 def carries(process: psutil.Process, run_id: str) -> bool:
-    """Whether the run's id is in the environment of a process, as far as that can be read."""
+    """Whether the environment of a process has the run's id; False if it is not readable."""
     try:
         return process.environ().get(variables.RUN_ID) == run_id
     except (psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""What SCRIPT is, and which Python script it runs."""
+"""Find the program to launch, and the Python script that it runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PYTHON_LAUNCHERS = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed"),
     *("accelerate", "accelerate-launch", "accelerate.commands.launch"),
 )
-"""Programs and modules that start ranks of a Python file."""
+"""Programs and modules that start a Python file as ranks."""
 
 COMMAND_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "srun")
-"""Programs that start ranks of a command."""
+"""Programs that start a command as ranks."""
 
 
 @dataclass(frozen=True)
 class PythonCommand:
-    """A command that runs a Python file or module, `target`."""
+    """A command that runs a Python file or module (`target`)."""
 
     python: str
     options: tuple[str, ...]
@@ -40,7 +40,7 @@ class PythonCommand:
 
     @property
     def ignored_hook(self) -> str | None:
-        """Why Python does not import the start-up hook, if that is known."""
+        """Why Python does not import the start-up hook, or None."""
         options = ((word, PYTHON_OPTION.fullmatch(word)) for word in self.options)
         off = next((word for word, option in options if option and {*"EIS"} & {*option["flags"]}), None)
         return f"Python with {off} does not import the start-up hook; drop {off}" if off else None
@@ -48,11 +48,11 @@ class PythonCommand:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to launch, or the `problem` that keeps it from starting.
+    """A program to launch, or the `problem` with it.
 
     Args:
-        python: how it runs, if it is Python.
-        script: the Python script that has the ranges, if it is known: of torchrun, the one that it starts.
+        python: the command, if it is Python.
+        script: the Python script with the ranges, if known; for torchrun, the script that it starts.
     """
 
     command: tuple[str, ...]
@@ -62,7 +62,7 @@ class Program:
 
     @property
     def script_arguments(self) -> tuple[str, ...]:
-        """The arguments of the script; of a launcher of ranks, those of the script that it starts."""
+        """Arguments of the script, also if a launcher of ranks starts it."""
         if self.script is not None:
             return self.script.arguments
         starts_ranks = self.python is not None or Path(self.command[0]).name in COMMAND_LAUNCHERS
@@ -72,11 +72,11 @@ class Program:
 def find_program(
     script: str, arguments: Sequence[str], python: Sequence[str], *, is_module: bool = False, is_file: bool = False
 ) -> Program:
-    """Find out what SCRIPT is by its name and the file on PATH.
+    """Find the program for SCRIPT, by its name and the files on PATH.
 
     Args:
-        python: the interpreter of a `.py` file or module, and its options.
-        is_file: SCRIPT is a Python file, whatever its name ends in.
+        python: interpreter and options for a `.py` file or module.
+        is_file: whether SCRIPT is a Python file even without the suffix `.py`.
     """
     if is_module or is_file or script.endswith(".py"):
         command = PythonCommand(python[0], tuple(python[1:]), script, is_module, tuple(arguments))
@@ -94,14 +94,14 @@ def find_program(
     command = PythonCommand(interpreter[0], tuple(interpreter[1:]), path, is_module=False, arguments=tuple(arguments))
     if Path(script).name in PYTHON_LAUNCHERS:
         return Program(words, command, _started_python(arguments, command.python))
-    inner = _started_python(arguments)  # a program that starts others, as `conda run python FILE`
+    inner = _started_python(arguments)  # as `conda run python FILE`
     return Program(words, command, command) if inner is None else Program(words, None, inner)
 
 
 def read_python_command(words: Sequence[str]) -> PythonCommand | None:
-    """Read `python [options] FILE …` or `python [options] -m NAME …`; None for any other command.
+    """Read `python [options] FILE …` or `python [options] -m NAME …`.
 
-    Python that reads its program from `-c` or from its input is None too: it is started as it is.
+    Other commands, such as `python -c …` and `python` with a program on its input, return None.
     """
     if not words or not PYTHON_NAME.fullmatch(Path(words[0]).name):
         return None
@@ -122,10 +122,10 @@ def read_python_command(words: Sequence[str]) -> PythonCommand | None:
 
 
 def _started_python(words: Sequence[str], python: str | None = None) -> PythonCommand | None:
-    """The first Python script that a command starts, as in `env A=1 python FILE` or `nice torchrun FILE`.
+    """First Python script that a command starts, as in `env A=1 python FILE` or `nice torchrun FILE`.
 
     Args:
-        python: of a launcher of ranks, which starts `FILE` or `-m MODULE` with it; None: the command is another.
+        python: interpreter of a launcher of ranks, which takes `FILE` or `-m MODULE`; None for other commands.
     """
     for place, word in enumerate(words):
         rest = tuple(words[place + 1 :])
@@ -142,7 +142,7 @@ def _started_python(words: Sequence[str], python: str | None = None) -> PythonCo
 
 
 def _interpreter_of(script: Path) -> list[str] | None:
-    """The Python, and its options, that the first line of a console script names."""
+    """Python and its options in the first line of a console script, or None."""
     try:
         with script.open("rb") as file:
             first = file.readline(1024).decode(errors="surrogateescape")
@@ -158,7 +158,7 @@ def _file_problem(script: Path) -> str | None:
     if script.is_dir():
         return None if (script / "__main__.py").is_file() else f"{script} is a folder, not a script"
     if not script.exists():
-        return f"there is no script {script}"
+        return f"script {script} not found"
     return None if os.access(script, os.R_OK) else f"{script} cannot be read"
 
 
@@ -167,4 +167,4 @@ def _program_problem(script: Path) -> str:
         return f"{script} is a folder, not a program"
     if script.exists():
         return f"{script} is not executable; to run it with Python: python {script}"
-    return f"there is no program {script}; for a Python module, add --module"
+    return f"program {script} not found; for a Python module, add --module"

@@ -1,6 +1,6 @@
-"""The output folder (-o): a run is written into a hidden folder in it, then renamed into place, its manifest last.
+"""The output folder (-o): write a run into a hidden folder in it, then rename it into place, manifest last.
 
-An earlier run there moves to `previous`. Files that no run makes are never touched.
+An earlier run moves to `previous`. Other files are never touched.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ from perfharness.model.manifest import (
 )
 
 ASIDE_PREFIX = "run-"
-"""A run without numbers, next to one that has some."""
+"""A run without numbers, next to one with numbers."""
 
 PREVIOUS_NAME = "previous"
 MARKERS = (MANIFEST_NAME, SERIES_NAME)
-"""Each marks a whole run, or series of launches; moved last."""
+"""Each marks a complete run or series; moved last."""
 
 LOAD_FILES = ("load.json", "mlperf.json")
 RUN_FILES = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
 CHART = re.compile(r"(telemetry_(gpu_\d+(_node_\d+)?|host)|scaling)\.png|(telemetry|scaling)\.html")
 LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|{EXPLAIN_NAME}", re.ASCII)
-"""Folders of launches inside a series, and of the profiling pass of a run."""
+"""Launches inside a series, and the profiling pass of a run."""
 
 LAUNCHES_FOLDER = re.compile(r"traced|untraced|base|new(_\d{1,9})?", re.ASCII)
-"""Folders of launches of one kind, inside a series of several kinds."""
+"""Parents of launches in a series of several kinds."""
 
 Say = Callable[[str], None]
 """Called with a line when an earlier run is moved."""
 
 
 def new_run_id() -> str:
-    """Unique; sorts by time."""
+    """Return a unique id that sorts by time."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def has_name_of_a_run(name: str) -> bool:
-    """Whether a run, or a series, writes such a file or folder of a process."""
+    """Whether a run or series writes a file or process folder of this name."""
     return name in RUN_FILES or bool(CHART.fullmatch(name) or PROCESS_FOLDER.fullmatch(name))
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a launch, or a series of launches, has written its results there."""
+    """Whether the folder has results of a launch or series."""
     return any({"schema_version", "created", "command"} <= _content(folder / name).keys() for name in MARKERS)
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is none."""
+    """Read a JSON object; empty if missing or unreadable."""
     with suppress(OSError, ValueError):
         content = orjson.loads(path.read_bytes())
         return content if isinstance(content, dict) else {}
@@ -74,12 +74,12 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
-    """Folders of launches that were killed before they could put their results in place."""
+    """Folders of launches that run, or were killed before their results were in place."""
     return sorted(filter(is_own_folder, folder.glob(f"{STAGING_PREFIX}*")))
 
 
 def _entries_of(folder: Path) -> list[str]:
-    """What belongs to the run there, or to a series, also to one that was cut off."""
+    """Names of files and folders of a run or series, even if it was cut off."""
     whole, names = is_run(folder), [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return [name for name in names if (whole and has_name_of_a_run(name)) or _is_launch(folder / name)]
 
@@ -93,7 +93,7 @@ def _is_launch(folder: Path) -> bool:
 
 
 def has_numbers(folder: Path) -> bool:
-    """Whether anything was measured in the run, or the series, there: a whole batch, if its processes were cut off."""
+    """Whether the run or series measured anything (a whole batch, if its processes were cut off)."""
     entries = _entries_of(folder)
     read = (BENCHMARK_MEAN_NAME, SERIES_NAME, MANIFEST_NAME)
     mean, series, manifest = (_content(folder / name) if name in entries else {} for name in read)
@@ -107,7 +107,7 @@ def has_numbers(folder: Path) -> bool:
 
 
 def _move(names: Iterable[str], source: Path, target: Path) -> None:
-    """Rename entries into another folder, markers last. Raises `OSError`; before the first if one is there already."""
+    """Rename entries into another folder, markers last. Raises `OSError`, before all if a name is taken."""
     target.mkdir(exist_ok=True)
     ordered = sorted(names, key=lambda name: (name in MARKERS, name))
     if there := next((name for name in ordered if os.path.lexists(target / name)), None):
@@ -117,7 +117,7 @@ def _move(names: Iterable[str], source: Path, target: Path) -> None:
 
 
 def _keep_previous(folder: Path, say: Say) -> bool:
-    """Move the run there to `previous`, replacing the one before it; False if there is none. Raises `OSError`."""
+    """Move an existing run to `previous`, and return whether one existed. Raises `OSError`."""
     names, previous = _entries_of(folder), folder / PREVIOUS_NAME
     if not names:
         return False
@@ -132,7 +132,7 @@ def _keep_previous(folder: Path, say: Say) -> bool:
 
 
 def _place(run: Path, folder: Path) -> None:
-    """Rename the entries of a run from the folder that it was written in. Raises `OSError`."""
+    """Rename the entries of a run from its staging folder. Raises `OSError`."""
 
     def is_moved(name: str) -> bool:
         is_new = not name.startswith(".") and not os.path.lexists(folder / name)
@@ -144,7 +144,7 @@ def _place(run: Path, folder: Path) -> None:
 
 @dataclass
 class Staging:
-    """The folder that a run is written in, inside the output folder and so on the same file system."""
+    """The staging folder of a run, on the file system of the output folder."""
 
     output_dir: Path
     run_id: str
@@ -156,16 +156,19 @@ class Staging:
         return self.output_dir / f"{STAGING_PREFIX}{self.run_id}"
 
     def write_manifest(self, manifest: RunManifest) -> None:
-        """Write it, as a whole. Raises `OSError`."""
-        new = self.path / f".{MANIFEST_NAME}.new"  # a rename, but not on the disk yet: processes are being measured
+        """Replace the manifest. Raises `OSError`."""
+        new = self.path / f".{MANIFEST_NAME}.new"  # no fsync, because processes are being measured
         new.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
         new.replace(self.path / MANIFEST_NAME)
 
     def finish(self) -> Path:
-        """Rename the run into the output folder, or next to the run there if only that has numbers; return its folder.
+        """Rename the run into the output folder, or next to an earlier run if only that has numbers.
+
+        Returns:
+            The final folder.
 
         Raises:
-            LaunchError: it could not be moved; it stays where it was written.
+            LaunchError: the run cannot be moved and stays in the staging folder.
         """
         try:
             if has_numbers(self.output_dir) and not has_numbers(self.path):
@@ -177,22 +180,22 @@ class Staging:
         return self.output_dir
 
     def discard(self) -> None:
-        """Remove this run; the old one stays as it is."""
+        """Remove this run, and leave an earlier one unchanged."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
 def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
-    """A folder for results, made if there is none, in which no other command writes meanwhile.
+    """Create and lock a folder for results.
 
-    A run whose launcher was killed between two renames is placed first.
+    First, put a run in place whose launcher was killed between two renames.
 
     Args:
-        launches: folders in it that are to be written to.
+        launches: names of subfolders to write.
 
     Raises:
-        LaunchError: another launch writes to it, or it cannot be made.
-        UsageError: a file or folder there, which no run wrote, has the name of one that is to be written.
+        LaunchError: another launch writes to the folder, or it cannot be created.
+        UsageError: a file or folder of another origin has a name that a run writes.
     """
     with ExitStack() as stack:
         with _refusing(folder):
@@ -204,13 +207,13 @@ def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
             foreign = [] if is_run(folder) else [path for path in folder.iterdir() if has_name_of_a_run(path.name)]
             foreign += [path for path in map(folder.joinpath, launches) if not _may_replace(path)]
         if foreign:
-            message = f"{min(foreign)} does not belong to a run, and a run would overwrite it."
-            raise UsageError(f"{message} Move it away, or choose another -o.")
+            message = f"{min(foreign)} is not of a run and would be overwritten."
+            raise UsageError(f"{message} Move it, or choose another -o.")
         yield
 
 
 def _may_replace(launch: Path) -> bool:
-    """Whether a launch of a series may be written there: nothing, an earlier launch or an empty folder is there."""
+    """Whether the path is missing, an empty folder, or an earlier launch."""
     is_empty = is_own_folder(launch) and not any(launch.iterdir())
     return is_empty or _is_launch(launch) or not os.path.lexists(launch)
 
@@ -227,31 +230,31 @@ def _refusing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def staging(output_dir: Path, run_id: str, say: Say = lambda line: None) -> Iterator[Staging]:
-    """The output folder, and in it the folder of this run. Raises as `writing_to`."""
+    """Create and lock the staging folder of a run. Raises as `writing_to`."""
     made = Staging(output_dir, run_id, say)
     with writing_to(output_dir), ExitStack() as stack:
         with _refusing(output_dir):
             made.path.mkdir()
-            stack.enter_context(locked(made.path))  # so that it is not read as a run that was cut off
+            stack.enter_context(locked(made.path))  # or it looks like a killed run
         yield made
 
 
 @dataclass
 class SeriesFolder:
-    """Where a series of launches is."""
+    """Current folder of a series of launches."""
 
     path: Path
 
 
 @contextmanager
 def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda line: None) -> Iterator[SeriesFolder]:
-    """The output folder of a series, whose launches and file are written right into it: each launch is whole by itself.
+    """Create and lock the output folder of a series, which is written without staging.
 
-    An earlier run moves to `previous` first. It comes back if only that has numbers; the series is then next to it.
-    Raises as `writing_to`.
+    An earlier run moves to `previous`. If only that has numbers, it comes back, and the series moves to a folder next
+    to it. Raises as `writing_to`.
 
     Args:
-        launches: names of their folders.
+        launches: names of the launches' folders.
     """
     series, previous = SeriesFolder(output_dir), output_dir / PREVIOUS_NAME
     with writing_to(output_dir, launches):
@@ -265,6 +268,6 @@ def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda
                 with _refusing(output_dir):
                     _move(_entries_of(output_dir), output_dir, series.path)
                     _move(_entries_of(previous), previous, output_dir)
-                with suppress(OSError):  # a user has put something there
+                with suppress(OSError):  # the user has files there
                     previous.rmdir()
                 say(f"Kept the previous results in {output_dir}; this incomplete series is in {series.path}.")

@@ -26,25 +26,25 @@ POLL_S = 0.05
 END_POLL_S = 0.02
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 START_S = 120.0
-"""How long a tracer may take to start its process."""
+"""Longest time for a tracer to start its process."""
 
 SIGNAL_S = 5.0
 """Time between SIGINT, SIGTERM and SIGKILL."""
 
 LEFTOVER_GRACE_S = 3.0
-"""How long processes that the measured ones leave behind may take to end by themselves."""
+"""Longest time for leftover processes to end by themselves."""
 
 TRACER_S, IDLE_TRACER_S, IDLE_CPU_SHARE = 900.0, 60.0, 0.03
-"""How long a tracer may take to write its report; how long while it uses less of a CPU than that share: nsys waits
-forever for a part of it that was killed, and an agent that waits uses 1 %."""
+"""Longest time for a tracer to write its report, and with less CPU use than the share: nsys may wait forever for a
+killed process of its own, with 1 % of a CPU."""
 
 
 class Phase(Enum):
-    """What a process is doing, in the words of the live view."""
+    """State of a process, as shown in the live view."""
 
     STARTING = "starting"
     RUNNING = "running"
-    WAITING = "waits for the others' first measured batch"
+    WAITING = "waits at the start barrier"
     STOPPING = "stopping"
     ENDED = "ended, waits for the others"
     WRITING = "tracer writes its report"
@@ -53,46 +53,46 @@ class Phase(Enum):
 
 
 class Observer:
-    """Is notified between two polls, so it has to be quick; this one ignores everything.
+    """Base class of observers, whose methods must be quick; it ignores everything.
 
     Attributes:
-        shows_output: whether other machines send what their processes print.
+        shows_output: whether other machines send the output of their processes.
     """
 
     shows_output = False
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        """All tracers are started."""
+        """Called when all tracers are started."""
 
     def poll(self, phases: Sequence[Phase]) -> None:
-        """Called at every poll, about 20 times a second."""
+        """Called at every poll, about 20 times per second."""
 
     def message(self, text: str) -> None:
-        """A line on what other machines do; from any thread."""
+        """Called with a line about other machines, from any thread."""
 
     def output(self, line: str) -> None:
-        """A line that a process on another machine has printed."""
+        """Called with a line of output of a process on another machine."""
 
     def stage(self, name: str) -> None:
-        """All processes are done; what comes next, e.g. `exporting the traces`."""
+        """Called with the next step after the processes, such as `exporting the traces`."""
 
     def interrupted(self, count: int) -> None:
-        """Ctrl-C or a signal came in, for the `count`-th time."""
+        """Called at the `count`-th Ctrl-C or signal."""
 
 
 @dataclass
 class Supervisor:
-    """Runs the processes of a launch.
+    """Run the processes of a launch.
 
     Args:
         run: its conditions are left when the processes have ended.
-        timeout_s: for each process, from its start; None: no limit.
-        barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
-        may_go: decides when the processes may pass it; None: when all have arrived.
+        timeout_s: limit per process from its start, if any.
+        barrier_timeout_s: longest wait at the start barrier after the first arrival, or None without a barrier.
+        may_go: decides when processes pass the barrier (default: when all have arrived).
 
     Attributes:
-        processes: those that were started.
-        leftovers: command lines of what still ran at the end and had to be ended.
+        processes: the started processes.
+        leftovers: command lines of processes that still ran at the end and were ended.
     """
 
     specs: Sequence[ProcessSpec]
@@ -114,7 +114,7 @@ class Supervisor:
         return any(process.pid is not None for process in self.processes)
 
     def watch(self) -> list[RunningProcess]:
-        """Start, watch and end all processes; return how each ended."""
+        """Start, watch and end all processes; return them."""
         with _private_folder() as folder:
             if self.barrier_timeout_s is not None and (len(self.specs) > 1 or self.may_go is not None):
                 names = {spec.index: spec.folder for spec in self.specs}
@@ -136,7 +136,7 @@ class Supervisor:
         return self.processes
 
     def _polls(self) -> Iterator[None]:
-        """Read the states and notify the observer, then wait until a helper reports, for `POLL_S` at most."""
+        """Read the states and notify the observer, then wait for a report (at most `POLL_S`)."""
         poll = select.poll()
         for process in self.processes:
             poll.register(process.status, select.POLLIN)
@@ -165,7 +165,7 @@ class Supervisor:
         return Phase.WAITING if is_held else Phase.RUNNING
 
     def _wait_for_processes(self) -> None:
-        """Wait until all have ended; end those that have to."""
+        """Wait until all processes have ended; end those that are due."""
         begin = time.monotonic()
         for _ in self._polls():
             running = [process for process in self.processes if not process.is_over]
@@ -174,15 +174,15 @@ class Supervisor:
             is_done = self.run.is_done()
             for process in running:
                 if process.pid is None and time.monotonic() > begin + START_S:
-                    process.give_up(f"its tracer had not started it after {START_S:g} seconds")
+                    process.give_up(f"its tracer did not start it within {START_S:g} seconds")
                 self._end_if_due(process, is_done=is_done)
             if self.barrier is not None:
-                if self.interrupts:  # a script that handles the signal as a request has to leave its wait
+                if self.interrupts:  # a script that handles the signal must not wait any longer
                     self.barrier.open()
                 self.barrier.poll([process.spec.index for process in self.processes if process.is_over])
 
     def _end_if_due(self, process: RunningProcess, *, is_done: bool) -> None:
-        """Send the next signal to a process that has to end; after the second Ctrl-C it is killed."""
+        """Send the next signal to a process that is due; kill it after the second Ctrl-C."""
         now, limit_s = time.monotonic(), self.timeout_s
         age_s = 0.0 if process.pid is None else (time.time_ns() - process.start_unix_ns) / 1e9
         if process.stopped is None:
@@ -197,17 +197,17 @@ class Supervisor:
         if self.interrupts.count > 1 and process.signals_sent < len(ESCALATION):
             process.signals_sent, process.next_signal_at = len(ESCALATION) - 1, now
         if process.pid is None:
-            process.give_up("the launch was called off before the process started")
+            process.give_up("the launch was cancelled before the process started")
         elif now >= process.next_signal_at:
             if process.signals_sent == len(ESCALATION):
-                process.give_up("")  # killed, and its helper does not report its end
+                process.give_up("")  # its helper did not report its end
                 return
             process.send_signal(ESCALATION[process.signals_sent])
             process.signals_sent += 1
             process.next_signal_at = now + SIGNAL_S
 
     def _wait_for_tracers(self) -> None:
-        """Let the tracers write their reports; kill those that take too long or do nothing."""
+        """Wait for the reports of the tracers; kill tracers that are too slow or idle."""
         begin = active = asked = time.monotonic()
         cpu_s = 0.0
         for _ in self._polls():
@@ -217,7 +217,7 @@ class Supervisor:
             now = time.monotonic()
             if now > asked + 1:
                 asked, used_s = now, _cpu_s(self._carriers())
-                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * IDLE_TRACER_S:  # less when one of them ends
+                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * IDLE_TRACER_S:  # decreases when one ends
                     active, cpu_s = now, used_s
             is_idle = now - active > IDLE_TRACER_S
             if is_idle or now - begin > TRACER_S or self.interrupts.count > 1:
@@ -227,11 +227,11 @@ class Supervisor:
                 return
 
     def _end_all(self) -> None:
-        """End what is still there, also after an exception."""
+        """End all remaining processes, also after an exception."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
             process.kill_tracer()
-            process.release()  # its helper ends what is below it
+            process.release()  # its helper ends descendants
         self.run.leave()
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -242,7 +242,7 @@ class Supervisor:
         self._end_leftovers(self._carriers)
 
     def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:
-        """Wait for processes to end by themselves, then end them; note those that are not nsys's own."""
+        """Wait for processes to end by themselves, then end them; note those that are not nsys's."""
         left = _wait_for(find(), LEFTOVER_GRACE_S)
         self.leftovers += filter(None, map(_describe, left))
         for number in ESCALATION:
@@ -252,7 +252,7 @@ class Supervisor:
             left = left and _wait_for(find(), 1.0)
 
     def _below_helpers(self) -> list[psutil.Process]:
-        """What the measured processes started, orphans too, for the helpers are their subreapers."""
+        """Descendants of the measured processes. Orphans become children of the helpers (subreapers)."""
         found: list[psutil.Process] = []
         for helper in filter(None, (process.helper for process in self.processes)):
             with contextlib.suppress(psutil.Error):
@@ -260,12 +260,12 @@ class Supervisor:
         return found
 
     def _carriers(self) -> list[psutil.Process]:
-        """Processes with this run's id in their environment, e.g. an agent of nsys in a session of its own."""
+        """Processes with the run's id in their environment, such as an agent of nsys."""
         return [process for process in psutil.process_iter() if carries(process, self.run.run_id)]
 
 
 def _wait_for(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Return those that still run after so many seconds; at once if there is none."""
+    """Wait until all processes have ended, or for some seconds; return those that still run."""
     deadline = time.monotonic() + seconds
     while processes := [process for process in processes if is_alive(process.pid)]:
         if time.monotonic() > deadline:
@@ -283,7 +283,7 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
 
 
 def _describe(process: psutil.Process) -> str:
-    """Its pid and command line; empty for nsys."""
+    """Pid and command line of a process; empty for nsys."""
     try:
         is_nsys = process.name().startswith("nsys")
         return "" if is_nsys else f"{process.pid}: {' '.join(process.cmdline())[:200]}"
@@ -293,10 +293,10 @@ def _describe(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder for FIFOs and the tracers' temporary files, which only this user can read."""
+    """Create a folder that only this user can read, for FIFOs and the tracers' temporary files."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise LaunchError(f"no temporary folder can be made ({error}); set TMPDIR to a writable one") from error
+        raise LaunchError(f"cannot create a temporary folder ({error}); set TMPDIR to a writable one") from error
     with folder as name:
         yield Path(name)

@@ -1,14 +1,14 @@
-"""Telemetry of a launch: GPUs and host are sampled from before its first process until after its last."""
+"""Sample GPUs and host from before the first process of a launch until after its last one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from perfharness.errors import ResultError
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import unread_metrics
@@ -17,27 +17,23 @@ from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.process import RunningProcess
 
 PERIOD_NS = 50_000_000
-"""How often a launch is sampled; sensors are updated every 20 to 200 ms."""
+"""Sensors are updated every 20 to 200 ms."""
 
 STEP_NS = 1_000_000
-"""A change of UTC by more than this during a run is reported."""
+"""Report larger changes of UTC during a run."""
 
 OFTEN_ABSENT = frozenset({"quota_cpus", "quota_throttled_ns", "quota_throttled_periods", "steal_percent"})
-"""Metrics that most machines lack: null with the reason in the results, without a note at every launch."""
+"""Metrics that most machines lack, and no finding reports: the results have null and the reason."""
 
 LISTED = 3
-"""How many metrics are named that were not read for one reason."""
+"""Number of unread metrics to name per reason."""
 
 BUSY_QUANTILE = 0.9
-"""The median is too low: a process has few threads while it starts."""
+"""The median is too low, because a process has few threads while it starts."""
 
 
 def sampled(idle_s: float) -> Condition:
-    """Sample the GPUs of the run and the host, into `telemetry.parquet`.
-
-    Args:
-        idle_s: how long GPUs are sampled before the first process, for their idle power.
-    """
+    """Sample GPUs and host into `telemetry.parquet`, from `idle_s` before the first process."""
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
@@ -54,7 +50,7 @@ def sampled(idle_s: float) -> Condition:
 
 
 def sampled_processes(processes: Iterable[FollowedProcess]) -> Condition:
-    """The same of processes that run already."""
+    """Sample as `sampled`, for processes that already run."""
 
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
@@ -68,7 +64,7 @@ def sampled_processes(processes: Iterable[FollowedProcess]) -> Condition:
 
 @contextmanager
 def sampled_run(run: Run, idle_s: float) -> Iterator[Sampler]:
-    """Sample while the block runs, and note what was found."""
+    """Sample while the block runs, and add records and findings to the run."""
     path, uuids = run.folder / TELEMETRY_NAME, [gpu.uuid for gpu in run.gpus]
     try:
         with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
@@ -84,7 +80,7 @@ def sampled_run(run: Run, idle_s: float) -> Iterator[Sampler]:
 
 
 def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | None]:
-    """How long the threads of a process and of what it started ran, and were ready without a CPU."""
+    """Seconds that threads of a process and its children ran, and were ready without a CPU."""
     found: dict[str, float | None] = {"cpus_allowed": process.cpus_allowed}
     run, ready = (log.get(process.subject, f"thread_{what}_ns") for what in ("run", "ready"))
     if run is None or ready is None or not run.is_read.any():
@@ -112,14 +108,9 @@ def telemetry_findings(log: SampleLog, nvml_problem: str | None) -> Iterator[Fin
         if failure.metric not in OFTEN_ABSENT:
             unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
     if unread:
-        parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
-        yield Finding("telemetry-incomplete", Severity.NOTE, f"Never read, so null: {'; '.join(parts)}")
+        parts = (f"{listed(metrics, LISTED)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
+        yield Finding("telemetry-incomplete", Severity.NOTE, f"Metrics without readings: {'; '.join(parts)}")
     moved_ns = log.meta.clock.moved_ns
     if abs(moved_ns) > STEP_NS:
         message = f"The machine's UTC moved by {moved_ns / 1e6:+.3f} ms during the run."
         yield Finding("clock-uncertain", Severity.WARNING, message, "Run again once the clock is stable.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"

@@ -1,4 +1,4 @@
-"""The caller's side of windows: which processes can be recorded, and their next batches (`recorder.windows`)."""
+"""Client side of `recorder.windows`: find processes to record, and record their next batches."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from perfharness.recorder.windows import socket_folders, user_of
 from perfharness_launcher.staging import unfinished_runs
 
 ANSWER_S = 10.0
-"""How long a process may take to greet. One whose thread does not get the interpreter lock needs a while."""
+"""Longest wait for a greeting, which needs the interpreter lock."""
 
 IDLE_S = 1.0
 CLOSE_S = 120.0
-"""How long it may take to end a window: with CUDA it writes its trace."""
+"""Longest wait for the end of a window, when a process with CUDA writes its trace."""
 
 POLL_S = 0.1
 HOW_TO_START = (
-    "Start it with PERFHARNESS_ON_DEMAND=1 in its environment and a PerfRecorder in its code, or by "
-    "`perfharness launch --on-demand SCRIPT`."
+    "Start it by `perfharness launch --on-demand SCRIPT`, or with PERFHARNESS_ON_DEMAND=1 and a PerfRecorder."
 )
 
 Progress = Callable[[int, int], object]
-"""Called with the batches that have ended, and those that are wanted."""
+"""Called with the numbers of ended and wanted batches."""
 
 
 class Recordable:
-    """A process that waits for callers; the connection to it is open.
+    """An open connection to a process that can be recorded.
 
     Attributes:
-        facts: what it says of itself.
-        batches: how many have ended in the window.
-        is_open, is_closed: whether its window is open, and whether it has ended in good order.
+        facts: greeting of the process.
+        batches: number of batches that ended in the window.
+        is_open, is_closed: whether the window is open, and whether it ended in order.
     """
 
     def __init__(self, connection: socket.socket, facts: dict[str, Any]) -> None:
@@ -56,18 +55,18 @@ class Recordable:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """Pid of the process."""
         return int(self.facts["pid"])
 
     def open(self, folder: Path, file_name: str, batches: int) -> None:
-        """Ask for a window."""
+        """Request a window."""
         request = {"folder": str(folder), "file_name": file_name, "batches": batches}
         with suppress(OSError):
             self.connection.sendall(json.dumps(request).encode() + b"\n")
         self.is_open = True
 
     def read(self) -> None:
-        """Take in what it reports. The end of the connection without a last report is its death."""
+        """Read reports. If the connection ends before the last one, the process died."""
         received = b""
         with suppress(OSError):
             received = self.connection.recv(1 << 16)
@@ -83,18 +82,18 @@ class Recordable:
 
 @dataclass(frozen=True)
 class Target:
-    """A process tree to record, as a launch has it: the folder of its results, and the processes that listen."""
+    """A process tree to record, with the record of its root and the processes that listen."""
 
     record: ProcessRecord
     processes: Sequence[Recordable]
 
 
 def find_targets(target: int | Path) -> list[Target]:
-    """The processes that can be recorded below a pid, or of a launch that runs.
+    """Find the processes to record below a pid, or of a running launch.
 
     Raises:
-        UsageError: there are none.
-        LaunchError: one is being recorded already.
+        UsageError: no process can be recorded.
+        LaunchError: a process is being recorded already.
     """
     if isinstance(target, Path):
         records = _launched(target)
@@ -106,7 +105,7 @@ def find_targets(target: int | Path) -> list[Target]:
     if not found:
         what = f"Process {target}" if isinstance(target, int) else f"No process of the launch in {target}"
         verb = "cannot" if isinstance(target, int) else "can"
-        raise UsageError(f"{what} {verb} be recorded: it does not listen. {HOW_TO_START}")
+        raise UsageError(f"{what} {verb} be recorded. {HOW_TO_START}")
     every = [process for one in found for process in one.processes]
     busy = [process.pid for process in every if process.facts["is_busy"]]
     if busy:
@@ -116,7 +115,7 @@ def find_targets(target: int | Path) -> list[Target]:
 
 
 def _check_owner(pid: int) -> None:
-    """Raise `UsageError` if there is no such process, or it is another user's."""
+    """Raise `UsageError` if the process does not exist or belongs to another user."""
     try:
         process = psutil.Process(pid)
         owner, user = process.uids().effective, process.username()
@@ -127,7 +126,7 @@ def _check_owner(pid: int) -> None:
 
 
 def _launched(folder: Path) -> list[ProcessRecord]:
-    """The processes of the launch that writes to a folder."""
+    """Processes of the launch that writes to a folder."""
     for run in unfinished_runs(folder):
         try:
             with locked(run):
@@ -137,11 +136,11 @@ def _launched(folder: Path) -> list[ProcessRecord]:
                 manifest = read_model(run / MANIFEST_NAME, RunManifest)
                 if manifest is not None:
                     return manifest.processes
-    raise UsageError(f"No launch runs in {folder}. Name that of `perfharness launch --on-demand -o OUT`, or a PID.")
+    raise UsageError(f"No launch is writing to {folder}. Name the -o of `perfharness launch --on-demand`, or a PID.")
 
 
 def _listening_below(pid: int | None) -> list[Recordable]:
-    """The process of that pid, if it listens, and those that it started."""
+    """Connect to a process and its descendants, as far as they listen."""
     found = []
     with suppress(psutil.Error):
         root = psutil.Process(pid)
@@ -173,13 +172,13 @@ def _connected(pid: int, user: int) -> Recordable | None:
 def wait(
     processes: Sequence[Recordable], wanted: int, timeout_s: float, progress: Progress, interrupted: Callable[[], bool]
 ) -> None:
-    """Wait until each window has its batches, and end those that do not get them.
+    """Wait until each window has its batches, then end the windows.
 
-    A process without a batch `IDLE_S` after another has all of its own is not waited for.
+    The wait ends `IDLE_S` after one process has all its batches if the others have none.
 
     Args:
         timeout_s: longest time without any batch.
-        interrupted: whether the user wants to end the windows.
+        interrupted: whether the user asked to end the windows.
     """
     last_s, first_full_s = time.monotonic(), math.inf
     while waiting := [one for one in processes if one.is_open]:
@@ -203,7 +202,7 @@ def wait(
 
 
 def hang_up(processes: Sequence[Recordable]) -> None:
-    """Close the connections, which ends what is open."""
+    """Close the connections, which ends open windows."""
     for one in processes:
         one.connection.close()
 

@@ -62,3 +62,9 @@ def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> li
         for finding in findings
         if finding.code not in CONSEQUENCES
     ]
+
+
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Join the first names, and add the number of others: `a, b and 3 more`."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

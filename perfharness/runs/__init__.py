@@ -1,1 +1,1 @@
-"""Use cases over runs, callable from Python: launch, analyze, sweep over the number of processes, cold start."""
+"""Use cases for Python and the command line: launch, analyze, compare, sweep, cold start, reports."""

@@ -1,4 +1,4 @@
-"""Analyze: results again, from what is on disk; of a run, of one process of it, of several runs, or of bare traces."""
+"""Compute results again from the files of runs, of one process, or of bare traces."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnalyzedRuns:
-    """A run, or the runs of a series, analysed again; `series` is None of a single run."""
+    """Results of a run, or of the runs of a `series`."""
 
     located: Located
     summaries: Sequence[RunSummary]
     series: Series | None = None
 
     def results_of(self, summary: RunSummary) -> dict[str, ProcessResult]:
-        """Of a run, the results that were asked for: all, or those of one process."""
+        """Requested results of a run: of all processes, or of one."""
         return {name: result for name, result in summary.results.items() if self.located.names_process(name)}
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found in what was asked for; of a series, processes are named with their runs."""
+        """Findings about the requested results; in a series, names of processes begin with their runs."""
         over_launches = [] if self.series is None else self.series.findings
         return over_launches + [
             replace(finding, process=f"{summary.folder.name}/{finding.process}")
@@ -62,18 +62,18 @@ class AnalyzedRuns:
 
     @property
     def not_written(self) -> list[str]:
-        """Why results could not be written, a sentence a run."""
+        """Why results were not written, one sentence per run."""
         return [summary.not_written for summary in self.summaries if summary.not_written is not None]
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there is a time of anything."""
+        """Whether any time was measured."""
         return any(_has_numbers(self.results_of(summary)) for summary in self.summaries)
 
 
 @dataclass(frozen=True)
 class AnalyzedTraces:
-    """Bare traces, analysed together; `results` are by the path of the trace without its ending."""
+    """Results of bare traces, by path without suffix, and their mean."""
 
     mean: Tree
     results: Mapping[str, ProcessResult]
@@ -81,13 +81,13 @@ class AnalyzedTraces:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found."""
+        """Findings about the traces and the mean."""
         of_traces = [finding for result in self.results.values() for finding in result.findings]
         return [*of_traces, *names_findings(self.mean)]
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there is a time of anything."""
+        """Whether any time was measured."""
         return _has_numbers(self.results)
 
 
@@ -104,31 +104,31 @@ def analyze(
     parallel: Literal["auto", "data", "model"] | None = None,
     output_dir: str | Path | None = None,
 ) -> AnalyzedRuns | AnalyzedTraces:
-    """Compute the results of a run folder again and write them there, or read a bare trace; needs no GPU or CUDA.
+    """Compute the results of a run folder again and write them into it, or read a bare trace. Needs no GPU or CUDA.
 
     Args:
         path: as in `perfharness.open_run`.
-        warmup_batches: batches excluded at both ends of each loop; None: as launched, 0 for a trace.
+        warmup_batches: batches to drop at both ends of each loop (default: as launched, or 0 for a trace).
         domain, batch_pattern: as in `perfharness.open_run`.
-        parallel: whether ranks have items of their own, or share them; None: as launched.
-        output_dir: where results of a bare trace go; None: nowhere.
+        parallel: whether ranks process different items (`data`) or the same (`model`) (default: as launched).
+        output_dir: folder for results of a bare trace (default: not written).
 
     Raises:
-        ResultError: there is no run, or another perfharness is writing to it.
+        ResultError: the path is not a run, or another perfharness is writing to it.
         TraceError: a bare trace cannot be read.
-        UsageError: what was asked for does not fit what is there.
+        UsageError: an option does not fit the path.
     """
     located = locate(Path(path))
     read_as = ReadAs(warmup_batches, domain, batch_pattern, parallel)
     if located.trace is None:
         if output_dir is not None:
-            raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
+            raise UsageError("-o is for bare traces. Drop it: files of a run are written into its folder.")
         return analyze_runs(located, read_as)
     return analyze_traces([located], read_as, None if output_dir is None else Path(output_dir))
 
 
 def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool = True) -> AnalyzedRuns:
-    """Analyse the run, or all runs of a folder; with `write`, into their files. Raises `ResultError`."""
+    """Analyse the run or runs of a folder; with `write`, also write the results. Raises `ResultError`."""
     if not write:
         read = [analyze_run(run_dir, read_manifest(run_dir), read_as, write=False) for run_dir in located.runs]
         return AnalyzedRuns(located, read)
@@ -139,28 +139,28 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
-    from perfharness.runs.series.summary import update_series  # statistics that one run does not need
+    from perfharness.runs.series.summary import update_series  # not needed for one run
 
     return AnalyzedRuns(located, summaries, update_series(located.path, summaries))
 
 
 def join_parts(located: Sequence[Located], output_dir: Path, read_as: ReadAs = AS_LAUNCHED) -> AnalyzedRuns:
-    """Join the runs of nodes of one launch into another folder; those named stay as they are.
+    """Join the runs of nodes of one launch in another folder.
 
-    Of a node whose launcher was killed, traces are made in its folder, as by `analyze_runs`.
+    The given folders stay unchanged, but missing traces of a killed launcher are made in them.
 
     Raises:
-        UsageError: one is not the run of a node, or they do not belong together.
-        ResultError: one cannot be read.
+        UsageError: a run is not of a node, or the runs do not belong together.
+        ResultError: a run cannot be read.
     """
-    from perfharness.cluster.join import Part, join  # few runs are of several nodes
+    from perfharness.cluster.join import Part, join  # rarely needed
 
     parts = [Part(one.path, _part_manifest(one)) for one in located]
     nodes = [node for part in parts for node in part.nodes]
     if len({node.launch for node in nodes}) > 1:
-        raise UsageError("-o: these runs are of different launches; name the runs of the nodes of one.")
+        raise UsageError("-o: these runs are of different launches; name the nodes of one launch.")
     if len({node.rank for node in nodes}) < len(nodes):
-        raise UsageError("-o: two of these runs have the same node; name each node once.")
+        raise UsageError("-o: two of these runs are of the same node; name each node once.")
     parts.sort(key=lambda part: (part.nodes[0].rank, -len(part.nodes)))
     with staging(output_dir.absolute(), new_run_id()) as stage:
         manifest = join(parts, stage.path, shutil.copytree, lambda rank: "its run was not named")
@@ -179,8 +179,7 @@ def _part_manifest(located: Located) -> RunManifest:
         manifest = read_manifest(located.path)
     if manifest is None or (manifest.node is None and not manifest.missing_nodes):
         raise UsageError(
-            f"-o: {located.path} is not the run of one node of `perfharness launch --nodes`, nor one that lacks nodes; "
-            "other run folders are analysed in place, without -o."
+            f"-o: {located.path} is not a node's run of `perfharness launch --nodes`. Analyze it in place, without -o."
         )
     return manifest
 
@@ -196,16 +195,16 @@ def analyze_traces(
     """Analyse bare traces together.
 
     Args:
-        with_data: have every range in `mean`.
-        with_diagnosis: diagnose each, which takes as long as all the rest; done where they are written, too.
+        with_data: whether `mean` has every range.
+        with_diagnosis: whether to diagnose each trace (doubles the time); always done if results are written.
 
-    Raises `TraceError` where one cannot be read, `UsageError` where one is named twice.
+    Raises `TraceError` if a trace cannot be read, `UsageError` if one is named twice.
     """
     paths = {str(one.trace.parent / one.name): one.trace for one in traces if one.trace is not None}
     if len(paths) < len(traces):
-        raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")
+        raise UsageError("A trace is named twice, perhaps in two formats; name it once.")
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
-        raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
+        raise UsageError("Two traces have the same file name; rename one, or analyze them separately.")
     options = read_as.options()
     with_diagnosis |= output_dir is not None
     analysed = {name: analyze_trace(path, options, with_diagnosis=with_diagnosis) for name, path in paths.items()}

@@ -1,4 +1,4 @@
-"""The figures of a launch: one vocabulary for comparisons, limits, the history and tables, and where each is found."""
+"""Figures of a launch for comparisons, limits, the history and tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Scope = Literal["stage", "run", "phase"]
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured of a stage, of a run, or of a phase of a load test (the longest one stands for the run).
+    """A metric of a stage, a run, or a phase of a load test (the longest phase stands for the run).
 
     Args:
-        at: keys in an entry of `stats_minus_warmup`, or in the results of the run; empty: in another file.
-        is_judged: whether `compare` gives it a verdict; each verdict makes the intervals of the others wider.
+        at: keys in an entry of `stats_minus_warmup` or in the results of the run; empty if in another file.
+        is_judged: whether `compare` gives a verdict. Each verdict widens the intervals of the others.
     """
 
     label: str
@@ -60,33 +60,33 @@ METRICS = {
     "early_stopping": Metric("LoadGen early stopping", "ms", "run", is_judged=False),
     "over_latency": Metric("LoadGen over the bound", "share", "run", is_judged=False),
 }
-"""By name, in the order of the tables. Percentiles are over batches, iterations or requests."""
+"""By name, in the order of tables. Percentiles are over batches, iterations or requests."""
 
 ACCURACY_METRIC = Metric("accuracy", "", is_judged=False)
-"""Of every metric of accuracy, whose names are those of the suite."""
+"""Used for all metrics of accuracy, which the suite names."""
 
 LATENCY: Path = ("latency",)
-"""The stage of a load test's latency."""
+"""Stage of a load test's latency."""
 
 ERRORS, PHASES, ACCURACY = "errors", "phases", "accuracy"
 """Stages `errors/KIND` and `phases/NAME` of a load test, and `CASE/accuracy` of a suite."""
 
 BATCH_LATENCIES = ("mean", "p50", "p95")
 LOAD_LATENCIES = ("p50", "p95", "p99")
-"""Latencies with a verdict: of batches and cases of a suite, and of load tests."""
+"""Latencies with a verdict, of batches and cases of a suite, and of load tests."""
 
 QUANTILES = ("p50", "p90", "p95", "p99")
 
 
 class Figure(NamedTuple):
-    """A metric of a stage, by its path, or of the whole run, whose path is empty."""
+    """A metric of a stage, or of the run (empty path)."""
 
     path: Path
     metric: str
 
     @property
     def stage(self) -> str:
-        """The path as text; empty for the run."""
+        """Path as text; empty for the run."""
         return path_text(self.path)
 
     @property
@@ -96,28 +96,28 @@ class Figure(NamedTuple):
 
     @property
     def of(self) -> Metric:
-        """What is measured."""
+        """Metric of the figure."""
         return ACCURACY_METRIC if self.path[-1:] == (ACCURACY,) else METRICS[self.metric]
 
     @property
     def is_latency(self) -> bool:
-        """Whether it is a mean or a percentile over batches or requests."""
+        """Whether the figure is a mean or percentile over batches or requests."""
         return self.metric in ("mean", *QUANTILES, "p99_9")
 
     @property
     def is_of_phase(self) -> bool:
-        """Whether it is of a single phase of a load test."""
+        """Whether the figure is of one phase of a load test."""
         return self.path[:1] == (PHASES,) and (self.is_latency or self.of.scope == "phase")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A figure as it was measured.
+    """Measured value of a figure.
 
     Args:
-        low, high: its 95 % interval.
-        count: batches, iterations or answers that it is made of.
-        reason: why there is no value, or what is in doubt.
+        low, high: 95 % interval.
+        count: number of batches, iterations or answers.
+        reason: why the value is missing or doubtful.
     """
 
     value: float | None
@@ -128,7 +128,7 @@ class Value:
 
 
 def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
-    """The stage of that path or last name; `/` and `.` separate names. Raises `UsageError` unless there is one."""
+    """Find the only stage with a path or last name; `/` and `.` separate names. Raises `UsageError`."""
     dotted = name.replace(".", "/")
     texts = {path: path_text(path) for path in paths}
     found = (
@@ -140,16 +140,16 @@ def find_stage(name: str, paths: Sequence[Path], where: str) -> Path:
         return found[0]
     if found:
         raise UsageError(
-            f"{where} has several stages '{name}'; give the path: {', '.join(texts[one] for one in found)}"
+            f"{where} has several stages '{name}'; name the path: {', '.join(texts[one] for one in found)}"
         )
-    raise UsageError(f"{where} has no stage '{name}'; stages there are: {', '.join(texts.values()) or 'none'}")
+    raise UsageError(f"{where} has no stage '{name}'; choose from {', '.join(texts.values()) or 'none'}")
 
 
 # ---- in benchmark.json and benchmark_mean.json ----
 
 
 def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Path and content of every stage and batch of a tree, in order."""
+    """Paths and entries of all stages and batches of a tree, in order."""
     for key, value in tree.items():
         if key in RESERVED_KEYS or not isinstance(value, dict):
             continue
@@ -160,7 +160,7 @@ def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[
 
 
 def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, Value]]:
-    """The figures of each stage of `stats_minus_warmup`; those per item where items were counted."""
+    """Figures of the stages of `stats_minus_warmup`; times per item only if items were counted."""
     for path, entry in stage_entries(tree):
         for name, metric in METRICS.items():
             if metric.scope == "stage" and metric.at:
@@ -168,13 +168,13 @@ def figures_of_stages(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, Value]]
                 count = (entry.get("cpu_time") or {}).get("count")
                 if value is None and count and name in QUANTILES:
                     needed = min_count(PERCENTILES[name])
-                    yield Figure(path, name), Value(None, f"{needed} batches are needed, {count} were measured")
+                    yield Figure(path, name), Value(None, f"{count} batches measured, {needed} needed")
                 elif value is not None or not name.endswith(PER_ITEM):
                     yield Figure(path, name), Value(value, count=count)
 
 
 def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:
-    """The value in an entry of a stage, or in the results of a run."""
+    """Value of a metric in an entry of a stage, or in the results of a run."""
     found: Any = tree
     for key in metric.at:
         found = found.get(key) if isinstance(found, dict) else None
@@ -182,15 +182,11 @@ def value_at(tree: Mapping[str, Any], metric: Metric) -> float | None:
 
 
 Figures = dict[str, float | None]
-"""By metric; None: not measured."""
+"""Values by metric; None if not measured."""
 
 
 def stage_figures(mean: Tree) -> dict[str, Figures]:
-    """Of every stage by its path, as `path_text` writes it: means and percentiles of every kind of time.
-
-    Args:
-        mean: as in `benchmark_mean.json`.
-    """
+    """Means and percentiles of all times of each stage in `benchmark_mean.json`, by path as text."""
     return {
         path_text(path): dict(_times_of(entry)) for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
     }

@@ -1,4 +1,4 @@
-"""Which processes of a run shared a GPU, and when: the GPU work of each trace on UTC."""
+"""Find when processes of a run used the same GPU, from the GPU work of each trace on UTC."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfharness.runs.files.process_traces import TraceSource
 
 @dataclass(frozen=True)
 class GpuWork:
-    """When a process was at work on a GPU, in the time of its trace; `origin_ns`: UTC of its 0."""
+    """Busy times of a process on a GPU, on the clock of its trace; `origin_ns` is the UTC of 0."""
 
     start_ns: Int64
     end_ns: Int64
@@ -26,7 +26,7 @@ class GpuWork:
 
 
 class GpuSharing:
-    """The GPU work of every process of a run; what is known of a trace is kept."""
+    """GPU work of all processes of a run, cached per process and GPU."""
 
     def __init__(self, traces: Mapping[str, TraceSource], manifest: RunManifest) -> None:
         self._traces = traces
@@ -34,22 +34,18 @@ class GpuSharing:
         self._work: dict[tuple[str, str], GpuWork | str] = {}
 
     def work_of_others(self, process: ProcessRecord) -> list[GpuWork | str]:
-        """The work of the other processes on the GPU that it shares with them, or why it is not known.
+        """Work of other processes on the GPU shared with a process, or why it is unknown.
 
-        Read their traces before that of the process: a trace is large, and one is held at a time.
+        Call this before the trace of the process is read, because only one trace fits into memory.
         """
         others, shared = self._others(process), self._shared(process)
         if len(shared) > 1:
-            reason = f"what other processes did on the {len(shared)} GPUs that {process.folder} shares with them"
+            reason = f"the work of other processes on {len(shared)} GPUs shared with {process.folder}"
             return [f"{reason} is not separated by GPU"] * len(others)
         return [self._of(other, uuid) for uuid in shared for other in others]
 
     def others(self, process: ProcessRecord, trace: Trace, works: list[GpuWork | str]) -> OtherProcesses:
-        """When the other processes were at work, on the clock of this trace.
-
-        Args:
-            works: of the others, by `work_of_others`.
-        """
+        """Busy times of the other processes (`work_of_others`), on the clock of this trace."""
         unknown = next((work for work in works if isinstance(work, str)), None)
         if unknown is not None:
             return OtherProcesses(None, len(works), unknown)
@@ -76,32 +72,28 @@ class GpuSharing:
     def _of(self, process: ProcessRecord, uuid: str) -> GpuWork | str:
         key, source = (process.folder, uuid), self._traces[process.folder]
         if key not in self._work and source.path is None:
-            self._work[key] = f"{_unknown(process)}: it left no trace"
+            self._work[key] = f"{process.folder} left no trace"
         if key not in self._work:
             try:
                 self._work[key] = _work_on(process, uuid, source.open(with_details=False))
             except TraceError:
-                self._work[key] = f"{_unknown(process)}: its trace cannot be read"
+                self._work[key] = f"the trace of {process.folder} cannot be read"
         return self._work[key]
 
 
 def _work_on(process: ProcessRecord, uuid: str, trace: Trace) -> GpuWork | str:
-    """When the process was at work on that GPU, or why that is not known."""
+    """Work of the process on a GPU, or why it is unknown."""
     meta, operations = trace.meta, trace.operations
     if meta.session_start_unix_ns is None:
-        return f"{_unknown(process)}: its trace does not have its start time"
+        return f"the trace of {process.folder} has no start time"
     if meta.gpu_coverage == "untraced":
-        return f"{_unknown(process)}: {meta.gpu_coverage_reason}"
+        return f"{process.folder}: {meta.gpu_coverage_reason}"
     gpus = find_gpus(operations, meta)
     mine = np.ones(len(operations), dtype=np.bool_)
     if len(gpus) > 1 or (len(gpus) and len(process.given_gpus) > 1):
         same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid.removeprefix("GPU-")]
         if not same:
-            return f"{_unknown(process)}: it used several, and its trace does not identify them"
+            return f"the trace of {process.folder} does not identify its GPUs"
         mine = gpus.of == same[0]
     line = busy_line(operations, mine)
     return GpuWork(line.start, line.end, meta.session_start_unix_ns)
-
-
-def _unknown(process: ProcessRecord) -> str:
-    return f"what {process.folder} did on the GPU"

@@ -1,11 +1,11 @@
-"""The history: what each launch, load test and suite measured, in a database that outlives their folders."""
+"""The history: a database of all launches, load tests and suites, which outlives their folders."""
 
 from __future__ import annotations
 
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,7 +21,7 @@ from perfharness.distribution import install_command
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
 from perfharness.model.environment import HISTORY, HISTORY_OFF
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.manifest import BENCH_NAME
 from perfharness.model.result import path_text
 from perfharness.runs.comparison.launches import DECIDING, VALIDITY, LaunchFigures, promises_of, read_launch
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 VERSION = 1
 PATIENCE_S = 10
-"""How long another writer is waited for."""
+"""Longest wait for another writer."""
 
 LISTED = 5
-"""Names in a message."""
+"""Most names in a message."""
 
 ADVISORY_LOCK = 7_236_511_902_448_016
-"""Our own number: who holds it creates the tables in PostgreSQL."""
+"""Number of our lock in PostgreSQL for creating the tables."""
 
 FACTS = ("created", "kind", "folder", "script", "model", "backend", "precision", "machine", "gpu", "driver", "commit")
 ALIKE = ("kind", "script", "model", "machine", "gpu", "setup")
-"""What runs of one series have in common. `setup`: digest of the arguments and settings that change the numbers."""
+"""Equal in all runs of a series. `setup` is a digest of arguments and settings that change the numbers."""
 
 metadata = sa.MetaData()
 version = sa.Table("history_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
@@ -63,7 +63,7 @@ figure = sa.Table(
     *(sa.Column(name, sa.Float) for name in ("value", "low", "high")),
     sa.Column("count", sa.Integer),
 )
-"""`stage` is empty for the run as a whole. What was not measured has no row."""
+"""`stage` is empty for the run. Figures that were not measured have no row."""
 
 promise = sa.Table(
     "history_promise",
@@ -71,14 +71,14 @@ promise = sa.Table(
     *(sa.Column(name, sa.String) for name in ("run", "stage", "cause")),
     sa.Column("saves_ms", sa.Float),
 )
-"""What the advice said that mending a cause saves per batch, at most."""
+"""Largest saving per batch, by cause."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run and its rows of the other tables."""
+    """A run and its rows in other tables."""
 
     run: Row
     figures: Sequence[Row]
@@ -89,7 +89,7 @@ class Entry:
 
 
 def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int]) -> list[Entry]:
-    """What lies in a folder: one run, each launch of a repeat, or a suite of `bench`. Raises `ResultError`."""
+    """Entries of a run, of each launch of a series, or of a suite of `bench`. Raises `ResultError`."""
     from perfharness.runs.comparison.suites import read_suite, suite_file
 
     if (file := suite_file(folder)) is not None:
@@ -97,12 +97,12 @@ def entries_of(folder: Path, suite_exit_code: Callable[[BenchSuiteResult], int])
         return [suite_entry(suite, file.parent, suite_exit_code(suite))]
     located = locate(folder)
     if located.process is not None or not located.runs:
-        raise ResultError(f"{folder} is not a whole run; give the folder of a run, of a repeat or of a suite")
+        raise ResultError(f"{folder} is not a complete run; name the folder of a run, series or suite")
     return [launch_entry(run_dir) for run_dir in located.runs]
 
 
 def launch_entry(folder: Path) -> Entry:
-    """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`."""
+    """Entry of a launch or load test, with the figures of `compare`. Raises `ResultError`."""
     launch, test = read_launch(folder), read_load_test(folder)
     target = {} if test is None else dict(part.split("=", 1) for part in test.arguments if "=" in part)
     script = launch.environment["script"]
@@ -123,7 +123,7 @@ def launch_entry(folder: Path) -> Entry:
 
 
 def suite_entry(suite: BenchSuiteResult, folder: Path, exit_code: int) -> Entry:
-    """A suite of `bench`; its cases are stages."""
+    """Entry of a suite of `bench`; its cases are stages."""
     from perfharness.runs.comparison.suites import figures_of_suite
 
     launch = figures_of_suite(suite, folder)
@@ -159,7 +159,6 @@ def _suite_id(launch: LaunchFigures) -> str:
 
 
 def _exit_code(folder: Path, launch: LaunchFigures, test: LoadTest | None) -> int:
-    """As the command ended."""
     if test is not None and test.exit_code:
         return test.exit_code
     manifest = read_manifest(folder)
@@ -172,8 +171,9 @@ def _exit_code(folder: Path, launch: LaunchFigures, test: LoadTest | None) -> in
 # ---- the database ----
 
 
-def find_place(environ: Mapping[str, str] = os.environ) -> sa.URL | None:
-    """Where the history is; None: it is switched off, or there is no home folder."""
+def find_place() -> sa.URL | None:
+    """Location of the history, or None if switched off or without a home folder."""
+    environ = os.environ
     named = environ.get(HISTORY, "")
     if named == HISTORY_OFF:
         return None
@@ -181,9 +181,7 @@ def find_place(environ: Mapping[str, str] = os.environ) -> sa.URL | None:
         try:
             url = sa.make_url(named)
         except ArgumentError as error:
-            raise UsageError(
-                f"{HISTORY} is not the URL of a database; it is postgresql://USER@HOST/DATABASE"
-            ) from error
+            raise UsageError(f"{HISTORY} is not the URL of a database; use postgresql://USER@HOST/DATABASE") from error
         return url.set(drivername="postgresql+psycopg") if url.get_backend_name() == "postgresql" else url
     data, home = Path(environ.get("XDG_DATA_HOME", "")), Path(environ.get("HOME", ""))
     path = Path(named or (data if data.is_absolute() else home / ".local/share") / "perfharness/history.db")
@@ -191,7 +189,7 @@ def find_place(environ: Mapping[str, str] = os.environ) -> sa.URL | None:
 
 
 def exists() -> bool:
-    """Whether there is a history to read; a database on a server is taken to be one. Raises `UsageError`."""
+    """Whether a history exists; assumed for a database on a server. Raises `UsageError`."""
     place = find_place()
     return place is not None and (place.get_backend_name() != "sqlite" or Path(str(place.database)).exists())
 
@@ -204,12 +202,12 @@ class History:
         with self._as_sentences():
             place = find_place()
             if place is None:
-                raise HistoryError(f"there is no history: {HISTORY} is {HISTORY_OFF}, or there is no home folder")
+                raise HistoryError(f"no history: {HISTORY} is {HISTORY_OFF}, or the user has no home folder")
             self.place = self.place or str(place.database)
             self._engine = self._open(place)
 
     def add(self, entry: Entry) -> None:
-        """Add a run, or replace it where it is known."""
+        """Add or replace a run."""
         with self._transaction() as connection:
             _forget(connection, entry.run["id"])
             for table, rows in ((run, [entry.run]), (figure, entry.figures), (promise, entry.promises)):
@@ -217,44 +215,40 @@ class History:
                     connection.execute(sa.insert(table), list(rows))
 
     def runs(self, limit: int | None = None, script: str | None = None) -> list[Row]:
-        """The newest runs first."""
+        """Runs, newest first."""
         statement = _of_script(sa.select(run), script).order_by(run.c.created.desc(), run.c.id.desc()).limit(limit)
         with self._transaction() as connection:
             return _rows(connection.execute(statement))
 
     def entry(self, name: str) -> Entry:
-        """A run with its numbers, by its id or a part of it that no other id has."""
+        """Run with its numbers, by its id or a unique part of it."""
         with self._transaction() as connection:
             found = self._find(connection, name)
             of_run = (sa.select(table).where(table.c.run == found["id"]) for table in (figure, promise))
             return Entry(found, *([dict(row) for row in connection.execute(one).mappings()] for one in of_run))
 
     def values(self, stage: str, metric: str) -> list[Row]:
-        """Every run that has a metric, with its value and interval, the oldest first."""
+        """Runs with a metric, and its values and intervals, oldest first."""
         statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run)
         statement = statement.where(figure.c.stage == stage, figure.c.metric == metric)
         with self._transaction() as connection:
             return _rows(connection.execute(statement.order_by(run.c.created, run.c.id)))
 
     def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
-        """Stages and metrics that any of these runs has."""
+        """Stages and metrics of these runs."""
         statement = sa.select(figure.c.stage, figure.c.metric).where(figure.c.run.in_(runs)).distinct()
         with self._transaction() as connection:
             return {(stage, metric) for stage, metric in connection.execute(statement)}
 
     def forget(self, name: str) -> str:
-        """Remove a run; returns its id. Its folder stays."""
+        """Remove a run, but not its folder; return its id."""
         with self._transaction() as connection:
             run_id = str(self._find(connection, name)["id"])
             _forget(connection, run_id)
         return run_id
 
     def series(self, stage: str, metric: str, script: str | None = None) -> Series:
-        """A metric over the runs that can be compared with the newest one that has it.
-
-        Args:
-            stage: path or last name; empty: the run as a whole.
-        """
+        """Metric of a stage (path or last name) or the run (""), over runs comparable with the newest one."""
         is_stage = figure.c.stage == stage
         if stage:
             is_stage |= figure.c.stage.endswith(f"/{stage}", autoescape=True)
@@ -265,11 +259,12 @@ class History:
             if not found:
                 stages = set(connection.execute(sa.select(figure.c.stage).where(figure.c.metric == metric)).scalars())
                 metrics = set(connection.execute(sa.select(figure.c.metric)).scalars())
-                there = f"stages with it: {_few(stages)}" if stages else f"metrics: {', '.join(sorted(metrics))}"
+                few = listed(sorted(stages), LISTED)
+                there = f"stages with it: {few}" if stages else f"metrics: {', '.join(sorted(metrics))}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
         if stage not in paths and len(paths) > 1:
-            raise UsageError(f"several stages are called {stage}; give the path: {', '.join(sorted(paths))}")
+            raise UsageError(f"several stages are called {stage}; name the path: {', '.join(sorted(paths))}")
         rows = [row for row in found if row["stage"] == stage or stage not in paths]
         usable = [row for row in rows if is_usable(row)]
         alike = [row for row in usable if all(row[key] == usable[-1][key] for key in ALIKE)]
@@ -282,11 +277,12 @@ class History:
         if not rows:
             raise HistoryError(f"the history {self.place} has no run {name}; perfharness history lists them")
         if len(rows) > 1:
-            raise HistoryError(f"{name} may be one of {len(rows)} runs: {_few(row['id'] for row in rows)}")
+            few = listed(sorted(row["id"] for row in rows), LISTED)
+            raise HistoryError(f"{name} matches {len(rows)} runs: {few}")
         return rows[0]
 
     def _open(self, place: sa.URL) -> sa.Engine:
-        """Create what is missing; processes that open it at the same time take turns."""
+        """Open the database and create missing tables, under a lock."""
         is_file, folder = place.get_backend_name() == "sqlite", Path(place.database or "").parent
         if is_file:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -303,8 +299,8 @@ class History:
                 connection.execute(sa.insert(version), {"version": VERSION})
             elif known != VERSION:
                 raise HistoryError(
-                    f"the history {self.place} has version {known} and this perfharness reads {VERSION}; set {HISTORY}"
-                    " to another place, and fill it with `perfharness history add FOLDER`"
+                    f"the history {self.place} has version {known}, but this perfharness needs {VERSION}; set {HISTORY}"
+                    " to a new file, and fill it with `perfharness history add FOLDER`"
                 )
         return engine
 
@@ -327,16 +323,9 @@ class History:
 
 
 def _rows(result: sa.CursorResult[Any]) -> list[Row]:
-    """All rows; `mappings()` takes four times as long, which shows with 10,000 runs."""
+    """All rows; `mappings()` takes four times as long."""
     names = list(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result]
-
-
-def _few(names: Iterable[str]) -> str:
-    """The first few, and how many more."""
-    known = sorted(names)
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return ", ".join(known[:LISTED]) + more
 
 
 def _forget(connection: sa.Connection, run_id: str) -> None:
@@ -357,27 +346,33 @@ RULE = (
     f"median of the last {WINDOW} runs against the {WINDOW} before; a change is more than {100 * LEAST_CHANGE:.0f} %"
     f" and more than {LEAST_DEVIATIONS} times the larger median absolute deviation"
 )
-"""Launches that scatter by up to 10 % without a change: at most 5 % of series are marked."""
+"""At most 5 % of series without a change are marked if launches vary by up to 10 %."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A metric over runs, the oldest first."""
+    """A metric over runs, oldest first.
+
+    Args:
+        points: rows of both tables.
+        failed: number of runs excluded because they ended with an error.
+        others: number of runs excluded because script, machine or settings differ from the newest run.
+    """
 
     stage: str
     metric: str
-    points: Sequence[Row]  # of both tables
-    failed: int  # runs left out because they ended with an error
-    others: int  # because their script, machine or settings are not those of the newest
+    points: Sequence[Row]
+    failed: int
+    others: int
 
 
 def is_usable(row: Row) -> bool:
-    """Whether a run counts in a series: it did not end with an error."""
+    """Whether a run ended without an error, and so counts in a series."""
     return bool(row["kind"] == "bench" or row["exit"] == 0)
 
 
 def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
-    """Median before, median after, and whether `RULE` calls that a change; None: there are too few runs."""
+    """Median before, median after, and whether it is a change by `RULE`; None with too few runs."""
     if len(values) < 2 * WINDOW:
         return None
     windows = values[-2 * WINDOW : -WINDOW], values[-WINDOW:]
@@ -389,7 +384,7 @@ def change_of(values: Sequence[float]) -> tuple[float, float, bool] | None:
 
 @dataclass(frozen=True)
 class Change:
-    """A change in a series: the place of the first value after it, and the medians on both sides."""
+    """A change in a series: index of the first value after it, and medians before and after."""
 
     place: int
     before: float
@@ -397,9 +392,9 @@ class Change:
 
 
 def changes_of(values: Sequence[float]) -> list[Change]:
-    """The changes that `change_of` would have reported, run after run.
+    """Changes that `change_of` would have reported after each run.
 
-    A step is reported after the third run behind it, and until it has left the window; its place is the middle of that.
+    A step is reported from its third run on, until it leaves the window; its place is the middle of these reports.
     """
     found: list[Change] = []
     windows = ((end, values[end - 2 * WINDOW : end]) for end in range(2 * WINDOW, len(values) + 1))
@@ -416,24 +411,24 @@ def changes_of(values: Sequence[float]) -> list[Change]:
 
 
 def record(make: Callable[[], Entry]) -> list[Finding]:
-    """Add a run after it was measured; a history that fails is a warning, never a failed measurement."""
+    """Add a run after its measurement; a failure is only a warning."""
     try:
         if find_place() is not None:
             History().add(make())
-    except Exception as error:  # whatever a driver does
-        what = f"The run is not in the history: {error}."
+    except Exception as error:  # of any database driver
+        what = f"The run was not added to the history: {error}."
         hint = "The results are complete. Add them later: perfharness history add FOLDER"
         return [Finding("run-not-in-history", Severity.WARNING, what, hint)]
     return []
 
 
 def recorded_launch(name: str) -> LaunchFigures:
-    """A launch or a suite by its id, from its folder. Raises `HistoryError` where that holds another one."""
+    """Read a launch or suite by its id, as `launch_of`."""
     return launch_of(History().entry(name).run)
 
 
 def launch_of(found: Row) -> LaunchFigures:
-    """The launch or suite of a run, from its folder. Raises `HistoryError` where that holds another one."""
+    """Read the launch or suite of a run from its folder. Raises `HistoryError` if that has another run."""
     from perfharness.runs.comparison.suites import figures_of_suite, read_suite
 
     folder, is_suite = Path(found["folder"]), found["kind"] == "bench"
@@ -442,5 +437,5 @@ def launch_of(found: Row) -> LaunchFigures:
     except ResultError as error:
         raise HistoryError(f"the run {found['id']} is no longer in {folder}") from error
     if found["id"] != (_suite_id(launch) if is_suite else launch.run_id):
-        raise HistoryError(f"{folder} holds another run than {found['id']} by now")
+        raise HistoryError(f"{folder} now has another run than {found['id']}")
     return launch

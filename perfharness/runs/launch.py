@@ -1,4 +1,4 @@
-"""Launch: plan, run, analyse, put in place."""
+"""Launch a script: plan, run, analyse, and put the run in place."""
 
 from __future__ import annotations
 
@@ -31,30 +31,28 @@ if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import RunSummary
     from perfharness.runs.run import Run
 
-
 ANALYSIS = "perfharness.runs.files.run_folder"
 NICENESS = 10
-"""Of the thread that imports the analysis while the processes run."""
+"""Niceness of the thread that imports the analysis while processes run."""
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
-"""Opens an observer of each launch of a series."""
+"""Open an observer for a launch of a series."""
 
 
-def unobserved(plan: LaunchPlan) -> AbstractContextManager[Observer]:
-    """No observer."""
-    del plan
+def unobserved(_plan: LaunchPlan) -> AbstractContextManager[Observer]:
+    """Open an observer that ignores everything."""
     return nullcontext(Observer())
 
 
 @dataclass(frozen=True, repr=False)
 class LaunchResult:
-    """A run that was launched and analysed.
+    """A launched and analysed run.
 
     Attributes:
-        folder: the output folder, or a folder in it, next to an earlier run that has numbers (`is_aside`).
+        folder: the output folder, or a folder in it next to an earlier run with numbers (`is_aside`).
         history_findings: why the run is not in the history.
-        handed_to: where the results are, if not here: of a node that is not node 0, or one of a Ray cluster.
-        was_interrupted: whether Ctrl-C or a signal came in while it was measured.
+        handed_to: location of the results, if on another node or the driver in Ray.
+        was_interrupted: whether Ctrl-C or a signal interrupted the measurement.
     """
 
     manifest: RunManifest
@@ -70,16 +68,16 @@ class LaunchResult:
 
     @property
     def all_processes_well(self) -> bool:
-        """Whether every process ended with 0 and left its trace."""
+        """Whether all processes ended with 0 and left traces."""
         wanted = self.manifest.tracer.kind != "none"
         return all(record.ended == "ok" and (record.left_traces or not wanted) for record in self.manifest.processes)
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that was found, what concerns the place of the run included."""
+        """All findings, including those about the folder and the history."""
         found = [*self.summary.findings, *self.history_findings]
         if self.summary.not_written is not None:
-            hint = "free some space or name another -o"
+            hint = "Free some space, or choose another -o."
             found.append(Finding("results-not-written", Severity.ERROR, self.summary.not_written, hint))
         if self.is_aside:
             message = f"Kept the previous results in {self.folder.parent}; this incomplete run is in {self.folder}."
@@ -87,7 +85,7 @@ class LaunchResult:
         return found
 
     def open(self) -> Run:
-        """The run, its tables included. Raises what `open_run` raises."""
+        """Open the run with its tables, as `open_run`."""
         from perfharness.runs.run import open_run
 
         return open_run(self.folder)
@@ -100,20 +98,20 @@ def launch(
     observer: Observer | None = None,
     **settings: Any,
 ) -> LaunchResult:
-    """Run a script in N processes on M GPUs, traced, and analyse it; what `perfharness launch` does.
+    """Trace a script in N processes on M GPUs and analyse it, as `perfharness launch` does.
 
-    A run folder is written as by the command. Ctrl-C ends the processes; what they measured is analysed and returned.
+    Writes a run folder. Ctrl-C ends the processes; their results are analysed and returned.
 
     Args:
-        script: a `.py` file, or any program.
-        script_arguments: its own arguments.
-        config: a TOML file with a `[launch]` table; None: `perfharness.toml` or `pyproject.toml` next to the script.
-        observer: is notified of what goes on.
-        settings: fields of `LaunchOptions`, as `num_processes=2, gpus="0,1", output_dir="out"`.
+        script: a `.py` file, or a program.
+        script_arguments: arguments of the script.
+        config: TOML file with a `[launch]` table (default: `perfharness.toml` or `pyproject.toml` next to the script).
+        observer: notified of the progress.
+        settings: fields of `LaunchOptions`, such as `num_processes=2, gpus="0,1", output_dir="out"`.
 
     Raises:
-        UsageError: a setting does not exist, has a wrong type, or contradicts another or the machine.
-        LaunchError: no process could be started; what was in the output folder is as it was.
+        UsageError: a setting is unknown, has a wrong type, or conflicts with another or the machine.
+        LaunchError: no process could be started; the output folder is unchanged.
     """
     options = launch_options(script, script_arguments, settings, config)
     if options.ray:
@@ -123,12 +121,8 @@ def launch(
 
 
 def launch_on_ray(options: LaunchOptions, command: Sequence[str], observer: Observer) -> LaunchResult:
-    """Launch on nodes of a Ray cluster, and analyse here what they measured. Raises as `launch`.
-
-    Args:
-        command: the command line of perfharness itself, for the manifest.
-    """
-    from perfharness.cluster.ray import connected, reserved  # Ray takes long to load
+    """Launch on nodes of a Ray cluster, and analyse their results here. Raises as `launch`."""
+    from perfharness.cluster.ray import connected, reserved  # slow to import
 
     with (
         connected(options),
@@ -150,7 +144,7 @@ def launch_on_ray(options: LaunchOptions, command: Sequence[str], observer: Obse
 
 
 def plans_on_ray(options: LaunchOptions, observer: Observer) -> list[str]:
-    """What each node of a Ray cluster would start, as text. Raises as `launch`."""
+    """Plans of the nodes of a Ray cluster, as text. Raises as `launch`."""
     from perfharness.cluster.ray import connected, reserved
 
     with connected(options), noting_interrupts() as interrupts, reserved(options, observer, interrupts) as nodes:
@@ -158,11 +152,13 @@ def plans_on_ray(options: LaunchOptions, observer: Observer) -> list[str]:
 
 
 def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
-    """The plan of each launch of a series, all on what the machine offers now.
+    """Plan the launches of a series for the current machine.
 
-    Raises `UsageError` where options contradict each other or the machine, `LaunchError` where something is missing.
+    Raises:
+        UsageError: options conflict with each other or the machine.
+        LaunchError: something is missing on the machine.
     """
-    if len(options) > 1:  # the first launch of a series is measured as the others are
+    if len(options) > 1:  # the import must not disturb only the first launch
         import_module(ANALYSIS)
     facts = gather(options[0], os.environ)
     return [make_plan(each, facts) for each in options]
@@ -175,14 +171,15 @@ def run_plan(
     conditions: Sequence[Condition] = (),
     complete: Callable[[FinishedRun], None] = lambda run: None,
 ) -> LaunchResult:
-    """Run a plan and analyse what it measured.
+    """Run a plan and analyse its results.
 
     Args:
-        command: the command line of perfharness itself, for the manifest.
-        conditions: in addition to those that the options ask for.
-        complete: called with the run, analysed and not in place yet; may write further results into its folder.
+        command: command line of perfharness, for the manifest.
+        conditions: conditions besides those of the options.
+        complete: called with the analysed run before it is in place; may write more results into its folder.
 
-    Raises `LaunchError` where no process could be started, or results could not be written.
+    Raises:
+        LaunchError: no process could be started, or results could not be written.
     """
     summary, is_on_ray = None, bool(plan.options.ray)
     with _taking_part(plan, observer) as part:
@@ -203,18 +200,18 @@ def run_plan(
             place = run.put_in_place()
         if part is not None and part.meeting is None:
             return _handed_over(part, run, place, observer)
-    if summary is None:  # the driver in Ray analyses it
+    if summary is None:  # the driver in Ray analyses the run
         return _left_to(str(plan.options.ray), run, place)
     return _result(run, summary, plan.options, place)
 
 
 def _result(run: FinishedRun, summary: RunSummary, options: LaunchOptions, place: Path) -> LaunchResult:
-    """The result of a run that is in place, and is now in the history."""
+    """Add a run that is in place to the history, and return its result."""
     is_aside = place != options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, was_interrupted=run.was_interrupted)
     if not options.history or os.environ.get(HISTORY) == HISTORY_OFF:
         return result
-    from perfharness.runs.history import launch_entry, record  # its library takes long to load
+    from perfharness.runs.history import launch_entry, record  # slow to import
 
     return replace(result, history_findings=record(lambda: launch_entry(place)))
 
@@ -222,7 +219,7 @@ def _result(run: FinishedRun, summary: RunSummary, options: LaunchOptions, place
 def _taking_part(plan: LaunchPlan, observer: Observer) -> AbstractContextManager[NodePart | None]:
     if not plan.options.nodes:
         return nullcontext()
-    from perfharness.cluster.part import taking_part  # most launches have one machine
+    from perfharness.cluster.part import taking_part  # rarely needed
 
     return taking_part(plan.options, os.environ, observer.message)
 
@@ -235,22 +232,22 @@ def _analyze(run: FinishedRun, observer: Observer) -> RunSummary:
 
 
 def _handed_over(part: NodePart, run: FinishedRun, place: Path, observer: Observer) -> LaunchResult:
-    """Give the results of this node to node 0; if that is gone, analyse and keep them."""
+    """Send the results of this node to node 0, or analyse and keep them if node 0 is gone."""
     from perfharness.runs.files.run_folder import analyze_run
 
     where = part.member.hand_over(place, run.manifest.run_id)
     if where is not None:
         return _left_to(where, run, place)
     observer.stage("reading the traces")
-    message = f"Node 0 is gone ({part.member.lost}); the results of this node alone are in {place}."
-    hint = f"Join it with other nodes: perfharness analyze NODE_0 {place} -o OUT"
+    message = f"Node 0 is gone ({part.member.lost}); only the results of this node are in {place}."
+    hint = f"Join them with other nodes: perfharness analyze NODE_0 {place} -o OUT"
     found = Finding("node-0-lost", Severity.ERROR, message, hint)
     manifest = run.manifest.model_copy(update={"findings": [*run.manifest.findings, found]})
     return LaunchResult(manifest, place, analyze_run(place, manifest), was_interrupted=run.was_interrupted)
 
 
 def _left_to(where: str, run: FinishedRun, place: Path) -> LaunchResult:
-    """The result of a run that is analysed elsewhere, which also reports what was found."""
+    """Result of a run that is analysed and reported elsewhere."""
     from perfharness.runs.files.run_folder import RunSummary
 
     summary = RunSummary(place, {}, {}, [])
@@ -259,10 +256,10 @@ def _left_to(where: str, run: FinishedRun, place: Path) -> LaunchResult:
 
 @contextmanager
 def loading_meanwhile(run: MeasuredRun) -> Iterator[None]:
-    """Load the analysis while the processes start: it takes half a second. They come first where they need all CPUs."""
+    """Import the analysis while processes start, because it takes half a second."""
 
     def load() -> None:
-        os.nice(NICENESS)  # on Linux, of this thread alone
+        os.nice(NICENESS)  # on Linux, only of this thread
         import_module(ANALYSIS)
 
     thread = Thread(target=load, name="perfharness-loading", daemon=True)
@@ -276,7 +273,7 @@ EXPLAINING = "profiling pass: running the script again"
 
 
 def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
-    """Run the profiling pass of a measured run, into its folder, and return why there is none."""
+    """Run the profiling pass in the folder of a measured run; report if it is missing."""
     from perfharness.runs.explain import explaining_pass_failed
 
     bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
@@ -294,7 +291,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
             explaining.put_in_place()
     except PerfHarnessError as error:
         with suppress(OSError):
-            folder.rmdir()  # where nothing was measured
+            folder.rmdir()  # if nothing was measured
         reason = str(error).replace(str(folder), str(second.options.output_dir.absolute()))
         return [explaining_pass_failed(reason)]
     return []

@@ -1,4 +1,4 @@
-"""The ranks of a run side by side: which processes they are, their clocks, and what the comparison changes."""
+"""Compare the ranks of a run: find their processes and clocks, and change results accordingly."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult
 
 GPU_CLOCK_ERROR_NS = 2_000
-"""Between the clocks of the host and of a GPU, as CUPTI interpolates them."""
+"""Error of CUPTI's interpolation between the clocks of host and GPU."""
 
 
 @dataclass
 class RankComparison:
-    """Takes from each process what the comparison needs, before its trace is released."""
+    """Collect the work of ranks while their traces are loaded, then compare it; `parallel` is found out if None."""
 
     manifest: RunManifest
     parallel: Parallel | None = None
-    """What was asked for; None: find out."""
-
     _seen: dict[str, tuple[RankWork, RankClock | None]] = field(default_factory=dict)
-    """By folder: the work of a rank, and its clock against CLOCK_MONOTONIC, over nodes against node 0's UTC."""
+    """Work by folder, and clock against CLOCK_MONOTONIC (with several nodes: UTC of node 0)."""
 
     def visit(self, process: ProcessRecord, analysis: Analysis) -> None:
-        """Keep what is needed of one process, if it is a rank with batches."""
+        """Keep the work of a process, if it is a rank with batches."""
         work = None if process.rank is None else rank_work(analysis)
         if work is None:
             return
@@ -51,12 +49,12 @@ class RankComparison:
         self._seen[process.folder] = work, clock
 
     def compare(self) -> RunRanks | None:
-        """All groups of ranks; None where no two ranks were measured."""
+        """Compare all groups of ranks; None with fewer than two ranks."""
         groups = [self._compare(processes) for processes in self._groups()]
         return RunRanks(groups) if groups else None
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
-        """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
+        """Ranks of each launched process, or all if each process has one rank of a program."""
         ranks = [process for process in self.manifest.measured_processes if process.folder in self._seen]
         has_one_each = len({process.index for process in ranks}) == len(ranks)
         if has_one_each and len({process.rank for process in ranks}) == len(ranks) > 1:
@@ -65,7 +63,7 @@ class RankComparison:
             yield from (each for each in self._by_launched(ranks).values() if len(each) > 1)
 
     def _by_launched(self, ranks: Sequence[ProcessRecord]) -> dict[int, list[ProcessRecord]]:
-        """The ranks of each launched process; over nodes, of those in the same place on each, if one program."""
+        """Ranks of each launched process, or of the processes at the same position on all nodes."""
         by_launched: dict[int, list[ProcessRecord]] = {}
         over_nodes: dict[int, list[ProcessRecord]] = {}
         first = {process.node: process.index for process in reversed(self.manifest.processes)}
@@ -93,7 +91,7 @@ class RankComparison:
 
 
 def sharing_of(ranks: RunRanks) -> Sharing:
-    """Which processes count once, and why that may not be known."""
+    """Groups of processes whose items count once, and why this may be unknown."""
     unknown = next((group.parallel_reason for group in ranks.groups if group.parallel is None), None)
     return Sharing([group.processes for group in ranks.groups if group.parallel == "model"], unknown)
 
@@ -101,7 +99,7 @@ def sharing_of(ranks: RunRanks) -> Sharing:
 def with_ranks(
     results: Mapping[str, ProcessResult], ranks: RunRanks, manifest: RunManifest
 ) -> tuple[dict[str, ProcessResult], list[Finding]]:
-    """The results with what their processes wait for other ranks; and what there is to say of the groups."""
+    """Add waits for other ranks to the results, and return findings about the groups."""
     changed = dict(results)
     for group in ranks.groups:
         for process in group.processes:
@@ -116,6 +114,6 @@ def with_ranks(
 
 
 def _utc(analysis: Analysis) -> tuple[int, int] | None:
-    """UTC less the trace's own clock, and its error; None if it is not known."""
+    """UTC minus the clock of the trace, and its error; None if unknown."""
     clock = analysis.trace.meta.clock
     return None if clock is None else (clock.unix_origin_ns, clock.error_ns)

@@ -1,4 +1,4 @@
-"""Record: the next batches of processes that run already, as a run."""
+"""Record the next batches of running processes as a run."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def record(
     progress: Progress = lambda done, wanted: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> LaunchResult:
-    """Record a window of running processes; what `perfharness record` does.
+    """Record a window of running processes, as `perfharness record` does.
 
     Args:
-        target: a pid, whose children are recorded too, or the output folder of a launch that runs.
-        batches: how many of each process.
-        output_dir: where the run is written.
-        timeout_s: give up after this time without a batch.
-        telemetry: whether GPUs, host and processes are sampled.
-        command: the command line of perfharness itself, for the manifest.
-        progress: called with the batches that have ended, and those that are wanted.
-        say: called with a line about what goes on.
+        target: a pid (including its children), or the output folder of a running launch.
+        batches: number of batches per process.
+        output_dir: folder of the run.
+        timeout_s: longest time without a batch.
+        telemetry: whether to sample GPUs, host and processes.
+        command: command line of perfharness, for the manifest.
+        progress: called with the numbers of ended and wanted batches.
+        say: called with a line about each step.
 
     Raises:
-        UsageError: nothing there can be recorded, or a setting is wrong.
-        NothingRecordedError: no batch ran; the output folder is as it was.
+        UsageError: no process can be recorded, or a setting is wrong.
+        NothingRecordedError: no batch ran; the output folder is unchanged.
         LaunchError: a process is being recorded already, or cannot write to the folder.
     """
     if batches < 1 or not timeout_s > 0:
@@ -84,12 +84,12 @@ def record(
         hang_up(processes)
         with suppress(OSError):
             if is_new:
-                folder.rmdir()  # if it is empty
+                folder.rmdir()  # if empty
     return LaunchResult(manifest, place, summary, place != folder, was_interrupted=bool(interrupts))
 
 
 def _options(process: Recordable, output_dir: Path) -> LaunchOptions:
-    """The options of a launch of the same program."""
+    """Options to launch the same program."""
     facts = process.facts
     words = [facts["executable"], *facts["arguments"]]
     command = read_python_command(words)
@@ -108,13 +108,13 @@ def _options(process: Recordable, output_dir: Path) -> LaunchOptions:
 
 
 def _with_gpus(target: Target, gpus: Sequence[GpuRecord]) -> Target:
-    """The target with the GPUs that it uses, and so the name of its folder; a launch knows them already."""
+    """Find the GPUs of a target and name its folder, unless a launch did."""
     if target.record.command:
         return target
     pids = {process.pid for process in target.processes}
     used = [gpu for gpu, (users, _) in zip(gpus, users_of(gpus), strict=True) if users.keys() & pids]
     if not used and any(process.facts["uses_cuda"] for process in target.processes):
-        used = list(gpus)  # in a container, the driver does not know its pids
+        used = list(gpus)  # the driver does not know pids of a container
     facts = target.processes[0].facts
     changes = {
         "gpu_index": used[0].index if used else 0,
@@ -134,7 +134,6 @@ def _used_gpus(targets: Sequence[Target], facts: MachineFacts) -> tuple[GpuRecor
 def _manifest(
     targets: Sequence[Target], facts: MachineFacts, run_id: str, batches: int, command: Sequence[str]
 ) -> RunManifest:
-    """The manifest of a window as it begins."""
     script = facts.program.script
     pids = ", ".join(str(process.pid) for one in targets for process in one.processes)
     return RunManifest(
@@ -158,10 +157,10 @@ def _manifest(
 def _open(
     targets: Sequence[Target], run: Run, batches: int, timeout_s: float, telemetry: bool, progress: Progress
 ) -> float:
-    """Open a window in each process, and wait for their ends; returns how long that took."""
+    """Open a window in each process, and wait for their ends; return the duration."""
     conditions: list[Condition] = [machine_load]
     if telemetry:
-        from perfharness_launcher.telemetry import sampled_processes  # NumPy
+        from perfharness_launcher.telemetry import sampled_processes  # imports NumPy
 
         followed = [
             FollowedProcess(one.record.folder, one.record.pid or 0, tuple(one.record.given_gpus)) for one in targets
@@ -189,10 +188,10 @@ def _check(processes: Sequence[Recordable], timeout_s: float, *, was_interrupted
     if any(one.batches for one in processes):
         return
     if was_interrupted:
-        raise NothingRecordedError("Interrupted before a batch had ended; nothing was recorded.")
+        raise NothingRecordedError("Interrupted before the end of a batch; nothing was recorded.")
     if not any(one.is_closed for one in processes):
-        raise NothingRecordedError("The process ended before a batch had; nothing was recorded.")
-    hint = "Is there work for it? A batch that had begun before does not count; or give a longer --timeout."
+        raise NothingRecordedError("The process ended before the end of a batch; nothing was recorded.")
+    hint = "Give the process work, or use a longer --timeout. A batch that was already running does not count."
     raise NothingRecordedError(f"No batch ended within {timeout_s:g} s. {hint}")
 
 
@@ -205,7 +204,7 @@ def _complete(
     batches: int,
     interrupts: Interrupts,
 ) -> RunManifest:
-    """Make the traces, and write the whole manifest."""
+    """Make the traces, and write the complete manifest."""
     folders = {stage.path / one.record.folder: one.record.pid for one in targets}
     findings = [*run.findings, *(finding for found in collect(None, folders, interrupts) for finding in found)]
     records = []
@@ -226,12 +225,12 @@ def _complete(
 def _findings(process: Recordable, folder: str, batches: int) -> list[Finding]:
     what, name = f"{process.batches} of {batches} batches", f"Process {process.pid}"
     if not process.is_closed:
-        message = f"{name} ended in the window, after at least {what}. What it had recorded until then is kept."
+        message = f"{name} ended in the window, after at least {what}. Their records are kept."
         return [Finding("window-process-ended", Severity.ERROR, message, "", folder)]
     if not process.batches:
-        message = f"{name} ran no batch in the window, and is not in the results."
+        message = f"{name} ran no batch in the window and is not in the results."
         return [Finding("window-idle-process", Severity.NOTE, message, "", folder)]
     if process.batches < batches:
         message = f"The window ended after {what} of process {process.pid}."
-        return [Finding("window-incomplete", Severity.ERROR, message, "Give a longer --timeout.", folder)]
+        return [Finding("window-incomplete", Severity.ERROR, message, "Use a longer --timeout.", folder)]
     return []

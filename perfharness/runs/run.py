@@ -1,4 +1,4 @@
-"""A run, a process of it or a bare trace, loaded for Python: tables in Arrow (docs/guides/python-api.md)."""
+"""Open a run, a process or a bare trace in Python, with Arrow tables (docs/guides/python-api.md)."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ TABLES: dict[str, Callable[[Analysis, str], pa.Table]] = {
     "stages": stage_rows,
     **{name: partial(operation_rows, name) for name in OPERATION_TABLES},
 }
-"""All tables, by name."""
 
 
 class Process:
-    """One measured process. Its trace is read when it is first needed, and kept until `release`.
+    """A measured process. Its trace is read when first needed, and kept until `release`.
 
     Attributes:
-        name: `proc_X_gpu_Y`, `proc_X_gpu_Y/rank_R`, `proc_X_gpu_Y/child_K`, or the stem of a bare trace's file name.
-        trace_path: None where no trace was written.
-        record: its entry in the manifest; None without a manifest.
+        name: `proc_X_gpu_Y`, `proc_X_gpu_Y/rank_R`, `proc_X_gpu_Y/child_K`, or the stem of a bare trace.
+        trace_path: None without a trace.
+        record: entry in the manifest, or None without a manifest.
     """
 
     def __init__(self, name: str, source: TraceSource, options: AnalysisOptions, tree: Sequence[Process] = ()) -> None:
@@ -62,20 +61,20 @@ class Process:
 
     @cached_property
     def analysis(self) -> Analysis | None:
-        """The analysis of the trace; None where there is no trace. Raises `TraceError`."""
+        """Analysis of the trace, or None without a trace. Raises `TraceError`."""
         return None if self.trace_path is None else self._source.analysis(self._options)
 
     @property
     def measured(self) -> MeasuredProcess | None:
-        """Who it is: pid, rank, GPUs; None of a bare trace."""
+        """Pid, rank and GPUs of the process; None for a bare trace."""
         return None if self.record is None else self.record.measured_self
 
     def release(self) -> None:
-        """Drop the loaded trace; the next query reads it again. Existing tables stay valid."""
+        """Release the trace; the next query reads it again. Existing tables stay valid."""
         self.__dict__.pop("analysis", None)
 
     def problem(self) -> Finding | None:
-        """Why its trace cannot be read, or None where it can, or there is none."""
+        """Why the trace cannot be read, or None if it can or is missing."""
         try:
             _ = self.analysis
         except TraceError as error:
@@ -83,27 +82,27 @@ class Process:
         return None
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of this process. Raises `ResultError` where it left no trace."""
+        """One of `TABLES` of this process. Raises `ResultError` without a trace."""
         make = TABLES.get(name)
         if make is None:
-            raise UsageError(f"There is no table '{name}'; there are {', '.join(TABLES)}.")
+            raise UsageError(f"Unknown table '{name}'; choose from {', '.join(TABLES)}.")
         if self.analysis is None:
             raise ResultError(f"{self.name} left no trace, so it has no tables; see its stderr.log.")
         return make(self.analysis, self.name)
 
     @property
     def session_start_unix_ns(self) -> int | None:
-        """UTC time of the trace's time 0, or None where the trace does not have it."""
+        """UTC of the trace's time 0, or None if unknown."""
         return None if self.analysis is None else self.analysis.trace.meta.session_start_unix_ns
 
     @property
     def benchmark(self) -> Tree | None:
-        """`benchmark.json` of the folder, or None where there is none."""
+        """`benchmark.json` of the folder, or None."""
         return read_results(self.folder / BENCHMARK_NAME)
 
     @cached_property
     def runs_batches(self) -> bool:
-        """Whether its trace has a batch; False where it cannot be read."""
+        """Whether the trace has a batch; False if unreadable."""
         was_read = "analysis" in vars(self)
         found = self.problem() is None and self.analysis is not None and self.analysis.runs_batches
         if not was_read:
@@ -112,7 +111,7 @@ class Process:
 
     @property
     def findings(self) -> list[Finding]:
-        """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
+        """Findings about the trace, and about ranges that recorders counted but the trace lacks."""
         if self.analysis is None:
             return []
         found = with_checks(self.analysis.findings, self._source.journals.findings(self.analysis.trace))
@@ -123,19 +122,19 @@ class Process:
         return [replace(finding, process=self.name) for finding in found]
 
     def _is_helper(self, record: ProcessRecord) -> bool:
-        """Whether it has no batches while others of its tree have some, as DataLoader workers. No rank is one."""
+        """Whether only other processes of its tree have batches (DataLoader workers); never a rank."""
         if self.runs_batches or record.rank is not None:
             return False
         return any(one.runs_batches for one in self._tree)
 
 
 class Run:
-    """What `open_run` returns.
+    """An opened run, series, process or trace.
 
     Attributes:
-        manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
-        processes: the measured ones, those without a trace included: each launched one, its ranks, then others that it
-            started. Of several runs, their names begin with the name of the run.
+        manifest: `manifest.json`, or None for a series, a process or a bare trace.
+        processes: all measured processes: each launched one, its ranks, then its other children. In a series, names
+            begin with the name of the run.
     """
 
     def __init__(
@@ -161,11 +160,11 @@ class Run:
         return notebook_html(self)
 
     def table(self, name: str) -> pa.Table:
-        """One of `TABLES` of all processes with a trace, one chunk each; fixed-width columns are not copied."""
+        """One of `TABLES` of all processes with a trace, one chunk each."""
         return join([process.table(name) for process in self.processes if process.trace_path is not None])
 
     def ranges(self) -> pa.Table:
-        """One row per range of NVTX, those of other libraries included."""
+        """One row per NVTX range, including those of other libraries."""
         return self.table("ranges")
 
     def batches(self) -> pa.Table:
@@ -173,7 +172,7 @@ class Run:
         return self.table("batches")
 
     def stages(self) -> pa.Table:
-        """One row for each stage of each batch."""
+        """One row per stage and batch."""
         return self.table("stages")
 
     def kernels(self) -> pa.Table:
@@ -189,14 +188,14 @@ class Run:
         return self.table("memsets")
 
     def graphs(self) -> pa.Table:
-        """One row per replay of a CUDA graph that was traced as a whole."""
+        """One row per replay of a CUDA graph traced as a whole."""
         return self.table("graphs")
 
     def read_processes(self, findings: list[Finding]) -> Iterator[tuple[Process, Analysis]]:
-        """Each process whose trace can be read; what is found is appended.
+        """Iterate over processes with a readable trace, and append findings.
 
-        The trace is released before the next is read: delete the analysis. Raises `TraceError` where the only trace
-        cannot be read.
+        Delete each analysis, because its trace is released before the next one is read. Raises `TraceError` if the only
+        trace cannot be read.
         """
         traced = [process for process in self.processes if process.trace_path is not None]
         for process in traced:
@@ -208,7 +207,7 @@ class Run:
                 process.release()
 
     def stacks(self) -> dict[str, list[Stack]]:
-        """The sampled stacks of the outermost stages of each process, by both names; of the profiling pass, if any."""
+        """Sampled stacks by process and outermost stage, of the profiling pass if any."""
         found: dict[str, list[Stack]] = {}
         for process, analysis in (self.explaining or self).read_processes([]):
             found |= named_stacks(process.name, analysis)
@@ -216,22 +215,24 @@ class Run:
         return found
 
     def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
-        """The slowest batches (requests) of each loop, over all processes, each beside the typical one.
+        """Slowest batches (requests) of each loop over all processes, and a typical one.
 
         Args:
-            most: so many of each loop.
-            explained: of the profiling pass.
+            most: number per loop.
+            explained: whether to read the profiling pass.
 
-        Raises `UsageError` if `most` is below 1 or there is no profiling pass, `ResultError` if no trace can be read.
+        Raises:
+            UsageError: `most` is below 1, or the profiling pass is missing.
+            ResultError: no trace can be read.
         """
         return self.find_slowest(most, explained=explained)[0]
 
     def find_slowest(self, most: int, *, explained: bool = False) -> tuple[Slowest, list[Finding]]:
-        """The same, with findings about the traces. They are read one at a time and released."""
+        """Slowest batches as `slowest`, with findings about the traces."""
         from perfharness.runs.slowest import SlowestOfRun
 
         if most < 1:
-            raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
+            raise UsageError(f"Cannot show {most} requests; use 1 or more.")
         run = self.explaining if explained else self
         if run is None:
             raise UsageError(f"{self.path} has no profiling pass; `perfharness launch --explain` makes one.")
@@ -241,14 +242,12 @@ class Run:
             del analysis
         if not seen.has_seen:
             reasons = "".join(f" {finding.message}" for finding in findings)
-            raise ResultError(
-                f"{run.path} holds no trace that can be read, so there are no slow requests to show.{reasons}"
-            )
+            raise ResultError(f"{run.path} has no readable trace, so slow requests are unknown.{reasons}")
         return seen.result()[0], findings
 
     @cached_property
     def explaining(self) -> Run | None:
-        """The profiling pass (`--explain`), read as this run is; None where there is none."""
+        """The profiling pass (`--explain`), read as this run, or None."""
         if self._located is None or len(self._located.runs) != 1:
             return None
         (run_dir,) = self._located.runs
@@ -259,7 +258,7 @@ class Run:
 
     @property
     def launch_findings(self) -> list[Finding]:
-        """What the launcher found."""
+        """Findings of the launcher."""
         return list(self._launch_findings)
 
     @property
@@ -269,7 +268,7 @@ class Run:
 
     @property
     def benchmark(self) -> Tree | None:
-        """`benchmark_mean.json` of a run folder, `benchmark.json` of one process, or None where there is none."""
+        """`benchmark_mean.json` of a run, `benchmark.json` of one process, or None."""
         if self.manifest is not None:
             return read_results(self.path / BENCHMARK_MEAN_NAME)
         is_process = len(self.processes) == 1 and self.processes[0].folder.resolve() == self.path.resolve()
@@ -283,24 +282,26 @@ def open_run(
     domain: str | None = None,
     batch_pattern: str | None = None,
 ) -> Run:
-    """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
+    """Open a run, a process of it, a series, or a trace. Needs no GPU or CUDA.
 
     Args:
-        path: what `perfharness launch -o` wrote, a `proc_X_gpu_Y` in it, or a trace: a sqlite file, or an `.nsys-rep`,
-            which nsys exports next to it.
-        warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
-        domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
-        batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
+        path: the -o folder of a launch, a `proc_X_gpu_Y` in it, or a trace: a sqlite file, or an `.nsys-rep`, which
+            nsys exports next to it.
+        warmup_batches: warm-up batches at both ends of each loop (default: as launched, or 0 for a trace).
+        domain: NVTX domain to read as plain NVTX; `nvtx` is the default domain.
+        batch_pattern: regular expression for names of plain NVTX ranges that are batches.
 
-    Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
-    exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
+    Raises:
+        ResultError: the path is not a run.
+        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+        TraceError: a trace cannot be read (raised by tables).
     """
     located = locate(Path(path))
     return open_located(located, ReadAs(warmup_batches, domain, batch_pattern))
 
 
 def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
-    """The same for what was located."""
+    """Open located runs or a trace, as `open_run`."""
     if located.trace is not None:
         process = Process(located.name, bare_trace(located.trace), read_as.options())
         return Run(located.path, None, (process,))
@@ -319,7 +320,7 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
 
 
 def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_as: ReadAs) -> Iterator[Process]:
-    """The processes of a run that were asked for; each knows all others of its tree."""
+    """Requested processes of a run, each with its tree."""
     options, traces = read_as.options(manifest), traces_of(run_dir, manifest)
     trees: dict[str, list[Process]] = {}
     for record in manifest.measured_processes:
@@ -332,22 +333,22 @@ def _processes_of(run_dir: Path, manifest: RunManifest, located: Located, read_a
 
 
 def named_stacks(process: str, analysis: Analysis) -> dict[str, list[Stack]]:
-    """The sampled stacks of each outermost stage, by the names of both."""
+    """Sampled stacks by process and outermost stage."""
     if analysis.host_probe is None:
         return {}
     return {f"{process}: {path_text(path)}": stacks for path, stacks in stage_stacks(analysis).items()}
 
 
 def join(tables: list[pa.Table]) -> pa.Table:
-    """Tables of several processes as one, a chunk each; dictionaries become one, for files can hold one only."""
+    """Join tables of several processes, one chunk each, with one dictionary per column as files need."""
     if not tables:
-        raise ResultError("The run has no process whose trace can be read; see its manifest and `perfharness analyze`.")
+        raise ResultError("No process has a readable trace; see manifest.json and `perfharness analyze`.")
     return pa.concat_tables(tables).unify_dictionaries()
 
 
 @dataclass(frozen=True)
 class SampledRun:
-    """A run's telemetry and what its processes were doing meanwhile, by their folders, for pictures."""
+    """Telemetry of a run and activities of its processes by folder, for charts."""
 
     title: str
     log: SampleLog

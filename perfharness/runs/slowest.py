@@ -1,4 +1,4 @@
-"""The slowest requests of a run beside the typical one: `perfharness analyze --slowest`, `open_run(…).slowest()`."""
+"""Find the slowest requests of a run: `perfharness analyze --slowest`, `open_run(…).slowest()`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ NEEDED = ("id", "intended_ns", "done_ns")
 
 
 class SlowestOfRun:
-    """Takes from each process its `most` slowest requests of each loop path, before its trace is released.
+    """Collect the slowest requests per loop path of each process while its trace is loaded.
 
-    `timelines`: make those of the requests and of typical batches.
+    Args:
+        most: number of requests per loop path.
+        timelines: whether to make timelines of the requests and of typical batches.
     """
 
     def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:
@@ -39,7 +41,7 @@ class SlowestOfRun:
         self.has_seen = False
 
     def visit(self, name: str, folder: Path, record: ProcessRecord | None, analysis: Analysis) -> None:
-        """See one process, whose trace is on UTC where the run's clock is known."""
+        """Take the slowest requests of a process."""
         self.has_seen = True
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
         self._notes.update(dict.fromkeys([*self._not_recorded(analysis), *unknown]))
@@ -47,7 +49,7 @@ class SlowestOfRun:
         self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
 
     def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
-        """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
+        """Slowest requests of all processes, and their timelines with a typical one."""
         loops, beside = pool_loops(self._found, self._most)
         return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
 
@@ -60,7 +62,7 @@ class SlowestOfRun:
         if meta.gpu_coverage == "untraced":
             yield f"GPU work, which was not traced: {meta.gpu_coverage_reason}"
         if meta.gpu_coverage == "traced" and not meta.has_all_calls:
-            yield "CUDA calls that only wait; such a wait is unknown time in which its GPU work runs"
+            yield "CUDA calls that only wait; they are unknown time while GPU work runs"
 
 
 def _throttled(
@@ -75,9 +77,7 @@ def _throttled(
 
 
 def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tuple[Requests | None, list[str]]:
-    """The requests of a process: in its own folder, or the only ones of the run (a generator beside the server); and
-    what is not known of them.
-    """
+    """Requests of a process, from its folder or the only file of the run, and notes about them."""
     own = folder / REQUESTS_NAME
     if manifest is not None and not own.exists():
         folders = [run_dir / one.folder for one in manifest.processes]
@@ -90,11 +90,10 @@ def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tupl
     try:
         return read_requests(own, _warmup_phases(run_dir) | _warmup_phases(folder.parent))
     except (ResultError, OSError, pa.ArrowException) as error:
-        return None, [f"Latencies of requests: {own} cannot be read ({error}), so slow is by the durations of batches."]
+        return None, [f"Latencies of requests: {own} cannot be read ({error}); durations of batches are used."]
 
 
 def _warmup_phases(run_dir: Path) -> frozenset[str]:
-    """Names of the phases that do not count; none where `load.json` does not tell."""
     try:
         load = read_model(run_dir / LOAD_NAME, LoadResult)
     except ResultError:
@@ -103,17 +102,17 @@ def _warmup_phases(run_dir: Path) -> frozenset[str]:
 
 
 def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:
-    """Recorded requests whose latency is known, and sentences about the others.
+    """Requests with a known latency, and sentences about the others.
 
-    Raises `ResultError` where needed columns are missing, or what is no integer is in them.
+    Raises `ResultError` if required columns are missing or not integers.
     """
     table = pq.read_table(path)
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing:
-        raise ResultError(f"it lacks {', '.join(missing)}")
+        raise ResultError(f"column {', '.join(missing)} is missing")
     for name in NEEDED:
         if not pa.types.is_integer(table.schema.field(name).type):
-            raise ResultError(f"{name} is {table.schema.field(name).type} and no integer")
+            raise ResultError(f"column {name} is {table.schema.field(name).type}, not integer")
     done = table.filter(pc.and_(pc.is_valid(table["intended_ns"]), pc.is_valid(table["done_ns"])))
     numbers, texts = partial(_integers, done), partial(_texts, done)
     phase = texts("phase")
@@ -131,21 +130,20 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     )
     lost, notes = table["done_ns"].null_count, []
     if lost:
-        text = "were never answered; they have no latency and are not shown"
-        notes.append(f"{lost} of {table.num_rows} requests {text}.")
+        notes.append(f"{lost} of {table.num_rows} requests were not answered and are not shown.")
     if unknown := table.num_rows - done.num_rows - lost:
-        text = "have no moment at which they were due, so their latency is not known (`mlperf --log-queries` keeps it)"
+        text = "have no due time, so their latency is unknown (use `mlperf --log-queries`)"
         notes.append(f"{unknown} of {table.num_rows} requests {text}.")
     return requests, notes
 
 
 def _late(intended_ns: Int64, ready_ns: Int64, sent_ns: Int64) -> Int64:
-    """How much later than it could, the generator sent each request: it was due, and a worker was free."""
+    """Delay of each request in the generator, from when it was due and a worker was free."""
     return np.where(sent_ns >= 0, np.maximum(sent_ns - np.maximum(intended_ns, ready_ns), 0), 0)
 
 
 def _integers(table: pa.Table, name: str) -> Int64:
-    """A column, -1 where it is null or not there."""
+    """A column, with -1 for null or a missing column."""
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table[name].cast(pa.int64()).fill_null(-1)

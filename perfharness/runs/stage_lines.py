@@ -1,4 +1,4 @@
-"""The stages of a run, of all its processes together, one line each: what every table of stages is made of."""
+"""Make one line per stage of a run, over all processes, for all tables of stages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
 
 REST = "(outside of stages)"
-"""Last key of the path of what is outside of stages."""
+"""Last key of the path for time outside of stages."""
 
 
 @dataclass(frozen=True)
 class MeanInterval:
-    """A mean with its 95 % interval, or the reason why there is none."""
+    """A mean with its 95 % interval, or the reason why it is unknown."""
 
     value: float | None
     low: float | None
@@ -34,10 +34,16 @@ class MeanInterval:
 
 @dataclass(frozen=True)
 class StageLine:
-    """A batch, a stage in batches, or (`is_rest`) the time of batches outside of their stages; without warm-up.
+    """A batch, a stage, or (`is_rest`) the time of batches outside of stages, without warm-up.
 
-    Times are milliseconds, means over the batches in which it occurs unless a name states otherwise; shares 0 to 1.
-    None was not measured.
+    Times are milliseconds: means over the batches with this stage. Shares are 0 to 1. None means not measured.
+
+    Args:
+        cpu_mean: its interval is within this launch.
+        cpu_share: share of the time of all batches of its loop.
+        gpu_busy_share: share of their busy time; stages may overlap on the GPU.
+        agreement: how many processes have this limit (`3/4`), or None for all.
+        has_id: whether the name contains an id (`names_with_ids`).
     """
 
     path: Path
@@ -50,18 +56,18 @@ class StageLine:
     gpu_per_item: float | None
     gpu_busy_per_item: float | None
     is_rest: bool = False
-    cpu_mean: MeanInterval | None = None  # its interval is within this launch only
-    cpu_share: float | None = None  # of the time of all batches of its loop
-    gpu_busy_share: float | None = None  # of their busy time; stages may overlap on the GPU
+    cpu_mean: MeanInterval | None = None
+    cpu_share: float | None = None
+    gpu_busy_share: float | None = None
     limited_by: str | None = None
-    agreement: str | None = None  # how many of the processes say so (`3/4`); None: all
+    agreement: str | None = None
     reason: str | None = None
-    has_id: Annotated[bool, Field(exclude=True)] = False  # one of `names_with_ids`
+    has_id: Annotated[bool, Field(exclude=True)] = False
 
 
 @dataclass(frozen=True)
 class RangeSum:
-    """A range of a run without batches: sums over all its occurrences, of all processes."""
+    """A range of a run without batches: sums over all occurrences in all processes."""
 
     path: Path
     count: float
@@ -76,12 +82,12 @@ def stage_lines(
     rests: Sequence[Mapping[Path, Rest]] = (),
     limits: Sequence[StageAgreement] = (),
 ) -> list[StageLine]:
-    """Every batch and stage of a mean, a parent before its children; what is outside of a batch's stages behind them.
+    """Lines of all batches and stages of a mean: parents, their children, then the time outside of stages.
 
     Args:
-        results: of each process, for shares and intervals.
-        rests: of each process, what is outside of stages.
-        limits: what limits each stage.
+        results: results of processes, for shares and intervals.
+        rests: times outside of stages, by process.
+        limits: limits of stages.
     """
     with_ids = set(names_with_ids(mean))
     lines = _lines(mean, results, rests, {one.path: one for one in limits})
@@ -89,7 +95,7 @@ def stage_lines(
 
 
 def names_with_ids(mean: Tree) -> list[Path]:
-    """Stages that occur in one batch of several per process, where they are so many that their names contain ids."""
+    """Stages in only one batch per process, if so many that their names must contain ids."""
     processes = len(mean.get("throughput", {}).get("processes", ())) or 1
     batches: list[Path] = []
     rare: list[Path] = []
@@ -103,7 +109,7 @@ def names_with_ids(mean: Tree) -> list[Path]:
 
 
 def without_ids(diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine]) -> dict[str, Diagnosis]:
-    """The diagnoses without stages whose names contain ids: the stage around them speaks for them."""
+    """Remove stages whose names contain ids from diagnoses; their parents remain."""
     with_id = {line.path for line in lines if line.has_id}
     return {
         name: replace(one, stages=[stage for stage in one.stages if stage.path not in with_id])
@@ -112,12 +118,12 @@ def without_ids(diagnoses: Mapping[str, Diagnosis], lines: Iterable[StageLine]) 
 
 
 def names_findings(mean: Tree) -> list[Finding]:
-    """A warning where names of stages contain ids."""
+    """Report stages whose names contain ids."""
     found = names_with_ids(mean)
     if not found:
         return []
-    message = f"{len(found)} stages occur in one batch each, such as '{found[0][-1]}': their names contain ids."
-    hint = "Give a stage one name, or its times cannot be averaged."
+    message = f"{len(found)} stages occur in only one batch, such as '{found[0][-1]}': their names contain ids."
+    hint = "Use the same name in all batches, so that times can be averaged."
     return [Finding("names-differ-by-batch", Severity.WARNING, message, hint)]
 
 
@@ -161,7 +167,7 @@ def _lines(
 
 
 def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
-    """All stages of a statistics tree that occur without the warm-up, a parent before its children."""
+    """All stages of a statistics tree outside of the warm-up, parents before children."""
     if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
         yield path, tree
     for name, below in tree.items():
@@ -170,13 +176,13 @@ def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
 
 
 def stage_values(results: Sequence[ProcessResult], path: Path) -> dict[str, Float64]:
-    """One value per batch of all processes, by key; empty where a process has it under another key."""
+    """Values per batch over all processes, by metric; empty if no process has the path."""
     own = [result.values_minus_warmup[path] for result in results if path in result.values_minus_warmup]
     return {key: np.concatenate([np.empty(0), *(columns[key] for columns in own)]) for key in TIMES}
 
 
 def range_sums(results: Sequence[ProcessResult]) -> list[RangeSum]:
-    """The ranges of a run without batches."""
+    """Sums of the ranges of a run without batches."""
     return [
         RangeSum(path, sums["count"] or 0.0, sums["cpu_time"], sums["gpu_time"], sums["gpu_busy_time"])
         for path, sums in sums_of_ranges([result.entries for result in results]).items()
@@ -195,7 +201,7 @@ def _statistics(found: Tree | None) -> Statistics | None:
 def _mean(values: Float64) -> MeanInterval | None:
     if not len(values) or np.isnan(values).any():
         return None
-    from perfharness.analysis.suites.latency import mean_estimate  # a report has intervals, a terminal has none
+    from perfharness.analysis.suites.latency import mean_estimate  # needed for reports only
 
     found = mean_estimate(values)
     return MeanInterval(found.value, found.low, found.high, found.reason)
@@ -208,7 +214,7 @@ def _share(part: Float64, whole: Float64) -> float | None:
 
 
 def _rest_line(path: Path, whole: Float64, statistics: Tree, rests: Sequence[Mapping[Path, Rest]]) -> StageLine | None:
-    """What the batches spent outside of their stages; None where they have no stages."""
+    """Line for the time of batches outside of stages, or None if they have no stages."""
     found = [rest[path] for rest in rests if path in rest]
     if not found:
         return None

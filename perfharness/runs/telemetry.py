@@ -1,4 +1,4 @@
-"""A run's telemetry, joined to its traces: throttled batches, `gpu_metrics`, `energy`."""
+"""Join the telemetry of a run with its traces: throttled batches, `gpu_metrics`, `energy`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, SampleLog
 from perfharness.model.units import NS_PER_S
 from perfharness.telemetry.store import read_sample_log
 
-UNSEEN = "it was not seen: children are looked for once a second, by the pid that they have on the machine"
+UNSEEN = "not seen: the sampler looks for children once per second, by their pid on the machine"
 
 
 @dataclass(frozen=True)
 class MachineSide:
-    """What telemetry adds to benchmark_mean.json, and to each benchmark.json by its process; empty without it."""
+    """Telemetry for benchmark_mean.json, and for benchmark.json by process; empty without telemetry."""
 
     mean: Tree = field(default_factory=dict)
     processes: Mapping[str, Tree] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class MachineSide:
 
 
 class RunTelemetry:
-    """The telemetry of a run folder, read once; `log` is None if there is none, or it cannot be read (`problems`)."""
+    """Telemetry of a run folder; `log` is None if missing or unreadable (`problems`)."""
 
     def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
         self.log: SampleLog | None = None
@@ -50,22 +50,22 @@ class RunTelemetry:
             if (run_dir / TELEMETRY_NAME).exists():
                 self.log = _with_measured(read_sample_log(run_dir / TELEMETRY_NAME), manifest)
         except ResultError as error:
-            message = f"There are no gpu_metrics and no energy: {error}."
+            message = f"The run has no gpu_metrics and no energy: {error}."
             self.problems = [Finding("telemetry-incomplete", Severity.WARNING, message)]
         self._throttling: dict[str, Throttling] = {}
 
     def _sensor_uuid(self, uuid: str) -> str:
-        """The whole GPU, where power and clocks are read; of a MIG instance, its parent."""
+        """GPU with the sensors for power and clocks: the parent of a MIG instance."""
         subjects = () if self.log is None else self.log.meta.subjects
         record = next((one for one in subjects if one.subject == uuid), None)
         return (record.parent_uuid if record else None) or uuid
 
     def cpu_quota(self, process: ProcessRecord) -> CpuQuota | None:
-        """The quota of the CPU time of a process, with all that was launched with it, on UTC; None: it has none."""
+        """CPU quota of a launched process and its children on UTC, or None."""
         return None if self.log is None else cpu_quota(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
-        """When the clocks of any of the process's GPUs were throttled; None where one does not report it."""
+        """Times with throttled clocks on any GPU of the process, or None if unknown."""
         found = [self._throttling_of(uuid) for uuid in dict.fromkeys(map(self._sensor_uuid, process.used_gpus))]
         known = [one for one in found if one is not None]
         return of_any(known) if known and len(known) == len(found) else None
@@ -81,7 +81,7 @@ class RunTelemetry:
         return self._throttling[uuid]
 
     def summarize(self, results: Mapping[str, ProcessResult], nsys_bytes: Mapping[str, int]) -> MachineSide:
-        """Metrics, energy and findings, from telemetry and results; `nsys_bytes`: sizes of nsys's traces, by folder."""
+        """Compute metrics, energy and findings; `nsys_bytes` are sizes of nsys's traces by folder."""
         if self.log is None:
             return MachineSide(findings=self.problems)
         processes = [self._measured(record, results.get(record.folder)) for record in self._manifest.measured_processes]
@@ -121,13 +121,13 @@ class RunTelemetry:
     def _measured(self, record: ProcessRecord, result: ProcessResult | None) -> MeasuredProcess:
         reason = None
         if result is None:
-            reason = f"{record.folder} left no trace that could be read"
+            reason = f"{record.folder} left no readable trace"
         elif not result.clock_is_utc:
-            reason = f"the trace of {record.folder} does not have its start time"
+            reason = f"the trace of {record.folder} has no start time"
         uuids = record.used_gpus
         work = result.gpu_work[: len(uuids)] if result else ()
         if not work:
-            work = (GpuWork(reason=reason or "it was not looked at"),) * len(uuids)
+            work = (GpuWork(reason=reason or "not analysed"),) * len(uuids)
         return MeasuredProcess(
             folder=record.folder,
             gpus=tuple(OnGpu(uuid, self._sensor_uuid(uuid), of_gpu) for uuid, of_gpu in zip(uuids, work, strict=True)),
@@ -139,7 +139,7 @@ class RunTelemetry:
 
 
 def _with_measured(log: SampleLog, manifest: RunManifest) -> SampleLog:
-    """The log with what was read of processes that a launched one started, by the names of their results."""
+    """Rename the readings of child processes to the names of their results."""
     started = [one for one in manifest.measured_processes if one.folder != one.launched_folder and one.pid is not None]
     names = {member_subject(one.launched_folder, one.pid or 0): process_subject(one.folder) for one in started}
     sampled = {subject for subject, _ in log.series}

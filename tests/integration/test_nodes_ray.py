@@ -186,7 +186,7 @@ def test_a_job_of_ray_launches(cluster: RayCluster, tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "no script": (("missing.py",), 2, "On node 0 (127.0.0.1): there is no script missing.py"),
+    "no script": (("missing.py",), 2, "On node 0 (127.0.0.1): script missing.py not found"),
     "too few nodes": (("--num-nodes", "3", "--barrier-timeout", "1", "script.py"), 1, "2 of 3 nodes"),
     "too few GPUs": (("-ng", "3", "script.py"), 1, "3 GPUs"),
     "no GPUs": (("-ng", "2", "script.py"), 2, "-ng 2"),  # Ray counts them, and the machine has none

@@ -19,6 +19,7 @@ from perfharness.distribution import install_command
 from perfharness.errors import BackendError, PerfHarnessError, ToolNotFoundError, UsageError
 from perfharness.model.base import Settings
 from perfharness.model.bench import TensorSpec
+from perfharness.model.findings import listed
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
@@ -162,8 +163,7 @@ def _remark(names: Sequence[str], location: Path, why: str) -> list[str]:
     """A sentence about unused files, if any."""
     if not names:
         return []
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return [f"{len(names)} file{'s' * (len(names) > 1)} ({', '.join(names[:NAMED])}{more}) in {location}: {why}"]
+    return [f"{len(names)} file{'s' * (len(names) > 1)} ({listed(names, NAMED)}) in {location}: {why}"]
 
 
 def _names_in(file: Path) -> tuple[str, ...]:

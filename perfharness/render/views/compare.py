@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from perfharness.model.findings import listed
 from perfharness.render.blocks import Block, Chart, Column, Details, Items, Paragraph, Span, Style, Table
 from perfharness.render.numbers import NOT_MEASURED, change, milliseconds, percent, significant
 from perfharness.runs.comparison.conclusion import FACTOR, MANY_LAUNCHES, WIDE
@@ -207,8 +208,7 @@ def _notes(version: ComparedVersion) -> list[str]:
     for one in version.not_compared:
         missing.setdefault(one.reason, []).append(f"{one.stage}.{one.metric}" if one.stage else one.metric)
     for reason, names in missing.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        found.append(f"not compared: {', '.join(names[:NAMED])}{more}: {reason}")
+        found.append(f"not compared: {listed(names, NAMED)}: {reason}")
     if not version.deciding:  # else in the conclusion
         unknown = [row for row in version.rows if row.reason and row.launches_needed is None]
         reasons = Counter((WORDS[row.verdict], row.reason) for row in unknown)

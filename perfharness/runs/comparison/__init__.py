@@ -1,1 +1,1 @@
-"""Versions against each other, and gates: launches, suites, load tests, results of trtexec."""
+"""Compare versions, and check limits: launches, suites, load tests, results of trtexec."""

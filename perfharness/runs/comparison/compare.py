@@ -1,4 +1,4 @@
-"""Compare versions: launches of a base and of others -> one `Comparison`, its verdicts at a stated rate of error."""
+"""Compare launches of versions with those of a base, with verdicts at a given error rate."""
 
 from __future__ import annotations
 
@@ -63,18 +63,20 @@ def compare_runs(
     min_effect: float = MIN_EFFECT,
     spread: float | None = None,
 ) -> Comparison:
-    """Compare versions with a base; what `perfharness compare` does.
+    """Compare versions with a base, as `perfharness compare` does.
 
     Args:
-        base: a run folder, a repeat, or several of them joined by commas.
-        others: the same, one a version.
-        renamed: stages of the base and their names in the new version.
-        allowed: differences that would make the comparison meaningless, and may be.
-        stages: only these, by last name or path.
-        limits: as `inference.p95 > 20ms`; see `limits` of the result.
+        base: run folder or series, or several joined by commas.
+        others: the same for each version.
+        renamed: new names of stages, by their names in the base.
+        allowed: differences to ignore that would prevent the comparison.
+        stages: stages to compare, by last name or path (default: all).
+        limits: such as `inference.p95 > 20ms`; see `limits` of the result.
         alpha, min_effect, spread: see `Rule`.
 
-    Raises `UsageError` where an option is wrong, `ResultError` where a side cannot be read or has no usable launch.
+    Raises:
+        UsageError: an option is wrong.
+        ResultError: a side cannot be read or has no usable launch.
     """
     try:
         rule = Rule(alpha=alpha, min_effect=min_effect, spread=spread)
@@ -87,14 +89,16 @@ def compare_runs(
 def compare_sides(
     base: SideInput, others: Sequence[SideInput], options: CompareOptions, command: Sequence[str] = ()
 ) -> Comparison:
-    """Compare each of the others with the base; the verdicts are corrected for the rows of all of them.
+    """Compare each version with the base, with verdicts corrected for the rows of all versions.
 
-    Raises `UsageError` where an option names what does not exist, `ResultError` where a side has no usable launch.
+    Raises:
+        UsageError: an option names something that does not exist.
+        ResultError: a side has no usable launch.
     """
     for side in (base, *others):
         if not side.used:
             problems = "; ".join(sorted({str(launch.problem) for launch in side.launches}))
-            raise ResultError(f"{side.name} has no launch that can be compared: {problems}. Measure it again.")
+            raise ResultError(f"{side.name} has no usable launch: {problems}. Measure it again.")
     matched = [match_sides(base, other, options) for other in others]
     judged = [one.pair for version in matched for one in version.pairs if not version.deciding]
     judgements = compare(judged, options.rule)
@@ -171,14 +175,14 @@ def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInpu
 # ---- rows ----
 
 OF_THE_MACHINE = ("ms", "items/s", "requests/s", "J")
-"""Units of figures that a slower machine makes worse."""
+"""Units of figures that depend on the speed of the machine."""
 
 REASONS = {
     Reason.ONE_LAUNCH: "too few launches, and no --spread",
-    Reason.TOO_WIDE: "the launches of each side vary more than the sides differ",
+    Reason.TOO_WIDE: "launches vary more than the sides differ",
     Reason.ZERO: "a launch measured 0, which has no ratio",
-    Reason.MISSING: "it was not measured",
-    Reason.TOO_FEW_FOR_DRIFT: "one side was measured after the other, with too few launches to allow for a drift",
+    Reason.MISSING: "not measured",
+    Reason.TOO_FEW_FOR_DRIFT: "too few launches to rule out a drift between sides not measured in turns",
 }
 
 
@@ -200,7 +204,7 @@ def _row(
         return ComparedRow(**row, ratio=ratio, reason=_why_not_comparable(matched))
     reason = None if judgement.reason is None else REASONS[judgement.reason]
     if judgement.reason is Reason.TOO_WIDE and judgement.allows_drift:
-        reason = f"{reason}, and one side was measured after the other"
+        reason = f"{reason}; the sides were not measured in turns"
     verdict = _verdict(judgement, more_is_better=metric.more_is_better)
     if metric.unit in OF_THE_MACHINE and _may_be_the_machine(verdict, judgement.ratio, machine_ratio):
         verdict, reason = "undecided", THE_MACHINE
@@ -221,7 +225,7 @@ def _verdict(judgement: Judgement, *, more_is_better: bool) -> Verdict:
 
 
 def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: float | None) -> bool:
-    """Whether the machine changed in the same direction, by half as much or more."""
+    """Whether the machine changed in the same direction, at least half as much."""
     if verdict not in ("slower", "faster") or ratio is None or machine_ratio is None:
         return False
     return (verdict == "slower") == (machine_ratio > 1) and abs(log(ratio)) < 2 * abs(log(machine_ratio))
@@ -229,7 +233,7 @@ def _may_be_the_machine(verdict: Verdict, ratio: float | None, machine_ratio: fl
 
 def _why_not_comparable(matched: MatchedSides) -> str:
     names = [one.name for one in matched.deciding if one.name != VALIDITY]
-    reasons = [f"not the same: {', '.join(names)}"] if names else []
+    reasons = [f"different: {', '.join(names)}"] if names else []
     if any(one.name == VALIDITY for one in matched.deciding):
         reasons += [one.invalid for one in (*matched.base.used, *matched.new.used) if one.invalid][:1]
     return "; ".join(reasons)

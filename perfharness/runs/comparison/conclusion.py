@@ -1,4 +1,4 @@
-"""A comparison in one sentence: what changed by how much, or why that cannot be told and what to do."""
+"""Summarise a comparison in one sentence: the change, or why it is unknown and the next step."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Sequence
 from math import log
 
 from perfharness.analysis.comparison.compare import Rule
+from perfharness.model.findings import listed
 from perfharness.runs.comparison.match import MatchedSides
 from perfharness.runs.comparison.result import ComparedRow
 from perfharness.runs.figures import METRICS
 
 LEADING = ("throughput", "achieved_rate", "goodput", "loadgen_rate")
-"""What a reader asks for first."""
+"""Metrics to name first."""
 
 FACTOR = 10
-"""Changes beyond this are said as factors."""
+"""Larger changes are written as factors."""
 
 WIDE = 3
-"""An interval whose ends differ by more than this factor proves nothing."""
+"""Ratio of the ends of an interval that is too wide to print."""
 
 NAMED = 2
-"""Figures that the sentence names."""
+"""Number of figures to name."""
 
 NARROW = 1.1
-"""An interval whose ends differ by less than this factor is a result: no next step is needed."""
+"""Ratio of the ends of an interval that needs no more launches."""
 
 MANY_LAUNCHES = 100
-"""More are no advice: the machine is too noisy."""
+"""Never advise more: the machine is too noisy."""
 
 OWN_OPTIONS = ("--repeat", "-o", "--output-dir", "--format")
 OWN_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--explain", "--no-explain")
@@ -35,7 +36,7 @@ OWN_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--explain", "--no-explain")
 
 
 def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: float | None, rule: Rule) -> str:
-    """One sentence, and where nothing is proven what to do next."""
+    """Return one sentence, and the next step if nothing is proven."""
     name = matched.new.short_name
     if matched.deciding:
         why = "; ".join(f"{one.name} ({one.values(' and ')})" for one in matched.deciding)
@@ -43,13 +44,13 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
         return f"Cannot compare, the sides differ: {why}. To compare anyway, add --allow {names}."
     judged = [row for row in rows if row.verdict != "not-comparable" and row.ratio is not None]
     if not judged:
-        return "Cannot compare: the sides have no figure in common that both measured."
+        return "Cannot compare: no figure was measured on both sides."
     lead = next((row for metric in LEADING for row in judged if row.metric == metric and not row.stage), judged[0])
     lead_name = figure_name(lead, judged)
     proven = [row for row in judged if row.is_proven]
     if machine_ratio is not None and not proven:
         return f"Cannot tell: the machine was {_change(machine_ratio, 'slower', 'faster')} during {name}. " + (
-            "Stop what else runs, and repeat." if matched.order == "in-turns" else measure_again(matched)
+            "Stop other programs, and repeat." if matched.order == "in-turns" else measure_again(matched)
         )
     if proven:
         return _proven(name, lead, proven, judged)
@@ -72,14 +73,14 @@ def conclude(matched: MatchedSides, rows: Sequence[ComparedRow], machine_ratio: 
 
 
 def figure_name(row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
-    """`throughput`, or `decode wall/item`; with the stage's path where others of these have its last name."""
+    """`throughput` or `decode wall/item`, with the path of the stage if its last name is ambiguous."""
     last = row.stage.rpartition("/")[2]
     is_only = all(other.stage == row.stage or other.stage.rpartition("/")[2] != last for other in rows)
     return f"{last if is_only else row.stage} {METRICS[row.metric].label}".strip()
 
 
 def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged: Sequence[ComparedRow]) -> str:
-    """What is said of the rate, or else of the largest change, and which figures say the opposite."""
+    """Describe the change of the rate, or else the largest change, and name opposite changes."""
     most = lead if lead in proven else max(proven, key=lambda row: abs(log(row.ratio or 1)))
     figure, ratio = figure_name(most, judged), most.ratio or 1.0
     is_rate = METRICS[most.metric].more_is_better
@@ -90,9 +91,8 @@ def _proven(name: str, lead: ComparedRow, proven: Sequence[ComparedRow], judged:
         sentence = f"{name} is {word}: {figure} is {_change(ratio, 'higher', 'lower')}{_interval(most)}"
     against = [figure_name(row, judged) for row in proven if row.verdict != most.verdict]
     if against:
-        more = f" and {len(against) - NAMED} more" if len(against) > NAMED else ""
         other = "slower" if most.verdict == "faster" else "faster"
-        return f"{sentence}; {', '.join(against[:NAMED])}{more} became {other}."
+        return f"{sentence}; {listed(against, NAMED)} became {other}."
     if not is_rate and len(proven) > 1:
         return f"{sentence}; {len(proven)} of {len(judged)} figures are {most.verdict}."
     return f"{sentence}."
@@ -104,17 +104,14 @@ def _change(ratio: float, up: str, down: str) -> str:
 
 
 def _size(ratio: float) -> str:
-    is_large = ratio > FACTOR or ratio < 1 / FACTOR
-    return f"x{max(ratio, 1 / ratio):.3g}" if is_large else f"{_digits(100 * abs(ratio - 1))} %"
-
-
-def _digits(value: float) -> str:
-    """Two digits, or all of a whole number."""
-    return f"{value:.2g}" if value < FACTOR else f"{value:.0f}"
+    if ratio > FACTOR or ratio < 1 / FACTOR:
+        return f"x{max(ratio, 1 / ratio):.3g}"
+    percent = 100 * abs(ratio - 1)
+    return f"{percent:.2g} %" if percent < FACTOR else f"{percent:.0f} %"
 
 
 def _interval(row: ComparedRow) -> str:
-    """` (9 % to 15 %)`: the interval of the table; of a wide one the end that is proven."""
+    """` (9 % to 15 %)`, or only the proven end of a wide interval."""
     found = row.judged_by
     if found is None or row.ratio is None:
         return ""
@@ -125,13 +122,13 @@ def _interval(row: ComparedRow) -> str:
 
 
 def measure_again(matched: MatchedSides) -> str:
-    """The command that measures both sides in turns; if there is none, each side several times."""
+    """Command that measures both sides in turns, or else each side several times."""
     base, new = matched.base.used[0], matched.new.used[0]
     old, now = (_words(launch.command) for launch in (base, new))
     commit, new_commit = (launch.environment.get("git commit") for launch in (base, new))
     if not old or not now:
         folders = (f"{one.folder},{one.folder}_2,{one.folder}_3" for one in (base, new))
-        return f"Measure each side several times, into other folders, then: perfharness compare {shlex.join(folders)}"
+        return f"Measure each side several times in new folders, then: perfharness compare {shlex.join(folders)}"
     if old != now:
         runs = shlex.join(["--run", shlex.join(old), "--run", shlex.join(now)])
         return f"Measure in turns: perfharness compare {runs}"
@@ -141,7 +138,7 @@ def measure_again(matched: MatchedSides) -> str:
 
 
 def _words(command: Sequence[str]) -> list[str]:
-    """What stands behind `perfharness launch`, without what `compare --run` does not take."""
+    """Arguments of `perfharness launch`, without options that `compare --run` does not take."""
     words = list(command[2:]) if list(command[:2]) == ["perfharness", "launch"] else []
     for option in OWN_OPTIONS:
         if option in words:

@@ -1,4 +1,4 @@
-"""What a comparison takes of one launch: its figures by stage, and the environment that they were measured in."""
+"""Read one launch for a comparison: its figures by stage, and the environment."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from perfharness.runs.series.machine import LaunchConditions, conditions_of
 
 @dataclass(frozen=True)
 class LaunchFigures:
-    """One launch.
+    """Figures of one launch.
 
     Attributes:
-        folder: of the run, or the file.
-        problem: why it cannot stand for its side; None: it can.
-        environment: what it ran on and how, by name; None: not recorded.
-        errors: codes of the findings that put numbers in doubt.
-        invalid: why no figure of it is to be compared, by the verdict of the test itself.
-        batches: mean number of items by the path of each batch, whose latency is judged; None: not counted.
+        folder: folder of the run, or the file.
+        problem: why the launch is not usable, or None.
+        environment: machine and settings by name; None if not recorded.
+        errors: codes of findings of severity error.
+        invalid: why the load test itself rejects its figures, or None.
+        batches: mean number of items by path of the batch; None if not counted.
     """
 
     folder: Path
@@ -61,54 +61,53 @@ class LaunchFigures:
         return any(one.value is not None for one in self.figures.values())
 
     def value(self, figure: Figure) -> float | None:
-        """A figure; None where it was not measured."""
+        """Value of a figure, or None if not measured."""
         return None if (found := self.figures.get(figure)) is None else found.value
 
 
 def values_of(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
-    """A figure of each launch that has it."""
+    """Values of a figure in the launches that measured it."""
     return [value for launch in launches if (value := launch.value(figure)) is not None]
 
 
 def reason_of(launches: Sequence[LaunchFigures], figure: Figure) -> str | None:
-    """Why a launch does not have a figure."""
+    """Why a launch did not measure a figure, or None."""
     found = (launch.figures[figure] for launch in launches if figure in launch.figures)
     return next((one.reason for one in found if one.value is None and one.reason), None)
 
 
 def figures_of(launches: Sequence[LaunchFigures]) -> list[Figure]:
-    """The figures of all launches, in order."""
+    """Figures of all launches, in order."""
     return list(dict.fromkeys(figure for launch in launches for figure in launch.figures))
 
 
 def paths_of(launches: Sequence[LaunchFigures]) -> list[StagePath]:
-    """The stages of all launches, in order."""
+    """Stages of all launches, in order."""
     return list(dict.fromkeys(figure.path for figure in figures_of(launches) if figure.path))
 
 
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
-    """The launches that a path names: a run, a process of one, all launches of a repeat, or a trace.
+    """Read the launches of a run, a process, a series of equal launches, or a trace.
 
-    Raises `ResultError` or `TraceError` where it cannot be read, `UsageError` where a run is to be read in another way.
+    Raises:
+        ResultError, TraceError: a launch cannot be read.
+        UsageError: `read_as` is given for a run.
     """
     if located.trace is not None:
         return [read_trace(located.trace, read_as)]
     if read_as != AS_LAUNCHED:
         raise UsageError(
-            f"{located.path} is a run, whose results are compared as they are; -w, --domain and --batch-pattern are "
-            f"for traces: compute the results again with `perfharness analyze {located.path}` and these options"
+            f"-w, --domain and --batch-pattern are for traces, but {located.path} is a run. "
+            f"Compute its results again: `perfharness analyze {located.path}` with these options."
         )
     if located.is_series and not all(run.name.startswith("launch_") for run in located.runs):
         names = ", ".join(run.name for run in located.runs)
-        raise ResultError(f"{located.path} holds launches that differ on purpose; name those to compare: {names}")
+        raise ResultError(f"{located.path} has different launches; name those to compare: {names}")
     return [read_launch(run, located.process) for run in located.runs]
 
 
 def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
-    """A launch, or one process of it, from its result files.
-
-    Raises `ResultError` where there are none, or they cannot be read.
-    """
+    """Read a launch, or one process of it, from its result files. Raises `ResultError`."""
     manifest = read_manifest(folder)
     records = [record for record in manifest.measured_processes if process in (None, record.folder)]
     path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
@@ -117,7 +116,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     if tree is None and below:
         raise ResultError(f"{process} measured nothing itself; name a process that it started: {', '.join(below[:5])}")
     if tree is None:
-        raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
+        raise ResultError(f"{path} is missing; write it again: perfharness analyze {folder}")
     stages = tree.get("stats_minus_warmup")
     if not isinstance(stages, dict):
         raise ResultError(f"{path} has no stages; write it again: perfharness analyze {folder}")
@@ -154,7 +153,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
 
 
 def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
-    """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
+    """Read a bare trace as a launch of one process with unknown settings. Raises `TraceError`."""
     options = read_as.options()
     opened = analyze_trace(path, options, with_diagnosis=False)
     result, meta = opened.result, opened.trace_meta
@@ -181,11 +180,11 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
 
 
 def promises_of(folder: Path) -> list[Advice]:
-    """The advice of a run that names a saving, the largest first."""
+    """Advice of a run with a saving, largest first."""
     adapter, diagnoses = TypeAdapter(Diagnosis), {}
     for process in read_manifest(folder).measured_processes if (folder / MANIFEST_NAME).is_file() else ():
         found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
-        with suppress(ValidationError):  # none, or that of another version
+        with suppress(ValidationError):  # missing, or of another version
             diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
     return [one for one in advise(diagnoses) if one.cause.saves_ms is not None]
 
@@ -194,7 +193,7 @@ def promises_of(folder: Path) -> list[Advice]:
 
 
 def batches_of(stages: Mapping[str, Any]) -> dict[StagePath, float | None]:
-    """Mean number of items of a batch, by its path."""
+    """Mean number of items per batch, by path."""
     counts = {path: entry["total_items"] for path, entry in stage_entries(stages) if "total_items" in entry}
     return {path: count.get("mean") if isinstance(count, dict) else None for path, count in counts.items()}
 
@@ -208,7 +207,7 @@ def _figures_of_run(
     times = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
     known = [float(time) for time in times if time is not None]
     start_up = sum(known) / len(known) if known and len(known) == len(times) else None
-    yield Figure((), "start_up"), Value(start_up, "the time of the first batch is not known of every process")
+    yield Figure((), "start_up"), Value(start_up, "the first batch of a process has no time")
     metrics = tree.get("gpu_metrics") or {}
     every = [tree.get("process_metrics")] if process else list(metrics.get("processes", {}).values())
     processes: list[dict[str, Any]] = [one for one in every if one]
@@ -222,7 +221,6 @@ def _figures_of_run(
 
 
 def _memory(processes: Sequence[Mapping[str, Any]]) -> Value:
-    """The peaks of all processes together."""
     unknown = next((one for one in processes if one["peak_bytes"] is None), None)
     if unknown is not None:
         return Value(None, unknown["reason"])
@@ -232,26 +230,26 @@ def _memory(processes: Sequence[Mapping[str, Any]]) -> Value:
 # ---- environment ----
 
 VALIDITY = "validity"
-"""Of a test: whether it may be compared, by its own verdict."""
+"""Verdict of a load test on itself."""
 
 DECIDING = {
-    "gpu": "other GPUs",
-    "cpu": "other CPUs",
-    "tracer": "another tracer, which costs another time",
-    "processes": "another number of processes, which share the machine",
-    "warm-up": "other batches excluded",
+    "gpu": "different GPUs",
+    "cpu": "different CPUs",
+    "tracer": "different tracers, with different overhead",
+    "processes": "different numbers of processes, which share the machine",
+    "warm-up": "different numbers of batches dropped",
     "clocks": "clocks held at their maximum on one side",
-    "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
-    "batches": "other batches traced, so others measured",
-    "load": "other loads",
-    VALIDITY: "no test that is INVALID by LoadGen's own verdict is evidence",
-    "pass": "a profiling pass, which may cost time, on one side",
+    "reading": "different ranges are batches, or cases were measured differently",
+    "batches": "different batches traced",
+    "load": "different loads",
+    VALIDITY: "LoadGen's verdict is INVALID",
+    "pass": "one side is a profiling pass, which may be slower",
 }
-"""Differences that make a comparison meaningless unless they are what is compared, and why."""
+"""Differences that make a comparison meaningless unless allowed, and why."""
 
 
 def environment_of(manifest: RunManifest, records: Sequence[ProcessRecord]) -> dict[str, str | None]:
-    """What a launch ran on and how, by name."""
+    """Machine and settings of a launch, by name."""
     machine, used = manifest.environment, {uuid for record in records for uuid in record.given_gpus}
     models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
     unknown = len(used) - sum(models.values())

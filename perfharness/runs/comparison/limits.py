@@ -1,7 +1,7 @@
-"""Limits of a gate: `inference.p95 > 20ms`, as text -> a condition -> whether a version's figures meet it.
+"""Parse and judge limits such as `inference.p95 > 20ms`.
 
-A limit is `STAGE.FIGURE OPERATOR VALUE`, with a unit, or with `%` for the change against the base. Figures of the whole
-run have no stage. `STAGE` is a name or a path; names with blanks or operators are in quotes.
+A limit is `STAGE.FIGURE OPERATOR VALUE` with a unit, or with `%` for the change from the base. Figures of the run have
+no stage. `STAGE` is a name or a path; quote names with blanks or operators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNITS: dict[Unit, dict[str, float]] = {
     "bytes": {"B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
     "J": {"mJ": 1e-3, "J": 1.0},
 }
-"""The units that a limit may have, by that of the figure, and their sizes in that one."""
+"""Units of limits and their sizes, by unit of the figure."""
 
 PERCENT = "%"
 
@@ -55,7 +55,7 @@ SHORT_NAMES = {
     "gpu": ("gpu_time_per_item", "gpu_time"),
     "busy": ("gpu_busy_time_per_item", "gpu_busy_time"),
 }
-"""Times of a stage, per item where items were counted, else per batch."""
+"""Times of a stage, per item if items were counted, or else per batch."""
 
 NAME = r"""(?:"[^"]+"|'[^']+'|[^\s"'<>=.]+)"""
 LIMIT = re.compile(
@@ -66,55 +66,61 @@ LIMIT = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """A condition that makes a gate fail where it is met."""
+    """A condition that must not be met.
+
+    Attributes:
+        stage: last name or path; empty for the run, or for the batch if the metric is of a stage.
+        metrics: candidates; the first measured one is judged.
+        value: in the unit of the figure, or in percent.
+    """
 
     text: str
-    stage: str  # last name or path; empty: the run, or the batch where the figure is one of a stage
-    metrics: Sequence[str]  # the first of them that was measured
+    stage: str
+    metrics: Sequence[str]
     operator: str
-    value: float  # in the unit of the figure, or in percent
+    value: float
     is_change: bool
 
 
 class LimitResult(Record, use_attribute_docstrings=True):
-    """What became of a limit."""
+    """Result of a limit."""
 
     limit: PrintableText
     version: PrintableText
     figure: str | None = None
-    """what was compared; null: nothing of that name was measured"""
+    """compared figure, or null if not measured"""
 
     value: float | None = None
-    """mean over the launches, in the unit of the figure; of a limit in percent, the change in percent"""
+    """mean over the launches in the unit of the figure, or the change in percent"""
 
     unit: str | None = None
     launches: int = 0
     failed: bool
-    """whether the condition is met; a limit that cannot be judged fails"""
+    """whether the condition is met or cannot be judged"""
 
     reason: str | None = None
-    """why it cannot be judged"""
+    """why the limit cannot be judged"""
 
 
 def parse_limit(text: str) -> Limit:
     """Read a limit. Raises `UsageError`."""
     found = LIMIT.fullmatch(text)
     if found is None:
-        raise _wrong(text, "it must be STAGE.FIGURE OPERATOR VALUE, as in 'inference.p95 > 20ms'")
+        raise _wrong(text, "must be STAGE.FIGURE OPERATOR VALUE, as in 'inference.p95 > 20ms'")
     names = [name.strip("\"'") for name in re.findall(NAME, found["stage"] or "")]
     name = found["figure"].strip("\"'").replace("p99.9", "p99_9")
     metrics = SHORT_NAMES.get(name, (name,))
     metric = ACCURACY_METRIC if names[-1:] == [ACCURACY] else METRICS.get(metrics[0])
     if metric is None:
-        raise _wrong(text, f"there is no figure '{name}'; there are {', '.join(sorted({*SHORT_NAMES, *METRICS}))}")
+        raise _wrong(text, f"unknown figure '{name}'; choose from {', '.join(sorted({*SHORT_NAMES, *METRICS}))}")
     if names and (metric.scope == "run" or (metric.scope == "phase" and names[0] != PHASES)):
         raise _wrong(text, f"{name} is a figure of the whole run; drop the stage")
     value, unit, fitting = float(found["value"]), found["unit"], UNITS.get(metric.unit, {})
     if unit == PERCENT and metric.unit == "share":
         share = f"{name} {found['operator']} {value / 100:g}"
-        raise _wrong(text, f"% would be the change of a share against BASE; give the share, as {share}")
+        raise _wrong(text, f"% means the change from BASE; write the share as {share}")
     if unit not in ("", PERCENT, *fitting):
-        known = f"one of the units {', '.join(fitting)}, or %" if fitting else "no unit"
+        known = f"the units {', '.join(fitting)} or %" if fitting else "no unit"
         raise _wrong(text, f"{name} has {known}")
     return Limit(text, ".".join(names), metrics, found["operator"], value * fitting.get(unit, 1.0), unit == PERCENT)
 
@@ -124,7 +130,7 @@ def _wrong(text: str, what: str) -> UsageError:
 
 
 def judge_run(folder: Path, limits: Sequence[Limit]) -> list[LimitResult]:
-    """Whether conditions are met by one run, which has no base. Raises `UsageError`, `ResultError`."""
+    """Judge limits of a run without a base. Raises `UsageError` or `ResultError`."""
     if not limits:
         return []
     launch = read_launch(folder)
@@ -139,13 +145,11 @@ def judge_limit(
     base_path: Callable[[StagePath], StagePath] = lambda path: path,
     not_comparable: str | None = None,
 ) -> LimitResult:
-    """Whether the condition is met by the mean over the launches of the new version.
+    """Judge a limit by the mean over the launches of the new version. Raises `UsageError`.
 
     Args:
-        base_path: what the base calls a stage of the new version.
-        not_comparable: why the sides have no change that could be judged; accuracy always has one.
-
-    Raises `UsageError`.
+        base_path: path in the base of a stage of the new version.
+        not_comparable: why changes cannot be judged, except that of accuracy.
     """
     figure = _figure_of(limit, new, version)
     value = _mean(new, figure)
@@ -167,25 +171,25 @@ def judge_limit(
     if (invalid := next((launch.invalid for launch in new if launch.invalid), None)) is not None:
         return result(None, None, invalid)
     if value is None:
-        return result(None, None, reason_of(new, figure) or "it was not measured")
+        return result(None, None, reason_of(new, figure) or "not measured")
     if not limit.is_change:
         return result(value, figure.of.unit)
     if not_comparable and figure.of is not ACCURACY_METRIC:
         return result(None, None, not_comparable)
     before = _mean(base, Figure(base_path(figure.path), figure.metric))
     if not before:
-        return result(None, None, "the base has no such figure, so there is no change of it")
+        return result(None, None, "not measured in the base")
     return result(100 * (value / before - 1), PERCENT)
 
 
 def _mean(launches: Sequence[LaunchFigures], figure: Figure) -> float | None:
-    """Over launches; the geometric mean of shares would be next to nothing where one launch has next to none."""
+    """Geometric mean over launches, or arithmetic mean of shares, which may be almost 0."""
     values = np.asarray(values_of(launches, figure))
     return float(values.mean()) if len(values) and figure.of.unit == "share" else geometric_mean(values)
 
 
 def _figure_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> Figure:
-    """The first of the figures that was measured; without a stage, of the only batch. Raises `UsageError`."""
+    """First measured figure of the limit's stage, or of the only batch. Raises `UsageError`."""
     path: StagePath = ()
     if limit.stage:
         path = find_stage(limit.stage, paths_of(launches), version)
@@ -193,11 +197,11 @@ def _figure_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) ->
         batches = list(dict.fromkeys(path for launch in launches for path in launch.batches))
         batches = [path for path in batches if path != LATENCY] or batches
         if len(batches) != 1:
-            raise _wrong(limit.text, f"{version} has {len(batches)} kinds of batches; name the stage")
+            raise _wrong(limit.text, f"{version} has {len(batches)} batch stages; name one")
         path = batches[0]
     figures = [Figure(path, name) for name in limit.metrics]
     known = figures_of(launches)
     if path and not set(known).intersection(figures):
         there = ", ".join(figure.metric for figure in known if figure.path == path)
-        raise _wrong(limit.text, f"{version} has no such figure of '{limit.stage}'; there are: {there or 'none'}")
+        raise _wrong(limit.text, f"{version} has no such figure of '{limit.stage}'; choose from {there or 'none'}")
     return next((figure for figure in figures if values_of(launches, figure)), figures[0])

@@ -1,4 +1,4 @@
-"""A load test of a run folder for the history, comparisons and limits: `perfharness stress`, or MLPerf LoadGen."""
+"""Read a load test (`perfharness stress` or MLPerf LoadGen) for the history, comparisons and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 from perfharness.files import read_model
-from perfharness.model.findings import Finding
+from perfharness.model.findings import Finding, listed
 from perfharness.model.manifest import LOAD_NAME, MLPERF_NAME
 from perfharness.runs.figures import ERRORS, LATENCY, PHASES, Figure, Value
 from perfharness.secrets import mask_text
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from perfharness.model.mlperf import MlperfResult
 
 AGAIN = "run the load test again"
-NO_ANSWER = "nothing was answered"
-OFFLINE_LATENCY = "Offline has one query with everything"
+NO_ANSWER = "no request was answered"
+OFFLINE_LATENCY = "Offline sends everything in one query"
 NONE_REPORTED = "LoadGen reported none"
 SHORT_DIGEST = 12
 
 SENT = ("method", "text", "max-tokens", "stream", "parameters")
-"""Settings of a request that decide how much work the server has; its model is what may be compared."""
+"""Settings of a request that determine the work of the server."""
 
 EXIT_CODES = {"ok": 0, "stopped-by-errors": 3}
-"""With which exit code the command ends; any other status: 1."""
+"""Exit codes by status; 1 for any other status."""
 
 ESTIMATED = {"Server": (), "Offline": ("target_qps", "samples_per_query", "min_sample_count")}
-"""Settings of LoadGen that are estimated in the warm-up, by scenario; of any other `target_qps`."""
+"""Settings of LoadGen estimated during warm-up, by scenario; `target_qps` for any other."""
 
 SHOWN = (
     *("target_qps", "samples_per_query", "min_duration_ms", "max_duration_ms", "min_query_count", "max_query_count"),
     "qsl_rng_seed",
 )
-"""Settings of LoadGen that a text about the load names where they are not 0."""
+"""Settings of LoadGen to show if they are not 0."""
 
 LOAD_SETTINGS = frozenset(
     {"model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries"}
     | {"max_queries", "samples_per_query", "seed", "benchmark", "user_conf", "dataset", "samples"}
 )
-"""What was asked of LoadGen that is no setting of the system under test."""
+"""Settings of LoadGen, as opposed to settings of the system under test."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class LoadTest:
     """A load test.
 
     Attributes:
-        target: what was under load; secrets masked.
-        load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
-        figures: of the longest phase that counts, of kinds of errors, and of each phase.
-        arguments: settings of the target, not of the load.
+        target: system under test, with secrets masked.
+        load: short description, with a digest of settings that must be equal in a comparison.
+        figures: of the longest measured phase, of kinds of errors, and of each phase.
+        arguments: settings of the target.
         validity: LoadGen's verdict.
-        of_no_concern: codes of findings of the run that say nothing about the target.
-        exit_code: of what became of the load alone.
-        problem: why it cannot stand for a side of a comparison.
-        invalid: why its figures are not to be compared, by its own verdict.
+        of_no_concern: codes of findings of the run to ignore, because they are not about the target.
+        exit_code: exit code for the status of the load.
+        problem: why the test is not usable in a comparison, or None.
+        invalid: why LoadGen rejects the figures, or None.
     """
 
     kind: Literal["stress", "mlperf"]
@@ -78,12 +78,12 @@ class LoadTest:
 
     @property
     def short_target(self) -> str:
-        """Without the folder of a file."""
+        """Target, without the folder of a file."""
         return self.target if "://" in self.target else Path(self.target).name or self.target
 
     @property
     def environment(self) -> dict[str, str]:
-        """What was under which load; what was launched for that is perfharness's own worker."""
+        """Target and load, in place of the launched script, which is perfharness's own worker."""
         found = {
             "load": self.load,
             "script": self.short_target,
@@ -93,9 +93,9 @@ class LoadTest:
 
 
 def read_load_test(folder: Path) -> LoadTest | None:
-    """That of a run folder; None: the run was under no load. Raises `ResultError` where its file cannot be read."""
+    """Read the load test of a run folder, or return None. Raises `ResultError`."""
     if (folder / LOAD_NAME).is_file():
-        from perfharness.model.load import LoadResult  # here, for most runs are no load tests
+        from perfharness.model.load import LoadResult  # rarely needed
 
         load = read_model(folder / LOAD_NAME, LoadResult, AGAIN)
         return None if load is None else stress_test(load)
@@ -104,7 +104,7 @@ def read_load_test(folder: Path) -> LoadTest | None:
 
 
 def read_mlperf_file(folder: Path) -> MlperfResult | None:
-    """`mlperf.json`; None: there is none. Raises `ResultError` where it cannot be read."""
+    """Read `mlperf.json`, or return None. Raises `ResultError`."""
     if not (folder / MLPERF_NAME).is_file():
         return None
     from perfharness.model.mlperf import MlperfResult
@@ -121,7 +121,7 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 
 def _of_whole(values: Mapping[str, Value]) -> dict[Figure, Value]:
-    """Figures of the test as a whole; its latencies are those of a stage."""
+    """Figures of the whole test; latencies belong to the stage `latency`."""
     return {Figure(LATENCY if Figure((), name).is_latency else (), name): one for name, one in values.items()}
 
 
@@ -129,7 +129,7 @@ def _of_whole(values: Mapping[str, Value]) -> dict[Figure, Value]:
 
 
 def stress_test(load: LoadResult) -> LoadTest:
-    """Take the figures of `load.json`."""
+    """Make a load test of `load.json`."""
     counting = [one for one in load.phases if not one.is_warmup]
     longest = max(counting, key=lambda one: one.duration_s, default=None)
     figures = {} if longest is None else _of_whole(phase_values(longest))
@@ -150,43 +150,44 @@ def stress_test(load: LoadResult) -> LoadTest:
         findings=load.findings,
         of_no_concern=of_no_concern(load),
         exit_code=EXIT_CODES.get(load.status, 1),
-        problem=None if load.status == "ok" else f"its load ended early: {load.status}{why}",
+        problem=None if load.status == "ok" else f"the load ended early: {load.status}{why}",
     )
 
 
 def of_no_concern(load: LoadResult) -> frozenset[str]:
-    """Codes of findings of the run that say nothing about the target: over HTTP the launched process is the generator,
-    or the server; and what the load test says itself, of the phase that counts.
+    """Codes of findings that are not about the target, or that the load test reports itself.
+
+    Over HTTP, the launched process is the load generator or the server.
     """
     target = load.target
-    if target.started is not None:  # requests-not-traced says what is missing; nobody but the load ends a server
+    if target.started is not None:  # requests-not-traced reports missing ranges; the load ends the server
         return frozenset({"no-ranges", "recorder-not-finalized"})
     if target.kind in ("callable", "backend"):
-        said = {
-            "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
-            "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
+        ignored = {
+            "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # unfinished batches
+            "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, includes loading
             "memory-grows-under-nsys": load.sustained is not None,
             "not-traced": load.tracer is None,
-            "warmup-too-short": True,  # phases of warm-up, not -w, leave requests out
+            "warmup-too-short": True,  # the test has warm-up phases
         }
-        return frozenset(code for code, is_said in said.items() if is_said)
+        return frozenset(code for code, is_ignored in ignored.items() if is_ignored)
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
 
 
 def _arguments(target: TargetRecord) -> list[str]:
-    """How a model is run, or the command of a server."""
+    """Settings of a model, or the command of a server."""
     asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
     settings = {**(target.model or {}), **asked}
     return [*(_setting(name, value) for name, value in settings.items() if value), *(target.started or ())]
 
 
 def phase_values(phase: PhaseResult) -> dict[str, Value]:
-    """The rates, latencies and errors of a phase."""
+    """Rates, latencies and errors of a phase."""
     from perfharness.model.load import PERCENTILES
 
     times, ended = phase.latency, _ended(phase)
-    no_objective = "it had no --objective" if phase.within_objective is None else None
-    closed = "a closed loop asks for no rate" if phase.asked_rate is None else None
+    no_objective = "no --objective was set" if phase.within_objective is None else None
+    closed = "a closed loop has no requested rate" if phase.asked_rate is None else None
     errors = Value(sum(phase.errors.values()) / ended, count=ended) if ended else Value(None, NO_ANSWER)
     return {
         **{name: _value_of(getattr(times, name), times.count, times.reason) for name in ("mean", *PERCENTILES)},
@@ -198,7 +199,7 @@ def phase_values(phase: PhaseResult) -> dict[str, Value]:
 
 
 def _ended(phase: PhaseResult) -> int:
-    """Requests of which it is known how they ended."""
+    """Number of requests with a known end."""
     return phase.ok + sum(phase.errors.values())
 
 
@@ -208,7 +209,7 @@ def _value_of(figure: LoadFigure, count: int, otherwise: str | None) -> Value:
 
 
 def _largest_slope(load: LoadResult) -> Value | None:
-    """The memory of the process that grows the most; None: it was not judged."""
+    """Memory growth of the process that grows most, or None if not judged."""
     processes = [] if load.sustained is None else load.sustained.memory
     if not processes:
         return None
@@ -220,20 +221,19 @@ def _largest_slope(load: LoadResult) -> Value | None:
 
 
 def load_text(load: LoadResult) -> str:
-    """The profile and the target's kind in short, with a digest of the whole profile and of what is sent over HTTP."""
+    """Short profile and kind of target, with a digest of the profile and the HTTP request."""
     phases = [
         f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
         for one in load.phases
         if not one.is_warmup
     ]
-    shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
     sent = _sent(load.target.request or {})
     asked = {**load.profile, **({"request": sent} if sent else {})}
-    return f"{load.target.kind}, {shown} ({_digest(asked)})"
+    return f"{load.target.kind}, {listed(phases, 2)} ({_digest(asked)})"
 
 
 def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides how much work a server has; of files their names."""
+    """Settings of a request that determine the work of the server; names of files only."""
     found = {name: request[name] for name in SENT if name in request}
     if "body" in request:
         found["body"] = Path(request["body"]).name
@@ -246,7 +246,7 @@ def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loadgen_test(result: MlperfResult) -> LoadTest:
-    """Take the figures of `mlperf.json`."""
+    """Make a load test of `mlperf.json`."""
     verdict, why, invalid = loadgen_verdict(result)
     own = {name: value for name, value in result.asked.items() if name not in LOAD_SETTINGS}
     is_ok = result.status == "ok"
@@ -259,13 +259,13 @@ def loadgen_test(result: MlperfResult) -> LoadTest:
         figures=_of_whole(loadgen_values(result)),
         findings=result.findings,
         exit_code=0 if is_ok else 1,
-        problem=None if is_ok else f"the test of LoadGen did not come to its end: {result.status}",
+        problem=None if is_ok else f"LoadGen did not finish: {result.status}",
         invalid=invalid,
     )
 
 
 def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
-    """The verdict, why it is that, and why the figures are not to be compared."""
+    """Verdict, its reason, and why the figures cannot be compared (or None)."""
     if result.status != "ok":
         return result.status, result.sut.problem if result.sut is not None else None, None
     if result.validity is None:
@@ -273,12 +273,12 @@ def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
         return "no verdict", reason, reason
     if result.validity == "VALID":
         return "VALID", None, None
-    reason = ", ".join(result.invalid_reasons) or "it names nothing"
-    return "INVALID", reason, f"LoadGen's verdict is INVALID; not satisfied: {reason}"
+    reason = ", ".join(result.invalid_reasons) or "no reason given"
+    return "INVALID", reason, f"LoadGen's verdict is INVALID: {reason}"
 
 
 def loadgen_values(result: MlperfResult) -> dict[str, Value]:
-    """LoadGen's figures, as it reports them."""
+    """Figures that LoadGen reports."""
     found: dict[str, Value] = {}
 
     def add(name: str, value: float | None, reason: str | None, count: int | None = result.queries) -> None:
@@ -304,7 +304,7 @@ def loadgen_values(result: MlperfResult) -> dict[str, Value]:
 
 
 def loadgen_text(result: MlperfResult) -> str:
-    """The scenario, with a digest of LoadGen's settings and of its data."""
+    """Scenario and settings of LoadGen, with a digest that includes the data."""
     estimated = ESTIMATED.get(result.scenario, ("target_qps",))
     settings = {name: value for name, value in result.settings.items() if name not in estimated}
     asked = {name: result.asked.get(name) for name in ("dataset", "samples", "benchmark")}

@@ -1,4 +1,4 @@
-"""Which figure of the base is which of the new version, and what makes the two sides unlike."""
+"""Match figures of the base with those of a new version, and find differences between the sides."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from perfharness.runs.comparison.sides import SideInput
 from perfharness.runs.figures import BATCH_LATENCIES, LATENCY, LOAD_LATENCIES, Figure, find_stage
 
 SAME_ITEMS = 0.02
-"""Items per batch may differ by this part, because a last batch may not be full."""
+"""Allowed relative difference in items per batch, because a last batch may not be full."""
 
 Places = Sequence[int] | None
-"""Each launch's place in the order in which all were started; None: a start is not known."""
+"""Position of each launch in the order of starts, or None if a start is unknown."""
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What to compare, and how.
+    """Options of a comparison.
 
     Args:
-        renamed: stages of the base and what the new version calls them: last names or paths.
-        allowed: names of differences that may be, though they make most comparisons meaningless.
-        stages: only these, by last name or path; empty: all, and the run.
+        renamed: stages by their names in the base and in the new version (last names or paths).
+        allowed: names of differences to ignore.
+        stages: stages to compare, by last name or path; empty for all and the run.
     """
 
     rule: Rule = field(default_factory=Rule)
@@ -52,7 +52,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class MatchedPair:
-    """A figure that both sides have, and its values in each launch."""
+    """A figure of both sides, with its values per launch."""
 
     figure: Figure
     new_figure: Figure
@@ -63,10 +63,10 @@ class MatchedPair:
 
 @dataclass(frozen=True)
 class MatchedSides:
-    """The base and a version, what they have in common and what not.
+    """The base and a version, with matched figures and differences.
 
     Args:
-        new_path: what the new version calls the stages of the base, whether it has them or not.
+        new_path: path in the new version of each stage of the base, even if missing there.
     """
 
     base: SideInput
@@ -78,28 +78,28 @@ class MatchedSides:
     new_path: Mapping[StagePath, StagePath]
 
     def base_path(self, path: StagePath) -> StagePath:
-        """What the base calls a stage of the new version; a renamed one, before one that always had its name."""
+        """Path in the base of a stage of the new version; renamed stages take precedence."""
         found = [old for old, now in self.new_path.items() if now == path]
         return next((old for old in found if old != path), path)
 
     @property
     def only_in_base(self) -> list[StagePath]:
-        """Stages that the new version does not have."""
+        """Stages missing in the new version."""
         there = set(paths_of(self.new.used))
         return [path for path, now in self.new_path.items() if now not in there]
 
     @property
     def only_in_new(self) -> list[StagePath]:
-        """Stages that the base does not have."""
+        """Stages missing in the base."""
         known = set(self.new_path.values())
         return [path for path in paths_of(self.new.used) if path not in known]
 
     def new_figure(self, figure: Figure) -> Figure:
-        """The figure of the new version."""
+        """Figure of the new version for a figure of the base."""
         return Figure(self.new_path.get(figure.path, ()), figure.metric)
 
     def unlike_items(self, path: StagePath) -> tuple[float, float] | None:
-        """Items per batch of the base and of the new version, if they differ; `path` is that in the new version."""
+        """Items per batch in the base and the new version, if different; `path` is in the new version."""
         base, new = (
             [items for launch in side.used if (items := launch.batches.get(there))]
             for side, there in ((self.base, self.base_path(path)), (self.new, path))
@@ -109,17 +109,14 @@ class MatchedSides:
 
     @property
     def deciding(self) -> list[EnvironmentDifference]:
-        """What makes the comparison meaningless."""
+        """Differences that make the comparison meaningless."""
         return [one for one in self.differences if one.is_deciding]
 
 
 def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> MatchedSides:
-    """Match the figures of both sides.
-
-    Raises `UsageError` where an option names a stage or a difference that does not exist.
-    """
+    """Match the figures of both sides. Raises `UsageError`."""
     if unknown := sorted(options.allowed - set(DECIDING)):
-        raise UsageError(f"--allow {unknown[0]}: no such difference; there are {', '.join(DECIDING)}")
+        raise UsageError(f"--allow {unknown[0]}: unknown difference; choose from {', '.join(DECIDING)}")
     base_paths, new_paths = paths_of(base.used), paths_of(new.used)
     renamed = {
         _stage_or_group(old, base_paths, base.name): _stage_or_group(now, new_paths, new.name)
@@ -150,14 +147,14 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         elif not len(known) or not len(new_known):
             reason = _why_missing((base, figure, known), (new, there, new_known))
             matched.not_compared.append(NotCompared(stage=figure.stage, metric=figure.metric, reason=reason))
-        elif known.any() or new_known.any():  # else the stage does nothing on the GPU
+        elif known.any() or new_known.any():  # otherwise the stage has no GPU work
             pair = Pair(known, new_known, at, new_known_at)
             matched.pairs.append(MatchedPair(figure, there, values, new_values, pair))
     return matched
 
 
 def _judged_figures(launches: Sequence[LaunchFigures], wanted: set[StagePath]) -> list[Figure]:
-    """Those that get a verdict, of all stages or of those wanted: the run first, then a load test's latency."""
+    """Figures with a verdict of all or wanted stages: first the run, then a load test's latency."""
     batches = {path for launch in launches for path in launch.batches}
     judged = [
         figure
@@ -168,7 +165,7 @@ def _judged_figures(launches: Sequence[LaunchFigures], wanted: set[StagePath]) -
 
 
 def _is_judged(figure: Figure, batches: set[StagePath]) -> bool:
-    """Whether a figure gets a verdict: each one makes the intervals of the others wider."""
+    """Whether a figure gets a verdict. Each verdict widens the intervals of the others."""
     if not figure.is_latency:
         return figure.of.is_judged
     if figure.path == LATENCY or figure.is_of_phase:
@@ -177,7 +174,10 @@ def _is_judged(figure: Figure, batches: set[StagePath]) -> bool:
 
 
 def _is_of_other_time(figure: Figure, there: Figure, base: SideInput, new: SideInput) -> bool:
-    """Whether it is a time per batch, where both sides counted items and those per item are compared, or reversed."""
+    """Whether the other unit of the time (per item or per batch) is compared instead.
+
+    Times are compared per item if both sides counted items, and per batch otherwise.
+    """
     time = figure.metric.removesuffix(PER_ITEM)
     counted = all(
         bool(values_of(side.used, Figure(key.path, f"{time}{PER_ITEM}")))
@@ -187,7 +187,7 @@ def _is_of_other_time(figure: Figure, there: Figure, base: SideInput, new: SideI
 
 
 def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
-    """Which side did not measure a figure, and why."""
+    """Name the side that did not measure a figure, and the reason."""
     lacking = [(side, figure) for side, figure, known in sides if not len(known)]
     side, figure = lacking[0]
     reason = reason_of(side.used, figure)
@@ -196,16 +196,13 @@ def _why_missing(*sides: tuple[SideInput, Figure, Float64]) -> str:
 
 
 def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
-    """The stage of that name, or what stages lie in, by its path: cases of a suite lie in backend, precision, device.
-
-    Raises `UsageError`.
-    """
+    """Find a stage by name, or a group of stages by path (such as a backend of a suite). Raises `UsageError`."""
     groups = dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path)))
     return next((group for group in groups if path_text(group) == name), None) or find_stage(name, paths, where)
 
 
 def _renamed(path: StagePath, renamed: Mapping[StagePath, StagePath]) -> StagePath:
-    """The path in the new version: that of the innermost renamed stage around it, and what is inside that."""
+    """Path in the new version: the innermost renamed ancestor is replaced."""
     for depth in range(len(path), 0, -1):
         if path[:depth] in renamed:
             return renamed[path[:depth]] + path[depth:]
@@ -226,7 +223,7 @@ def _places_of(base: Sequence[LaunchFigures], new: Sequence[LaunchFigures]) -> t
 
 
 def _known(values: Sequence[float | None], places: Places) -> tuple[Float64, Int64 | None]:
-    """The values of the launches that have one, and the places of these launches."""
+    """Known values, and the places of their launches."""
     is_known = [value is not None for value in values]
     known = np.asarray([value for value in values if value is not None], dtype=np.float64)
     return known, None if places is None else np.asarray(places, np.int64)[is_known]
@@ -245,9 +242,9 @@ def _order(base_at: Places, new_at: Places) -> Order:
 def environment_differences(
     base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], allowed: frozenset[str] = frozenset()
 ) -> list[EnvironmentDifference]:
-    """What is not the same in all launches; what makes the comparison meaningless first.
+    """Differences between launches; first those that make the comparison meaningless.
 
-    A test that is invalid by its own verdict is among them where both sides are.
+    Includes invalid load tests, even on both sides.
     """
     found = []
     for name in dict.fromkeys(name for launch in (*base, *new) for name in launch.environment):
@@ -262,5 +259,5 @@ def environment_differences(
 
 
 def _records(name: str, side: Sequence[LaunchFigures]) -> bool:
-    """Whether launches of that kind record it at all: a library that is not listed is not there."""
+    """Whether a side records the value. A library that is not listed is not installed."""
     return any(("python" if name.startswith("package ") else name) in launch.environment for launch in side)

@@ -1,4 +1,4 @@
-"""What a comparison of versions says. Written as JSON, so validated."""
+"""Result of a comparison of versions. Written as JSON, so validated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Verdict = Literal["faster", "slower", "same", "undecided", "not-comparable"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
-THE_MACHINE = "the machine itself changed in the same direction, by half as much or more"
-"""Why a change of a time or a rate is undecided."""
+THE_MACHINE = "the machine itself changed in the same direction, at least half as much"
+"""Reason why a change of a time or rate is undecided."""
 
 
 class _Model(Record, use_attribute_docstrings=True):
-    """Its fields are described in schemas."""
+    """Base class whose fields are described in JSON schemas."""
 
 
 class ComparedLaunch(_Model):
@@ -36,48 +36,48 @@ class ComparedLaunch(_Model):
     run_id: str
     created: str | None
     problem: str | None = None
-    """why it was left out; null: it was used"""
+    """why the launch is not used, or null"""
 
     errors: list[str] = Field(default_factory=list)
-    """codes of the findings that put numbers of it in doubt"""
+    """codes of findings of severity error"""
 
 
 class ComparedSide(_Model):
-    """The launches of a version."""
+    """Launches of a version."""
 
     name: PrintableText
     launches: list[ComparedLaunch]
 
     @property
     def used(self) -> int:
-        """How many launches were used."""
+        """Number of used launches."""
         return sum(launch.problem is None for launch in self.launches)
 
 
 class EnvironmentDifference(_Model):
-    """Something that is not the same on both sides, or not in all launches of one."""
+    """A difference between the sides, or between launches of one side."""
 
     name: str
     base: list[str | None]
-    """each value that a launch has; null: not recorded"""
+    """distinct values of the launches; null if not recorded"""
 
     new: list[str | None]
     decides: bool
-    """whether it makes the comparison meaningless"""
+    """whether the difference makes the comparison meaningless"""
 
     allowed: bool = False
-    """whether the user said that it may differ"""
+    """whether the user allows the difference"""
 
     reason: str | None = None
-    """why it makes the comparison meaningless"""
+    """why the difference makes the comparison meaningless"""
 
     def values(self, between: str) -> str:
-        """Those of the base, and those of the new version."""
+        """Values of the base and of the new version as text."""
         return between.join(" or ".join(value or "not recorded" for value in side) for side in (self.base, self.new))
 
     @property
     def is_deciding(self) -> bool:
-        """Whether nothing can be compared for it."""
+        """Whether the difference prevents the comparison."""
         return self.decides and not self.allowed
 
 
@@ -85,68 +85,68 @@ class SideFigures(_Model):
     """A figure of one side."""
 
     mean: float | None
-    """geometric mean of the launches; null: not measured"""
+    """geometric mean of the launches, or null if not measured"""
 
     spread: float | None
-    """relative standard deviation between launches; null: of one launch it is not known"""
+    """relative standard deviation between launches, or null for one launch"""
 
     launches: list[float | None]
-    """each launch's"""
+    """value per launch"""
 
 
 class ComparedRow(_Model):
     """One figure of a stage, or of the run."""
 
     stage: str
-    """path in the base; empty: of the whole run"""
+    """path in the base; empty for the run"""
 
     new_stage: str | None = None
-    """path in the new version, where it is another one"""
+    """path in the new version, if different"""
 
     metric: str
     unit: Unit
     base: SideFigures
     new: SideFigures
     verdict: Verdict = "not-comparable"
-    """of memory and energy, `slower` means more of it"""
+    """for memory and energy, `slower` means more"""
 
     ratio: float | None = None
     """new over base"""
 
     interval: Interval | None = None
-    """of this row alone"""
+    """interval of this row alone"""
 
     judged_by: Interval | None = None
-    """the interval that the verdict rests on: corrected for the number of rows"""
+    """interval for the verdict, corrected for the number of rows"""
 
     threshold: float | None = None
-    """relative difference that had to be exceeded, both thresholds together"""
+    """relative difference to exceed, both thresholds together"""
 
     p_different: float | None = None
-    """that it is within the threshold, adjusted for the number of rows"""
+    """p-value of a difference beyond the threshold, adjusted for the number of rows"""
 
     p_same: float | None = None
-    """that it is beyond the threshold, adjusted for the number of rows"""
+    """p-value of a difference within the threshold, adjusted for the number of rows"""
 
     reason: str | None = None
-    """of `undecided` and `not-comparable`"""
+    """reason for `undecided` or `not-comparable`"""
 
     launches_needed: int | None = None
-    """launches a side that would probably decide it; null: it is decided, more than a thousand, or not known"""
+    """launches per side that would probably decide; null if decided, unknown, or more than a thousand"""
 
     @property
     def is_proven(self) -> bool:
-        """Whether it changed, and not by chance."""
+        """Whether the figure changed significantly."""
         return self.verdict in ("faster", "slower")
 
     @property
     def may_be_the_machine(self) -> bool:
-        """Whether it changed, and the machine may be why."""
+        """Whether the machine may have caused the change."""
         return self.reason == THE_MACHINE
 
 
 class NotCompared(_Model):
-    """A figure that is in one version only, or in neither measured."""
+    """A figure that cannot be compared."""
 
     stage: str
     metric: str
@@ -154,30 +154,30 @@ class NotCompared(_Model):
 
 
 class UnmatchedStage(_Model):
-    """A stage that one version has alone."""
+    """A stage of one side only."""
 
     side: Literal["base", "new"]
     stage: str
     cpu_ms: float | None
-    """mean of a batch over the launches; null: not measured"""
+    """mean per batch over the launches, or null if not measured"""
 
     gpu_ms: float | None
 
 
 class GradedAdvice(_Model):
-    """What the advice of the base promised for a stage, and what came of it."""
+    """Time that advice on the base promised for a stage, and time saved."""
 
     stage: str
     cause: str
     advice: PrintableText
     promised_ms: float
-    """what mending the cause saves per batch, at most"""
+    """largest possible saving per batch"""
 
     got_ms: float
-    """how much less time a batch takes in the stage; negative: more"""
+    """saving per batch; negative if slower"""
 
     is_proven: bool
-    """whether the change of the stage's time is faster or slower, and not by chance"""
+    """whether the change of the stage's time is significant"""
 
 
 class ComparedVersion(_Model):
@@ -188,26 +188,26 @@ class ComparedVersion(_Model):
     """the comparison in one sentence"""
 
     order: Order
-    """whether the launches of both sides were made in turns"""
+    """whether both sides were launched in turns"""
 
     allows_drift: bool
-    """whether the intervals are made wider for a machine that drifts"""
+    """whether intervals are wider because the machine may have drifted"""
 
     differences: list[EnvironmentDifference]
     rows: list[ComparedRow]
     not_compared: list[NotCompared]
     unmatched: list[UnmatchedStage] = Field(default_factory=list)
-    """stages that only one side has"""
+    """stages of one side only"""
 
     machine_ratio: float | None = None
-    """time of the reference loop around the launches, new over base; null: it does not differ, or was not timed"""
+    """time of the reference loop, new over base; null if not timed or not different"""
 
     advice: list[GradedAdvice] = Field(default_factory=list)
     remarks: list[PrintableText]
-    """what a reader must know of the whole"""
+    """remarks on the machine, the launches and the accuracy"""
 
     findings: list[Finding] = Field(default_factory=list)
-    """a base that is old, or was measured with another driver or GPU"""
+    """base that is old or was measured with a different driver or GPU"""
 
     @property
     def deciding(self) -> list[EnvironmentDifference]:
@@ -216,14 +216,14 @@ class ComparedVersion(_Model):
 
     @property
     def withheld(self) -> Verdict | None:
-        """The verdict of the rows that may be the machine, if it is not."""
+        """Verdict withheld from rows whose change the machine may have caused."""
         if self.machine_ratio is None or not any(row.may_be_the_machine for row in self.rows):
             return None
         return "slower" if self.machine_ratio > 1 else "faster"
 
 
 class Comparison(_Model):
-    """What `perfharness compare` says. Times are milliseconds."""
+    """Result of `perfharness compare`. Times are milliseconds."""
 
     schema_version: int = COMPARISON_VERSION
     created: str
@@ -232,7 +232,7 @@ class Comparison(_Model):
     command: Annotated[list[PrintableText], AfterValidator(mask_arguments)] = Field(default_factory=list)
     rule: Rule
     rows_tested: int
-    """how many rows the verdicts are corrected for"""
+    """number of rows that verdicts are corrected for"""
 
     base: ComparedSide
     versions: list[ComparedVersion]
@@ -248,7 +248,7 @@ class Comparison(_Model):
         return self.verdicts() <= {"not-comparable"}
 
     def verdicts(self) -> set[Verdict]:
-        """All that occur."""
+        """Distinct verdicts of all rows."""
         return {row.verdict for version in self.versions for row in version.rows}
 
     def _repr_html_(self) -> str | None:

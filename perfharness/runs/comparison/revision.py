@@ -1,4 +1,4 @@
-"""Another commit of a script, next to the working tree: a temporary `git worktree`."""
+"""Check out another commit of a script in a temporary `git worktree`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfharness_launcher.options import LaunchOptions
 
 @dataclass(frozen=True)
 class Worktree:
-    """A commit in a folder of its own."""
+    """A commit, checked out in a folder."""
 
     revision: str
     repository: Path
@@ -24,7 +24,7 @@ class Worktree:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Work where the current folder is in this commit, with its paths on PYTHONPATH."""
+        """Change to the current folder in this commit, and adapt PYTHONPATH."""
         here, python_path = Path.cwd(), os.environ.get("PYTHONPATH")
         os.chdir(self._there(here) or here)
         if python_path is not None:
@@ -38,29 +38,30 @@ class Worktree:
                 os.environ["PYTHONPATH"] = python_path
 
     def options(self, options: LaunchOptions) -> LaunchOptions:
-        """The launch with the script of this commit. Settings are those of the working tree.
+        """Options to launch the script of this commit, with the settings of the working tree.
 
-        Raises `UsageError` where the commit does not have the script, or not the current folder.
+        Raises:
+            UsageError: the commit lacks the script or the current folder.
         """
         here = Path.cwd()
         if here.is_relative_to(self.repository) and self._there(here) is None:
             raise UsageError(f"--rev {self.revision} has no folder {here.relative_to(self.repository)}")
         script = Path(options.script)
         if not options.module and script.is_file() and self._there(script) is None:
-            where = f"the script has to be in the repository {self.repository}, and in that commit"
+            where = f"the commit in {self.repository} must contain the script"
             raise UsageError(f"--rev {self.revision} has no {script}; {where}")
         paths = {name: value.absolute() for name, value in options if isinstance(value, Path)}
         words = [self._word(word, here) for word in (options.script, *options.script_arguments)]
         return options.model_copy(update={**paths, "script": words[0], "script_arguments": tuple(words[1:])})
 
     def _word(self, word: str, here: Path) -> str:
-        """A word of the command line; a relative path means the other file, where the current folder is another."""
+        """Replace a path in the command line, unless it is relative and the current folder changes."""
         is_moved = here.is_relative_to(self.repository) and not Path(word).is_absolute()
         there = None if is_moved or not Path(word).exists() else self._there(Path(word))
         return word if there is None else str(there)
 
     def _there(self, path: Path) -> Path | None:
-        """The same path in this commit; None where it has none, or the path is not in the repository."""
+        """Path in this commit; None if missing or outside of the repository."""
         resolved = path.resolve()
         if not resolved.is_relative_to(self.repository):
             return None
@@ -70,12 +71,14 @@ class Worktree:
 
 @contextmanager
 def worktree_of(revision: str, script: str) -> Iterator[Worktree]:
-    """Check a commit out into a temporary folder, which is removed at the end.
+    """Check out a commit in a temporary folder, and remove it at the end.
 
     Args:
-        script: a file of the repository, or a program that is run in the current folder.
+        script: file in the repository, or a program that runs in the current folder.
 
-    Raises `UsageError` where there is no repository or no such commit, `ToolNotFoundError` without git.
+    Raises:
+        UsageError: the repository or commit does not exist.
+        ToolNotFoundError: git is not installed.
     """
     around = Path(script).resolve().parent if Path(script).is_file() else Path.cwd()
     root = _git(around, "rev-parse", "--show-toplevel")
@@ -95,7 +98,7 @@ def worktree_of(revision: str, script: str) -> Iterator[Worktree]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None where it fails."""
+    """Output of git, or None if it fails."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

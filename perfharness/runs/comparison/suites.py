@@ -1,4 +1,4 @@
-"""Suites of `perfharness bench` as launches of a comparison: each case is a stage, in a process of its own."""
+"""Read a suite of `perfharness bench` as a launch of a comparison; each case is a stage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from perfharness.runs.comparison.launches import LaunchFigures
 from perfharness.runs.figures import ACCURACY, Figure, Value
 
 DECIDING_SETTINGS = ("latency.", "measure.")
-"""Beginnings of the names of settings that change what a latency is."""
+"""Prefixes of settings that change the meaning of a latency."""
 
 
 def suite_file(path: Path) -> Path | None:
-    """The `bench.json` that a path names, or a folder holds; None where it is none."""
+    """Path of `bench.json` if the path is such a file or a folder with one, or None."""
     if path.name == BENCH_NAME and path.is_file():
         return path
     if (path / BENCH_NAME).is_file() and not (path / MANIFEST_NAME).exists():
@@ -29,18 +29,18 @@ def suite_file(path: Path) -> Path | None:
 
 
 def read_suite(path: Path) -> BenchSuiteResult:
-    """Read the results of a folder, or of the file in it. Raises `ResultError`."""
+    """Read a suite from its folder or file. Raises `ResultError`."""
     file = path / BENCH_NAME if path.is_dir() else path
     suite = read_model(file, BenchSuiteResult)
     if suite is None:
-        raise ResultError(f"there is no {file}; name the folder that perfharness bench -o wrote")
+        raise ResultError(f"{file} not found; name a folder that perfharness bench -o wrote")
     if suite.schema_version > BENCH_VERSION:
         raise ResultError(f"{file} has version {suite.schema_version}, newer than {BENCH_VERSION}; update perfharness")
     return suite
 
 
 def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
-    """A suite as a launch."""
+    """Make a launch of a suite."""
     with_gpu = len({result.case.gpu for result in suite.cases if result.case.gpu}) > 1
     stages = {result.case: _stage_of(result.case, with_gpu=with_gpu) for result in suite.cases}
     figures = {figure: one for result in suite.cases for figure, one in _figures(stages[result.case], result)}
@@ -60,9 +60,9 @@ def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
 
 
 def _stage_of(case: BenchCase, *, with_gpu: bool) -> StagePath:
-    """Model, backend, mode, precision, device, GPU where the suite has several, settings if any, batch size.
+    """Stage of a case: model, backend, mode, precision, device, settings, batch size.
 
-    The same case on the one GPU of another machine is the same stage.
+    The GPU is included only if the suite has several, so that a case is the same stage on another machine.
     """
     where = (case.device, case.gpu if with_gpu else None, case.variant)
     parts = (case.model, case.backend, case.mode, case.precision, *where)
@@ -72,7 +72,7 @@ def _stage_of(case: BenchCase, *, with_gpu: bool) -> StagePath:
 def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, Value]]:
     latency, executed, energy = result.latency, result.execute_latency, result.energy_per_item_j
     if result.status != "ok":
-        yield Figure(stage, "mean"), Value(None, f"{result.status}: {result.reason or 'no reason is recorded'}")
+        yield Figure(stage, "mean"), Value(None, f"{result.status}: {result.reason or 'no reason recorded'}")
         return
     if latency is None:
         yield from ((Figure(stage, name), Value(None)) for name in ("mean", "p50", "p95"))
@@ -95,7 +95,6 @@ def _figures(stage: StagePath, result: CaseResult) -> Iterator[tuple[Figure, Val
 
 
 def _environment(suite: BenchSuiteResult) -> dict[str, str | None]:
-    """The machine, the settings, and what was measured: sizes of models, inputs, samples, versions of libraries."""
     machine = suite.machine
     settings = [
         f"{name} {value}" for name, value in sorted(suite.settings.items()) if name.startswith(DECIDING_SETTINGS)

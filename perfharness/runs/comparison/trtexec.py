@@ -1,10 +1,10 @@
-"""Results of trtexec as launches of a comparison: the file of `--exportTimes`, or the log.
+"""Read results of trtexec (a file of `--exportTimes`, or the log) as a launch of a comparison.
 
-    trtexec              h2d + compute + d2h of a query, on the GPU: its "Latency"
+    trtexec                      "Latency" of a query: h2d + compute + d2h on the GPU
     trtexec/h2d, compute, d2h    between CUDA events
-    trtexec/enqueue      of the host
+    trtexec/enqueue              on the host
 
-Its warm-up is left out by trtexec itself. A query is a batch; how many items it has, neither file says.
+trtexec drops its own warm-up. A query is a batch with an unknown number of items.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ DEVICE = re.compile(r"Selected Device: *(.+)")
 VERSION = re.compile(r"TensorRT version: *([\d.]+)|\[TensorRT v(\d+)\]")
 UNSTABLE = "GPU compute time is unstable"
 
-NO_ITEMS = "trtexec counts queries, and how many items a query has is not known"
+NO_ITEMS = "trtexec counts queries, whose number of items is unknown"
 
 
 def is_trtexec(path: Path) -> bool:
-    """Whether a file is one of trtexec's, by its content."""
+    """Whether a file has the content of a trtexec file."""
     try:
         with path.open("rb") as file:
             head = _utf8(file.read(4096)).lstrip()
@@ -68,14 +68,14 @@ def is_trtexec(path: Path) -> bool:
 
 
 def _utf8(content: bytes) -> bytes:
-    """PowerShell redirects output in UTF-16, and editors of Windows begin a file with a mark."""
+    """Convert UTF-16 (PowerShell) to UTF-8, and remove a byte order mark (Windows)."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", "replace").encode()
     return content.removeprefix(codecs.BOM_UTF8)
 
 
 def read_trtexec(path: Path) -> LaunchFigures:
-    """A run of trtexec as a launch. Raises `ResultError` where the file cannot be read."""
+    """Read a run of trtexec as a launch. Raises `ResultError`."""
     try:
         content = _utf8(path.read_bytes())
     except OSError as error:
@@ -106,7 +106,7 @@ def _exported(path: Path, content: bytes) -> Read:
         if "startEnqMs" in rows[0]:
             columns["enqueue"] = np.asarray([row["endEnqMs"] - row["startEnqMs"] for row in rows], dtype=np.float64)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ResultError(f"{path} is no file of trtexec --exportTimes ({type(error).__name__}: {error})") from error
+        raise ResultError(f"{path} is not a trtexec --exportTimes file ({type(error).__name__}: {error})") from error
     figures: dict[Figure, Value] = {}
     for key, values in columns.items():
         found = summarise(values)
@@ -120,8 +120,8 @@ def _logged(path: Path, text: str) -> Read:
     lines = {found[1]: dict(FIGURE.findall(found[0])) for found in LINE.finditer(summary)}
     if "GPU Compute Time" not in lines:
         raise ResultError(
-            f"{path} has no '{SUMMARY}' with a GPU Compute Time; give the whole log of a trtexec that timed the engine "
-            "(TensorRT 8 or newer), or its --exportTimes file"
+            f"{path} has no '{SUMMARY}' with a GPU Compute Time. Use the complete log of trtexec (TensorRT 8 or newer) "
+            "or an --exportTimes file."
         )
     figures: dict[Figure, Value] = {}
     for name, stage in LINES_OF.items():

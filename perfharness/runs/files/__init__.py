@@ -1,1 +1,1 @@
-"""Files of a run folder, and what a user may name as one."""
+"""Read and write the files of a run folder."""

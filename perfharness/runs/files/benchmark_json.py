@@ -1,6 +1,6 @@
-"""What benchmark.json and benchmark_mean.json hold: the models that `export --schema` prints.
+"""Models of benchmark.json and benchmark_mean.json, for `export --schema`.
 
-The files are written from columns and dictionaries, which take a fraction of the memory.
+The files are written from columns and dictionaries, which need much less memory.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ Count = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-
 LEFT_OUT: Any = None
-"""Default of what may be missing, and is never null for that."""
+"""Default of a key that may be missing. A missing key is never written as null."""
 
 
 @dataclass(frozen=True)
 class InUnit:
-    """A result to which the writer adds its unit."""
+    """A result written with its unit."""
 
     unit: Literal["milliseconds", "joules"]
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
-        """The schema of the result with its unit."""
+        """Schema of the result with its unit."""
         made = handler(schema)
         whole = handler.resolve_ref_schema(made)
         whole["properties"] = {"unit": {"const": self.unit}, **whole["properties"]}
@@ -54,23 +53,21 @@ class _Open(BaseModel):
 
 
 class Range(_Open):
-    """A range and its children by name. A child whose name clashes with a metric or a batch gets the suffix
-    " (range)".
-    """
+    """A range and its children. A child whose name clashes with a metric or batch gets the suffix " (range)"."""
 
     __pydantic_extra__: dict[str, Range]
 
     cpu_time: Number = LEFT_OUT
-    """from push to pop without the wait at the start barrier, summed over occurrences (ms)"""
+    """time from push to pop without the wait at the start barrier, summed over occurrences (ms)"""
 
     gpu_time: Number = LEFT_OUT
-    """projected: from the first to the last GPU operation started inside; 0: none; null: not traced (ms)"""
+    """time from the first to the last GPU operation started inside (ms); 0 without any, null if not traced"""
 
     gpu_busy_time: Number = LEFT_OUT
-    """length of the union of the GPU operations started inside (ms)"""
+    """length of the union of GPU operations started inside (ms)"""
 
     cpu_time_per_item: Number = LEFT_OUT
-    """cpu_time per item of the batch around it, or of the batches inside it (ms)"""
+    """cpu_time per item of the enclosing batch, or of the batches inside (ms)"""
 
     gpu_time_per_item: Number = LEFT_OUT
     gpu_busy_time_per_item: Number = LEFT_OUT
@@ -91,26 +88,26 @@ class Range(_Open):
     """items of the batch, or of the batches inside"""
 
     total_items_minus_warmup: NotNegative | None = LEFT_OUT
-    """the same without warm-up batches"""
+    """total_items without warm-up batches"""
 
     warmup: bool = LEFT_OUT
-    """only batches: excluded by -w"""
+    """batches only: dropped by -w"""
 
     throttled: bool = LEFT_OUT
-    """only batches of sampled runs: GPU clocks were throttled"""
+    """batches with telemetry only: GPU clocks were throttled"""
 
     throttle_reasons: list[str] = LEFT_OUT
-    """only throttled batches: NVML's reasons, or sm_clock_low, memory_clock_low where it gave none"""
+    """throttled batches only: reasons of NVML, or sm_clock_low, memory_clock_low if it gave none"""
 
     batches: Count = LEFT_OUT
-    """only mean_data: in how many batches the entry occurs"""
+    """mean_data only: number of batches with this entry"""
 
 
 RangeTree = dict[str, Range]
 
 
 class Stats(_Open):
-    """The same tree, each number as statistics."""
+    """The tree of ranges with statistics for each number."""
 
     __pydantic_extra__: dict[str, Stats]
 
@@ -126,14 +123,14 @@ class Stats(_Open):
 
 @dataclass(frozen=True)
 class Occurrences(Statistics):
-    """One value an occurrence (ms)."""
+    """Statistics over occurrences (ms)."""
 
     total: Number
     """Sum over the occurrences (ms)."""
 
 
 class OutsideStage(_Model):
-    """A stage in no batch and around none."""
+    """A stage that is not inside a batch and contains none."""
 
     path: list[str]
     """recorder and keys"""
@@ -147,7 +144,7 @@ class OutsideStage(_Model):
 
 
 class Clock(_Open):
-    """The trace's clock on UTC, and its error (docs/guides/telemetry.md)."""
+    """Clock of the trace on UTC, and its error (docs/guides/telemetry.md)."""
 
     source: Literal["marks", "tracer", "session_start"]
     unix_origin_ns: int
@@ -157,7 +154,7 @@ class Clock(_Open):
 
 
 class Meta(_Open):
-    """How a result came about."""
+    """Origin of a result."""
 
     schema_version: Literal[1]
     measurement_unit: Literal["milliseconds"]
@@ -168,11 +165,11 @@ class Meta(_Open):
     tracer: dict[str, Any]
     sources: dict[str, Any]
     data_file: Literal["ranges.parquet"] = LEFT_OUT
-    """the ranges, a row each: `parent` (a row), `depth`, `key` and its numbers"""
+    """table of ranges: `parent` (row number), `depth`, `key` and numbers"""
 
 
 class ProcessMeta(Meta):
-    """How the result of a process came about."""
+    """Origin of the result of a process."""
 
     device: Any
     total_batches: Any
@@ -181,7 +178,7 @@ class ProcessMeta(Meta):
 
 
 class RunMeta(Meta):
-    """How the result of a run came about."""
+    """Origin of the result of a run."""
 
     processes: Any
     environment: Any
@@ -189,86 +186,86 @@ class RunMeta(Meta):
 
 class _Results(_Model):
     mean_data: RangeTree
-    """the tree of one batch by recorder, or NVTX domain: means over all batches, of all processes"""
+    """tree of one batch by recorder or NVTX domain: means over all batches of all processes"""
 
     outside_batches: list[OutsideStage] = LEFT_OUT
-    """stages outside of any batch: in other threads, tasks or processes, or before or after the loop; warm-up counts"""
+    """stages outside of batches (other threads, tasks, processes; before or after the loop), with warm-up"""
 
     stats_minus_warmup: Stats
-    """the same tree without warm-up: statistics over the batches of all processes together"""
+    """tree of one batch: statistics over all batches of all processes, without warm-up"""
 
 
 class Benchmark(_Results):
-    """One measured process. Times are milliseconds; null was not measured, and a finding says why."""
+    """One measured process. Times are milliseconds; null means not measured (see findings)."""
 
     data: RangeTree = LEFT_OUT
-    """all ranges by recorder, or NVTX domain; more than 20,000 are in `ranges.parquet`, which `meta.data_file` names"""
+    """all ranges by recorder or NVTX domain; more than 20,000 are in `meta.data_file` instead"""
 
     diagnosis: Annotated[Diagnosis, InUnit("milliseconds")] = LEFT_OUT
     meta: ProcessMeta
     process_metrics: ProcessMetrics | None = LEFT_OUT
     energy: Annotated[ProcessEnergy, InUnit("joules")] | None = LEFT_OUT
     startup: Startup = LEFT_OUT
-    """from the start of the process to its first batch, in parts"""
+    """time from the start of the process to its first batch, in parts"""
 
 
 class Rate(_Open):
-    """Items per second over a window; null with the reason where there is none."""
+    """Items per second over a window, or null and the reason."""
 
     items_per_second: NotNegative | None
     unit: Literal["items/s"]
     window_ms: NotNegative | None
     items: NotNegative | None
     periods: NotNegative | None
-    """from batch to batch; on the border of the window the part inside counts"""
+    """periods from batch to batch; at the borders of the window, the part inside counts"""
 
     loop: str = LEFT_OUT
     reason: str | None
 
 
 class InWindow(_Open):
-    """A process's part of the common window."""
+    """Share of a process in the common window."""
 
     items: NotNegative
     items_per_second: NotNegative
 
 
 class ProcessRate(Rate):
-    """Rate over the process's own steady state; share and in_window are of the common window."""
+    """Rate over the steady state of the process; share and in_window refer to the common window."""
 
     share: Share | None
-    """of all items in the window; of ranks that share items, the share of all of them"""
+    """share of all items in the window; ranks that share items have a common share"""
 
     in_window: InWindow | None
 
 
 class Concurrency(_Model):
-    """How many processes were inside a batch at the same time."""
+    """Number of processes inside a batch at the same time."""
 
     processes: Count
     mean_processes: NotNegative
-    """mean number of processes inside a batch that is no warm-up"""
+    """mean number of processes inside a batch, without warm-up"""
 
     all_processes_share: Share
-    """share of the window in which all processes were inside such a batch"""
+    """share of the window with all processes inside such a batch"""
 
 
 class Throughput(Rate):
-    """Items per second while all processes were in steady state; null with the reason where there is no such time."""
+    """Items per second while all processes were in steady state, or null and the reason."""
 
     counted_once: list[list[str]] = LEFT_OUT
-    """ranks that share the same items, which are counted once"""
+    """ranks with the same items, which are counted once"""
 
     processes: dict[str, ProcessRate]
     concurrency: Concurrency | None
-    """over the window; null where there is none"""
+    """over the window, or null without one"""
 
 
 class BenchmarkMean(_Results):
-    """All processes of a run. Times are milliseconds; null was not measured, and a finding says why."""
+    """All processes of a run. Times are milliseconds; null means not measured (see findings)."""
 
     mean_all_batches: RangeTree = LEFT_OUT
-    """all ranges by recorder, or NVTX domain; more than 20,000 are in `ranges.parquet`, which `meta.data_file` names"""
+    """all ranges by recorder or NVTX domain; more than 20,000 are in `meta.data_file` instead"""
 
     throughput: Throughput
 
@@ -277,4 +274,4 @@ class BenchmarkMean(_Results):
     gpu_metrics: RunMetrics = LEFT_OUT
     energy: Annotated[RunEnergy, InUnit("joules")] = LEFT_OUT
     ranks: Annotated[RunRanks, InUnit("milliseconds")] = LEFT_OUT
-    """two or more ranks: communication, waiting for the last one, and its cause"""
+    """communication of two or more ranks, their waits for the last one, and the cause"""

@@ -1,4 +1,4 @@
-"""Completes a run whose launcher was killed, or had no room on the disk: what its tracers left becomes traces."""
+"""Complete a run whose launcher was killed or had a full disk: make traces of the tracers' files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NO_TRACE = "trace-missing"
 
 
 def complete_run(run_dir: Path) -> None:
-    """Make traces of what is left, and list them in the manifest; nothing if the run is complete.
+    """Make missing traces of an incomplete run, and list them in the manifest.
 
-    A process of which no trace can be made is left without one: the analysis reports it.
+    The analysis reports processes that remain without a trace.
     """
     manifest = load_manifest(run_dir)
     if (profiling := explaining_folder(run_dir, manifest)) is not None:
@@ -42,8 +42,8 @@ def complete_run(run_dir: Path) -> None:
 
 
 def _import_logs(folders: dict[Path, int | None]) -> bool:
-    """Turn range logs of ended processes into traces; returns whether there were any."""
-    from perfharness.tracer.output import complete_traces, log_paths  # other runs need no tracer
+    """Make traces of the range logs of ended processes; return whether any logs exist."""
+    from perfharness.tracer.output import complete_traces, log_paths  # rarely needed
 
     logged = [folder for folder in folders if log_paths(folder)]
     for folder in logged:
@@ -64,7 +64,7 @@ def _export_reports(folders: dict[Path, int | None]) -> None:
 
 
 def _with_traces(run_dir: Path, record: ProcessRecord, manifest: RunManifest) -> ProcessRecord:
-    """The record of a launched process with the traces that its processes left, each in its folder."""
+    """Update the record of a launched process with the traces of its processes."""
     folder = run_dir / record.folder
     record = record.model_copy(update={"trace": trace_in(folder)})
     if record.pid is None or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""JSON results as files; a table of entries that is too long for JSON is in a Parquet file next to it."""
+"""Read and write JSON results; tables that are too long for JSON go to a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from perfharness.errors import ResultError
 from perfharness.files import reason_of, replacing
 from perfharness.model.result import NO_INDEX, EntryTable, Tree
 
-MAX_ENTRIES = 20_000  # a table of more entries is not written as JSON: it could not be loaded
-RANGES_NAME = "ranges.parquet"  # such a table, next to the file that it belongs to
-WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})  # written as integers if they are whole
+MAX_ENTRIES = 20_000
+"""Longer tables are not written as JSON, because they could not be loaded."""
+
+RANGES_NAME = "ranges.parquet"
+WHOLE_KEYS = frozenset({"count", "total_items", "total_items_minus_warmup"})
+"""Written as integers if whole."""
 
 Part = TypeVar("Part")
 
 
 def read_results(path: Path) -> Tree | None:
-    """`benchmark.json` or `benchmark_mean.json`; None if there is none.
-
-    Raises `ResultError` if it cannot be read, or is not a result.
-    """
+    """Read `benchmark.json` or `benchmark_mean.json`; None if missing. Raises `ResultError`."""
     try:
         tree = loads(path.read_bytes())
         reason = "" if isinstance(tree, dict) and "meta" in tree else "it has no meta"
@@ -39,34 +39,35 @@ def read_results(path: Path) -> Tree | None:
     except (OSError, ValueError, RecursionError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
     if reason:
-        raise ResultError(f"{path} cannot be read ({reason}); it is damaged, write it again with `perfharness analyze`")
+        raise ResultError(f"{path} is damaged ({reason}); write it again with `perfharness analyze`")
     return tree
 
 
 def part_of(tree: Tree, key: str, kind: type[Part]) -> Part | None:
-    """What stands under a key of a result; None where it is left out, or null."""
+    """Validate the value of a key; None if missing or null."""
     return None if tree.get(key) is None else TypeAdapter(kind).validate_python(tree[key])
 
 
 def loads(content: bytes) -> Tree:
-    """JSON as `json_bytes` writes it, text that is no UTF-8 included. Raises `ValueError`, `RecursionError`."""
+    """Parse JSON, even with text that is not UTF-8. Raises `ValueError` or `RecursionError`."""
     try:
-        return orjson.loads(content)  # type: ignore[no-any-return]
+        tree: Tree = orjson.loads(content)
     except orjson.JSONDecodeError:
-        return json.loads(content)  # type: ignore[no-any-return]
+        tree = json.loads(content)
+    return tree
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> list[Path]:
-    """Write JSON; a table of more than `MAX_ENTRIES` rows goes to `ranges.parquet`, which `meta.data_file` names.
+    """Write JSON, and a table of more than `MAX_ENTRIES` rows to `ranges.parquet` (then in `meta.data_file`).
 
-    Returns the files that were written. Raises `ResultError`, as `replacing` does.
+    Returns the written files. Raises `ResultError` as `replacing`.
     """
     written = [path]
     table = next((value for value in content.values() if is_long(value)), None)
     if table is not None:
         written.insert(0, path.with_name(RANGES_NAME))
         with replacing(written[0]) as temporary, temporary.open("wb") as file:
-            pa.parquet.write_table(entry_rows(table), file)  # Arrow takes no path that is no UTF-8
+            pa.parquet.write_table(entry_rows(table), file)  # Arrow needs UTF-8 paths
         content = {**content, "meta": {**content.get("meta", {}), "data_file": RANGES_NAME}}
     with replacing(path) as temporary:
         temporary.write_bytes(json_bytes(content))
@@ -74,7 +75,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> list[Path]:
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """The text of a JSON object, indented, NaN as null. Tables of entries are trees; long ones are left out."""
+    """Format a JSON object, with NaN as null and tables of entries as trees. Long tables are omitted."""
     trees = {
         key: entry_tree(value) if isinstance(value, EntryTable) else value
         for key, value in content.items()
@@ -82,19 +83,19 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     }
     try:
         return orjson.dumps(trees, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits, or text that is no UTF-8, in what a script passed
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, or not UTF-8
         plain = json.dumps(trees, default=methodcaller("tolist"))  # NumPy's numbers and arrays
         without_nan = json.loads(plain, parse_constant=lambda name: None)
         return json.dumps(without_nan, indent=2, allow_nan=False).encode() + b"\n"
 
 
 def is_long(value: Any) -> bool:
-    """Whether it is a table of more entries than JSON holds."""
+    """Whether the value is a table that is too long for JSON."""
     return isinstance(value, EntryTable) and len(value) > MAX_ENTRIES
 
 
 def entry_tree(table: EntryTable) -> Tree:
-    """The same as dictionaries, which take a kilobyte per entry."""
+    """Convert a table to nested dictionaries, which need a kilobyte per entry."""
     entries: list[Tree] = [{} for _ in range(len(table))]
     for key, (rows, values) in table.numbers.items():
         for row, value in zip(rows.tolist(), values.tolist(), strict=True):
@@ -109,7 +110,6 @@ def entry_tree(table: EntryTable) -> Tree:
 
 
 def _written(table: EntryTable, key: str, value: Any) -> Any:
-    """A value as it stands in JSON."""
     if key == "throttle_reasons":
         return [reason for bit, reason in enumerate(table.reasons) if value >> bit & 1]
     if value != value:
@@ -118,9 +118,9 @@ def _written(table: EntryTable, key: str, value: Any) -> Any:
 
 
 def entry_rows(table: EntryTable) -> pa.Table:
-    """One row per entry: the row of the entry around it (null for recorders), its depth, its key, then its numbers.
+    """Make a table with one row per entry: row of its parent (null for recorders), depth, key, and numbers.
 
-    Entries stand before those inside them; a number that an entry does not have, or that was not measured, is null.
+    Parents come before children. Numbers are null if missing or not measured.
     """
     keys = group_rows(table.name, table.index)
     numbers = zip(table.name[keys.first].tolist(), table.index[keys.first].tolist(), strict=True)
@@ -140,7 +140,6 @@ def entry_rows(table: EntryTable) -> pa.Table:
 
 
 def _column(table: EntryTable, key: str) -> pa.Array:
-    """One number of all entries."""
     rows, values = table.numbers[key]
     column = np.zeros(len(table), dtype=values.dtype)
     column[rows] = values

@@ -1,4 +1,4 @@
-"""`meta` of the result files: what a number can be traced back to."""
+"""`meta` of the result files: the origin of the numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def mean_meta(
 
 
 def _node(node: NodeRecord) -> Tree:
-    """A machine of a run on several."""
     return {
         "rank": node.rank,
         "environment": node.environment.model_dump(),
@@ -102,14 +101,14 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
 
 
 def _trace_name(process: ProcessRecord) -> str | None:
-    """Its trace, relative to its own folder."""
+    """Path of the trace, relative to the folder of the process."""
     if process.trace is None:
         return None
     return posixpath.relpath(f"{process.launched_folder}/{process.trace}", process.folder)
 
 
 def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:
-    """Totals per path; each thread, task and pass over the data is a loop."""
+    """Totals per path. Each thread, task and pass over the data is a separate loop."""
     total: dict[str, int] = {}
     for loop in loops:
         name = path_text(loop.path)
@@ -149,7 +148,7 @@ def _only_device(trace: TraceMeta) -> str | None:
 
 
 def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
-    """The GPU that the process was given, a list of several, or the CPU where the machine has no GPU."""
+    """GPU or list of GPUs given to the process, or the CPU if the machine has no GPU."""
     machine = manifest.machine_of(process).environment
     if not process.given_gpus:
         name = "CPU" if not machine.gpus else None

@@ -1,4 +1,4 @@
-"""The result of one trace: of a measured process of a run, or of a bare trace."""
+"""Compute the result of a measured process, or of a bare trace."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from perfharness.runs.ranks import RankComparison
 
 OnAnalysis = Callable[[str, Analysis], None]
-"""Gets the analysis of a process by its folder. It is called while the trace is loaded: only one is at a time."""
+"""Called with the folder and analysis of each process while its trace is loaded."""
 
 
 @dataclass(frozen=True)
 class TraceResult:
-    """The result of a trace; `evidence`: what its diagnosis rests on, None if it was not asked for."""
+    """Result of a trace; `evidence` is the basis of its diagnosis, or None without a diagnosis."""
 
     result: ProcessResult
     trace_meta: TraceMeta
@@ -62,12 +62,12 @@ def result_of(
     throttling: Throttling | None = None,
     gpu_uuids: Sequence[str] | None = None,
 ) -> ProcessResult:
-    """The result of a trace, checked against its journals.
+    """Compute the result of a trace, and check it against its journals.
 
     Args:
-        evidence: of this pass; None: no diagnosis.
+        evidence: evidence of this pass, or None for no diagnosis.
         profiling: evidence of the profiling pass.
-        throttling: when the clocks of its GPUs were throttled; None: not known.
+        throttling: times with throttled GPU clocks, or None if unknown.
         gpu_uuids: GPUs whose busy times telemetry needs.
     """
     result = tabulate(analysis, throttling)
@@ -88,7 +88,7 @@ def result_of(
 
 @dataclass
 class ProcessAnalyzer:
-    """Analyses the processes of a run one at a time; what they share is read once."""
+    """Analyse the processes of a run one at a time."""
 
     run_dir: Path
     manifest: RunManifest
@@ -103,7 +103,7 @@ class ProcessAnalyzer:
         self._sharing = GpuSharing(self._traces, self.manifest)
 
     def analyze(self, process: ProcessRecord) -> tuple[TraceResult | None, list[Finding]]:
-        """The result of a process, None if it left no trace that can be read; and findings."""
+        """Result of a process (None without a readable trace), and findings."""
         source = self._traces[process.folder]
         if source.path is None:
             return None, _no_trace(self.manifest, process)
@@ -114,7 +114,7 @@ class ProcessAnalyzer:
             return None, [Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)]
         others = self._sharing.others(process, analysis.trace, work_of_others)
         supply, quota = self._cpu_supply(process), self._cpu_quota(process, analysis)
-        evidence = find_evidence(Pass(analysis, others, supply, quota))  # first: it takes the most memory
+        evidence = find_evidence(Pass(analysis, others, supply, quota))  # first, because it needs most memory
         result = result_of(
             analysis,
             source.journals,
@@ -133,7 +133,7 @@ class ProcessAnalyzer:
         return one, [replace(finding, process=process.folder) for finding in findings]
 
     def _cpu_supply(self, process: ProcessRecord) -> CpuSupply:
-        """The CPUs of a process, and the launched processes that were given the same ones."""
+        """CPUs of a process, and number of launched processes on the same CPUs."""
         launched = next(one for one in self.manifest.processes if one.folder == process.launched_folder)
         on_node = [one for one in self.manifest.processes if one.node == launched.node]
         same = [one for one in on_node if _cpus(one) == _cpus(launched)]
@@ -141,7 +141,6 @@ class ProcessAnalyzer:
         return CpuSupply(launched.cpus_allowed, len(same), sum(threads) if len(threads) == len(same) else None)
 
     def _cpu_quota(self, process: ProcessRecord, analysis: Analysis) -> CpuQuota | None:
-        """The quota of its CPU time, on the clock of its trace."""
         quota, start = self.telemetry.cpu_quota(process), analysis.trace.meta.session_start_unix_ns
         return None if quota is None or start is None else quota.moved(-start)
 
@@ -151,17 +150,17 @@ def _cpus(process: ProcessRecord) -> str | None:
 
 
 def _not_sampled(probe: HostProbe | None) -> list[Finding]:
-    """Why a process has no samples, if it was to have some."""
+    """Report why a process has no samples though requested."""
     if probe is None or len(probe.samples) or not probe.missing:
         return []
-    message = f"No Python stacks were sampled, so functions and lines are not named: {probe.missing[0]}"
+    message = f"Python stacks were not sampled, so functions and lines are unknown: {probe.missing[0]}"
     return [Finding("no-stacks", Severity.NOTE, message)]
 
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
-    """Why a process has no trace, unless the launcher has given the reason."""
+    """Report why a process has no trace, unless the launcher did."""
     if process.ended == "cut_off":
-        message = "The process left no trace, or one that was not exported before the launcher was killed."
+        message = "The process left no trace, or the launcher was killed before it was exported."
         return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
     is_explained = any(
         finding.process in (process.folder, process.launched_folder) and finding.severity == Severity.ERROR
@@ -170,7 +169,7 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
     if is_explained or process.ended != "ok":
         return []
     if manifest.tracer.kind == "none":
-        message = "There are no times: the run was not traced (--tracer none)."
+        message = "The run has no times, because it was not traced (--tracer none)."
         return [Finding("not-traced", Severity.WARNING, message, process=process.folder)]
-    message, hint = "The process ended well and left no trace.", "See its stderr.log, and `perfharness doctor`."
+    message, hint = "The process ended well but left no trace.", "See its stderr.log, and `perfharness doctor`."
     return [Finding("trace-missing", Severity.ERROR, message, hint, process.folder)]

@@ -1,4 +1,4 @@
-"""The traces of measured processes and what lies beside them: recorder journals and samples of the host probe."""
+"""Read the traces of measured processes, their recorder journals, and samples of the host probe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from perfharness.trace.processes import part_of_process
 
 @dataclass(frozen=True)
 class Journals:
-    """What the recorders of a process counted; `parents`: its process tree, as far as journals know it."""
+    """Counts of a process's recorders; `parents` is the process tree known to journals."""
 
     own: RecorderJournal | None = None
     unreadable: Finding | None = None
@@ -40,61 +40,70 @@ class Journals:
     of_child: bool = False
 
     def findings(self, trace: Trace) -> list[Finding]:
-        """Recorded ranges and items that the trace lacks, or why that was not checked."""
+        """Report ranges and items that the trace lacks, or why they were not checked."""
         if self.unreadable is not None:
             return [self.unreadable]
         return [] if self.own is None else check_journals([self.own], trace, of_child=self.of_child)
 
 
 class SharedTrace:
-    """The last trace that was read: several processes of a run may share one (nsys)."""
+    """The trace that was read last. Several processes of a run may share one (nsys)."""
 
     def __init__(self) -> None:
         self._key: tuple[Path, bool] | None = None
         self._trace: Trace | None = None
 
     def read(self, path: Path, parents: Mapping[int, int], *, with_details: bool) -> Trace:
-        """A trace with all of its processes. Raises `TraceError`."""
+        """Read a trace with all processes. Raises `TraceError`."""
         if self._trace is None or self._key not in ((path, True), (path, with_details)):
-            self._trace = None  # before the next is read: a trace is large
+            self._trace = None  # free memory first
             self._trace = open_trace(path, parents=parents, with_details=with_details)
             self._key = path, with_details
         return self._trace
 
     def release(self) -> None:
-        """Keep no trace."""
+        """Release the trace."""
         self._trace = None
 
 
 @dataclass
 class TraceSource:
-    """A trace, and what lies beside it."""
+    """A trace and its journals and samples.
 
-    path: Path | None  # None if the process left none
-    folder: Path  # of the journal of its process
-    launched: Path  # folder of the launched process that it belongs to
-    process: ProcessRecord | None = None  # only its part of the trace is read; None: a file that is in no run
+    Args:
+        path: None if the process left no trace.
+        folder: folder of the process, which has its journal.
+        launched: folder of the launched process.
+        process: process whose part of the trace is read, or None for a bare trace.
+        clock: UTC against the monotonic clock during the run.
+        node_offset_ns: UTC of node 0 minus that of this machine, included in `clock`.
+    """
+
+    path: Path | None
+    folder: Path
+    launched: Path
+    process: ProcessRecord | None = None
     shared: SharedTrace = field(default_factory=SharedTrace)
-    clock: ClockTieRecord | None = None  # UTC against the monotonic clock during the run
-    node_offset_ns: int = 0  # node 0's UTC less that of its machine, which `clock` includes
+    clock: ClockTieRecord | None = None
+    node_offset_ns: int = 0
 
     def analysis(self, options: AnalysisOptions, *, with_details: bool = True) -> Analysis:
-        """The analysis of the trace with its samples. Raises `TraceError`."""
+        """Analyse the trace with its samples. Raises `TraceError`."""
         recorded, trace = self.host_probe, self.open(with_details=with_details)
         if recorded is not None:
             recorded = replace(recorded, unix_ns=recorded.unix_ns + self.node_offset_ns)
         return Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
 
     def open(self, *, with_details: bool = True) -> Trace:
-        """Read it, with the best that is known of UTC as its session start. Raises `TraceError`."""
-        assert self.path is not None, "the caller has asked whether there is a trace"
+        """Read the trace, with the best estimate of UTC as its session start. Raises `TraceError`."""
+        assert self.path is not None, "the caller checks that the trace exists"
         whole = self.shared.read(self.path, self.journals.parents, with_details=with_details)
         part = whole
         if self.process is not None:
             measured = self.process.measured_self
             part = part_of_process(whole, (measured.trace_pid or measured.pid) & ID_MASK)
         if part is whole:
-            self.shared.release()  # it is of one process: the caller has it
+            self.shared.release()  # no other process needs it
         start = part.meta.session_start_unix_ns
         if start is not None and self.node_offset_ns:
             part = replace(part, meta=replace(part.meta, session_start_unix_ns=start + self.node_offset_ns))
@@ -105,7 +114,7 @@ class TraceSource:
 
     @cached_property
     def journals(self) -> Journals:
-        """What the trace is checked against: the journal of the process; and the tree that all journals know."""
+        """Journal of the process, and the process tree of all journals."""
         if not self._has_files_beside:
             return Journals()
         parents: dict[int, int] = {}
@@ -121,7 +130,7 @@ class TraceSource:
 
     @property
     def host_probe(self) -> RecordedProbe | None:
-        """What was sampled of the process, beside all that were launched together; None: nothing."""
+        """Samples of the process, and of all processes launched together; None without samples."""
         if not self._has_files_beside:
             return None
         own = read_host_probe(self.launched, None if self.process is None else self.process.measured_self.pid)
@@ -133,17 +142,17 @@ class TraceSource:
 
     @property
     def _has_files_beside(self) -> bool:
-        """Whether it lies in the folder of a process, as a launch arranges it."""
+        """Whether the trace is in the folder of a process."""
         return self.path is not None and (self.process is not None or self.path.name == TRACE_NAME)
 
 
 def bare_trace(path: Path) -> TraceSource:
-    """A trace file that is in no run."""
+    """Source of a trace outside of a run."""
     return TraceSource(path, path.parent, path.parent)
 
 
 def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
-    """The trace of each measured process of a run, by its folder."""
+    """Traces of the measured processes of a run, by folder."""
     shared, sources = SharedTrace(), {}
     for one in manifest.measured_processes:
         node = manifest.node_of(one)
@@ -159,7 +168,7 @@ def traces_of(run_dir: Path, manifest: RunManifest) -> dict[str, TraceSource]:
 
 
 def _machine_clock(companions: Mapping[str, Mapping[str, Any]]) -> ClockTieRecord | None:
-    """UTC against the monotonic clock, as the sampler of a machine read them; None: nothing was sampled."""
+    """UTC against the monotonic clock by the sampler of a machine, or None without samples."""
     try:
         return ClockTieRecord.model_validate(companions.get("telemetry", {}).get("clock"))
     except ValidationError:
@@ -169,7 +178,7 @@ def _machine_clock(companions: Mapping[str, Mapping[str, Any]]) -> ClockTieRecor
 def startup_of(
     run_dir: Path, process: ProcessRecord, container_start_unix_ns: int | None = None
 ) -> dict[str, Any] | None:
-    """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
+    """Start-up of a process: from its results, or from the recorder's journal if untraced."""
     folder = run_dir / process.folder
     try:
         analysed: dict[str, Any] | None = (read_results(folder / BENCHMARK_NAME) or {}).get("startup")
@@ -184,7 +193,7 @@ def startup_of(
 
 
 def read_journal(path: Path) -> RecorderJournal | Finding | None:
-    """A journal; None if there is none: a script may have no recorder. A finding if it cannot be read."""
+    """Read a journal; None if missing (a script may have no recorder), a finding if unreadable."""
     try:
         return read_model(path, RecorderJournal, "so the trace was not checked against its counts.")
     except ResultError as error:

@@ -1,6 +1,6 @@
-"""A run folder: its manifest; its traces analysed into benchmark.json per process and benchmark_mean.json.
+"""Read the manifest of a run folder, and analyse its traces into benchmark.json and benchmark_mean.json.
 
-Needs no GPU, CUDA, nsys or torch: everything is computed from what is on disk.
+Needs no GPU, CUDA, nsys or torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReadAs:
-    """How runs and traces are read; None: as launched, and of a bare trace without warm-up."""
+    """How to read runs and traces (default: as launched, and bare traces without warm-up)."""
 
     warmup_batches: int | None = None
     domain: str | None = None
@@ -57,9 +57,9 @@ class ReadAs:
     parallel: Literal["auto", "data", "model"] | None = None
 
     def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
-        """With those of the launch where none is given. Raises `UsageError`."""
+        """Options with defaults of the launch. Raises `UsageError`."""
         if self.warmup_batches is not None and self.warmup_batches < 0:
-            raise UsageError(f"warmup_batches is {self.warmup_batches}; give 0 or more.")
+            raise UsageError(f"warmup_batches is {self.warmup_batches}; use 0 or more.")
         names = [field.name for field in fields(self)]
         values = {} if launched is None else {name: getattr(launched, name) for name in names}
         given = {name: value for name in names if (value := getattr(self, name)) not in (None, "")}
@@ -71,61 +71,66 @@ AS_LAUNCHED = ReadAs()
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The results of a run: the mean tree, those of each process, and all findings."""
+    """Results of a run: mean tree, results of processes, and findings.
+
+    Args:
+        not_written: why the files could not be written, or None.
+        failed, sharing, helpers: arguments of `combine` for the mean.
+        evidence: basis of each process's diagnosis.
+    """
 
     folder: Path
     mean: Tree
     results: dict[str, ProcessResult]
     findings: list[Finding]
-    not_written: str | None = None  # why the files could not be written
-    failed: Mapping[str, str] = field(default_factory=dict)  # these three: arguments of `combine` for the mean
+    not_written: str | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
     sharing: Sharing = ALL_SEPARATE
     helpers: frozenset[str] = frozenset()
-    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)  # what each process's diagnosis rests on
+    evidence: Mapping[str, PassEvidence] = field(default_factory=dict)
 
     def mean_of(self, process: str) -> Tree:
-        """The mean of one process, or of a launched one with all that it started; empty if nothing was measured."""
+        """Mean of a process and its children; empty if nothing was measured."""
         results = {name: result for name, result in self.results.items() if is_part_of(process, name)}
         if not results:
             return {}
         failed = {
             name: how for name, how in self.failed.items() if is_part_of(process, name) or is_part_of(name, process)
         }
-        sharing = self.sharing if len(results) > 1 else ALL_SEPARATE  # alone it has its items for itself
+        sharing = self.sharing if len(results) > 1 else ALL_SEPARATE  # its items are not shared
         mean = combine(results, with_data=False, failed=failed, sharing=sharing, helpers=self.helpers)
         return {**mean, "meta": self.mean["meta"]}
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock the run folder against other commands. Raises `ResultError` if one is writing there."""
+    """Lock the run folder. Raises `ResultError` if another command is writing to it."""
     try:
         with locked(folder):
             yield
     except BlockingIOError as error:
-        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
+        raise ResultError(f"another perfharness is writing to {folder}; wait for its end") from error
 
 
 def load_manifest(folder: Path) -> RunManifest:
-    """The run's manifest as it is written. Raises `ResultError` if there is none, or it cannot be read."""
-    hint = "it was written by another program, or is damaged."
+    """Read the manifest of a run. Raises `ResultError` if missing or unreadable."""
+    hint = "it is damaged, or of another program."
     manifest = read_model(folder / MANIFEST_NAME, RunManifest, hint)
     if manifest is None:
         raise ResultError(
-            f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
-            "`perfharness launch -o`, or a trace (.sqlite or .nsys-rep)."
+            f"{folder} is not a run folder (no {MANIFEST_NAME}); name the -o folder of a launch, or a trace."
         )
     return manifest
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """The run's manifest; a finding says so if the launcher was killed. Raises `ResultError`, as `load_manifest`."""
+    """Read the manifest, with a finding if the launcher was killed. Raises `ResultError`."""
     manifest = load_manifest(folder)
     if manifest.complete:
         return manifest
-    message = "The launcher was killed, so how the processes ended is not known and traces may lack their end."
+    message = "The launcher was killed: the ends of the processes are unknown, and traces may lack their end."
     is_read = any(process.left_traces for process in manifest.processes)
-    hint = "" if is_read else f"Run `perfharness analyze {folder}`, which makes traces of what is left."
+    hint = "" if is_read else f"Run `perfharness analyze {folder}` to make the missing traces."
     found = Finding("run-cut-off", Severity.ERROR, message, hint)
     return manifest.model_copy(update={"findings": [*manifest.findings, found]})
 
@@ -139,12 +144,12 @@ def analyze_run(
     visit: OnAnalysis | None = None,
     visit_profiling: OnAnalysis | None = None,
 ) -> RunSummary:
-    """Compute the results of a run and write them. If no trace can be read or no batch is left, those there stay.
+    """Compute the results of a run and write them. Existing files stay if no trace or batch is left.
 
     Args:
-        write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
-        visit: gets the analysis of each process before it is released.
-        visit_profiling: the same, of the profiling pass.
+        write: whether to write files; if not, the mean has no `mean_all_batches`.
+        visit: called with the analysis of each process.
+        visit_profiling: called with the analysis of each process of the profiling pass.
     """
     options = read_as.options(manifest)
     profiling, findings = _analyze_profiling_pass(run_dir, manifest, read_as, visit_profiling, write=write)
@@ -198,11 +203,11 @@ def analyze_run(
 def _analyze_profiling_pass(
     run_dir: Path, measured: RunManifest, read_as: ReadAs, visit: OnAnalysis | None, *, write: bool
 ) -> tuple[dict[str, PassEvidence], list[Finding]]:
-    """What the profiling pass adds to each process; and the findings of the launcher with those about the pass."""
+    """Evidence of the profiling pass by process, and findings of the launcher and about the pass."""
     folder = explaining_folder(run_dir, measured)
     if folder is None:
         return {}, [*measured.findings, *explaining_pass_missing(run_dir, measured)]
-    findings = [one for one in measured.findings if one.code != FAILED]  # it is judged again
+    findings = [one for one in measured.findings if one.code != FAILED]  # checked again
     try:
         manifest = read_manifest(folder)
         with alone_in(folder) if write else contextlib.nullcontext():
@@ -215,19 +220,16 @@ def _analyze_profiling_pass(
 
 
 def _rank_comparison(manifest: RunManifest, options: AnalysisOptions) -> RankComparison | None:
-    """None if there are no ranks. The profiling pass slows them down unevenly, so the measured one is compared."""
+    """Compare ranks of the measured pass, if any. The profiling pass would slow them down unevenly."""
     if manifest.explaining or all(one.rank is None for one in manifest.measured_processes):
         return None
-    from perfharness.runs.ranks import RankComparison  # most runs have no ranks
+    from perfharness.runs.ranks import RankComparison  # rarely needed
 
     return RankComparison(manifest, None if options.parallel == "auto" else options.parallel)
 
 
 def _helpers(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> frozenset[str]:
-    """Processes without batches in a tree of which others run some, e.g. DataLoader workers.
-
-    No rank is one: it should do the same as the others.
-    """
+    """Processes without batches in a tree that has some, such as DataLoader workers; never ranks."""
     processes = [one for one in manifest.measured_processes if one.folder in results]
     busy = {one.launched_folder for one in processes if results[one.folder].loops}
     return frozenset(
@@ -256,26 +258,24 @@ def _with_meta(
 def _included(
     manifest: RunManifest, results: dict[str, ProcessResult]
 ) -> tuple[dict[str, ProcessResult], list[Finding]]:
-    """Results in the mean: those of the successful processes, or all if none succeeded."""
+    """Results for the mean: those of successful processes, or all if none succeeded."""
     well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
     included = {folder: result for folder, result in results.items() if folder in well}
     excluded = sorted(set(results) - set(included))
     if not excluded:
         return included, []
     if included:
-        message = (
-            f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
-        )
+        message = f"The mean excludes {', '.join(excluded)}: not ended well, so traces may be incomplete."
         return included, [Finding("processes-failed", Severity.WARNING, message)]
     message = "No process ended well: means cover only the batches before the failure."
     return results, [Finding("processes-failed", Severity.ERROR, message)]
 
 
 def _failed(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> dict[str, str]:
-    """Why parts of the run are not known, by process: it left no trace, failed, or did not end by itself."""
+    """Reasons why processes are missing or incomplete in the results."""
     failed = {f"node {rank}": "left no results" for rank in manifest.missing_nodes}
     failed |= {
-        process.folder: "left no trace that can be read"
+        process.folder: "left no readable trace"
         for process in manifest.measured_processes
         if process.folder not in results
     }
@@ -297,7 +297,7 @@ def _pooled_diagnosis(results: Mapping[str, ProcessResult]) -> Tree:
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:
-    """The body of benchmark.json."""
+    """Content of benchmark.json."""
     diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}
     return {
         "data": entry_table(result.entries),
@@ -315,12 +315,12 @@ def _process_files(
     analysed: Mapping[str, TraceResult],
     machine: MachineSide,
 ) -> Iterator[tuple[str, Tree | None]]:
-    """Name and content of each benchmark.json; None for a process whose trace is gone."""
+    """Names and contents of benchmark.json files; None for a process without a trace."""
     for process in manifest.measured_processes:
         body = None
         if (result := results.get(process.folder)) is not None:
             body = {**benchmark_tree(result), **machine.processes.get(process.folder, {})}
-            if not manifest.capture_batches:  # else its first CUDA call is not known
+            if not manifest.capture_batches:  # otherwise the first CUDA call is unknown
                 body |= _startup(manifest, process, result, analysed[process.folder].journal)
         yield f"{process.folder}/{BENCHMARK_NAME}", body
 
@@ -342,7 +342,7 @@ def _startup(
 
 
 def _write(run_dir: Path, files: Iterable[tuple[str, Tree | None]]) -> str | None:
-    """Write result files by name, or remove them (None). Returns why that failed; the results are still shown."""
+    """Write result files by name, or remove them (None); return the problem, if any."""
     try:
         for name, body in files:
             path, written = run_dir / name, []
@@ -355,7 +355,7 @@ def _write(run_dir: Path, files: Iterable[tuple[str, Tree | None]]) -> str | Non
     except (OSError, ResultError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         reason = reason_of(cause) if isinstance(cause, OSError) else str(error)
-        return f"the results could not be written into {run_dir} ({reason})"
+        return f"the results could not be written to {run_dir} ({reason})"
     return None
 
 
@@ -366,11 +366,7 @@ def analyze_trace(
     with_diagnosis: bool = True,
     visit: Callable[[Analysis], None] | None = None,
 ) -> TraceResult:
-    """The result of one trace file, all of its processes together. Raises `TraceError`.
-
-    Args:
-        with_diagnosis: diagnose it, which takes as long as all the rest.
-    """
+    """Analyse a trace file with all its processes; a diagnosis doubles the time. Raises `TraceError`."""
     source = bare_trace(path)
     analysis = source.analysis(options, with_details=with_diagnosis)
     evidence = find_evidence(Pass(analysis)) if with_diagnosis else None

@@ -1,1 +1,1 @@
-"""A report: all that is known of runs, gathered for a reader (docs/reference/results.md)."""
+"""Gather the content of a report on runs (docs/reference/results.md)."""

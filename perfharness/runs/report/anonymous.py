@@ -1,4 +1,4 @@
-"""A report for others: without the names of machines and users, and of each path only its last part."""
+"""Remove names of machines and users from a report, and all but the last part of paths."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from perfharness.runs.report.model import Report
 
 HOME = re.compile(r"/(?:home|Users)/([^/\s\"':;,]+)")
 PATH = re.compile(r"(?<![\w.:/])/(?!(?:proc|sys|dev)/)(?:[\w.@+~%-]+/)+[\w.@+~%-]*")
-"""An absolute path of two parts or more; those of the kernel are the same on every machine."""
+"""An absolute path of two parts or more, except paths of the kernel."""
 
 OF_NOBODY = {"root", "user", "localhost", "127.0.0.1", "::1"}
 LEAST_LETTERS = 3
-"""A shorter name cannot be told from other words."""
+"""Shorter names may be other words."""
 
 
 def anonymous(report: Report) -> Report:
-    """The same report without hosts, users and folders."""
+    """Return a report without hosts, users and folders."""
     aliases = dict.fromkeys(_users(report), "(user)") | dict.fromkeys(_hosts(report), "(host)")
     names = _any_of((one for one in aliases if len(one) >= LEAST_LETTERS and one not in OF_NOBODY), r"(?![\w-])")
     short = _short_paths(report)
@@ -42,13 +42,13 @@ def anonymous(report: Report) -> Report:
 
 
 def _any_of(words: Iterable[str], end: str) -> re.Pattern[str]:
-    """Finds whole words, the longest first; nothing where there are none."""
+    """Compile a pattern for whole words, longest first; it matches nothing without words."""
     longest_first = sorted({*words}, key=len, reverse=True)
     return re.compile("|".join(rf"(?<![\w.-]){re.escape(one)}{end}" for one in longest_first) or "(?!)")
 
 
 def _hosts(report: Report) -> set[str]:
-    """Names of machines: those that were measured, and of services under load."""
+    """Names of measured machines, and of services under load."""
     runs = [run.measured for run in report.runs]
     found = {of.environment.hostname for of in runs if of.environment is not None}
     found |= {node.environment.hostname for of in runs for node in of.nodes}
@@ -60,9 +60,9 @@ def _hosts(report: Report) -> set[str]:
 
 
 def _users(report: Report) -> set[str]:
-    """Names of users: who makes the report, and whose home folders are named in it."""
+    """Names of the current user, and of users whose home folders are in the report."""
     found: set[str] = set()
-    with contextlib.suppress(KeyError, OSError, RuntimeError):  # a user without an entry in the system's list
+    with contextlib.suppress(KeyError, OSError, RuntimeError):  # not in the system's list of users
         found |= {getpass.getuser(), Path.home().name}
 
     def look(value: str) -> str:
@@ -74,7 +74,7 @@ def _users(report: Report) -> set[str]:
 
 
 def _short_paths(report: Report) -> dict[str, str]:
-    """Paths as they were written on the command line, with what is left of them: `-o=a/b` -> `-o=b`."""
+    """Paths on command lines and their short forms: `-o=a/b` -> `-o=b`."""
     words = [word for run in report.runs for word in (run.path, run.measured.script or "", *run.measured.command)]
     words += [word for one in report.suites for word in one.suite.command]
     found = {}
@@ -86,7 +86,7 @@ def _short_paths(report: Report) -> dict[str, str]:
 
 
 def _replaced(value: Any, text: Callable[[str], str]) -> Any:
-    """The same with each of its texts replaced."""
+    """Copy a value with all texts replaced."""
     if type(value) is str:
         return text(value)
     if isinstance(value, BaseModel):

@@ -1,4 +1,4 @@
-"""Runs and traces -> the content of a report. Nothing is written into the folders."""
+"""Gather the content of a report from runs and traces, without writing into their folders."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from perfharness.runs.stage_lines import StageLine, names_findings, range_sums, 
 from perfharness.telemetry.store import read_sample_log
 
 MOST_SLOW = 5
-"""Of each loop path, how many of the slowest batches are compared with the typical one."""
+"""Number of slowest batches per loop path to compare with the typical one."""
 
 MAX_DISTRIBUTIONS = 12
-"""Stages with a histogram: the batches, and those that take most of their host time."""
+"""Number of stages with a histogram: batches, then stages that take most of their time."""
 
 ALL_POINTS, LEAST_POINTS = 4000, 100
-"""Of all loops of a run together, and of each at least."""
+"""Points of all loops of a run together, and at least of each loop."""
 
 
 def gather(
@@ -77,13 +77,15 @@ def gather(
     merged: Sequence[MergedReport] = (),
     loads: Mapping[Path, LoadReport] | None = None,
 ) -> Report:
-    """The content of a report of runs, series of runs, and traces.
+    """Gather the content of a report on runs, series, and traces.
 
     Args:
-        suites, merged: suites of `perfharness bench`, which were read already.
-        loads: of the run folders that were under load.
+        suites, merged: suites of `perfharness bench`.
+        loads: load tests by run folder.
 
-    Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
+    Raises:
+        ResultError: a run cannot be read.
+        TraceError: a bare trace cannot be read.
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
@@ -114,13 +116,12 @@ def gather(
 
 
 def _series_report(one: Located) -> SeriesReport | None:
-    """What the launches of a series come to together; None of a single run."""
     series = read_series(one.path) if one.is_series else None
     return None if series is None else SeriesReport(name=one.name, series=series, shown=_middle_launch(series, one))
 
 
 def _middle_launch(series: Series, one: Located) -> str | None:
-    """The folder of the launch whose batches take a time in the middle of all; None: all launches are shown."""
+    """Folder of the launch with the median batch time, or None to show all launches."""
     if series.kind not in ("repeat", "overhead"):
         return None
     times = {
@@ -133,7 +134,7 @@ def _middle_launch(series: Series, one: Located) -> str | None:
 
 
 def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | None]:
-    """Of runs and repeats with the first of them, or why there is none; both None where nothing asks for one."""
+    """Compare runs with the first one; return the comparison or the problem (both None for other inputs)."""
     sides = [str(one.path) for one in located if one.trace is None and one.process is None]
     if len(sides) < 2 or len(sides) < len(located):
         return None, None
@@ -145,12 +146,12 @@ def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | No
 
 @dataclass
 class _Seen:
-    """What is taken of each process's analysis before it is released."""
+    """Data of each process's analysis; `has_requests` adds timelines of the slowest requests."""
 
     path: Path
     manifest: RunManifest | None = None
     only: str | None = None
-    has_requests: bool = False  # of a load test: the slowest get timelines
+    has_requests: bool = False
     timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
     rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
@@ -162,7 +163,7 @@ class _Seen:
         self.slowest = SlowestOfRun(self.path, self.manifest, MOST_SLOW, timelines=self.has_requests)
 
     def visit(self, process: str, analysis: Analysis) -> None:
-        """See one process."""
+        """Take the data of a process."""
         if not is_part_of(self.only, process):
             return
         self.timelines[process] = batch_timelines(analysis, process)
@@ -179,12 +180,12 @@ class _Seen:
             self.activities[process] = activity
 
     def visit_profiling(self, process: str, analysis: Analysis) -> None:
-        """See one process of the profiling pass."""
+        """Take the stacks of a process of the profiling pass."""
         if is_part_of(self.only, process):
             self.stacks |= named_stacks(process, analysis)
 
     def of_traces(self) -> dict[str, Any]:
-        """The GPUs that the traces name, and the largest error of their clocks."""
+        """GPUs in the traces, and the largest error of their clocks."""
         clocks = [meta.clock for meta in self.metas.values()]
         errors = [clock.error_ns for clock in clocks if clock is not None]
         return {
@@ -202,7 +203,7 @@ def _run_report(
         run_dir, manifest, read_as, write=False, visit=seen.visit, visit_profiling=seen.visit_profiling
     )
     mean, findings = summary.mean, summary.findings
-    included = mean["meta"]["processes"]  # those that the statistics are made of
+    included = mean["meta"]["processes"]
     if process is not None:
         included = [one for one in summary.results if is_part_of(process, one)]
     results = {of: result for of, result in summary.results.items() if of in included}
@@ -227,7 +228,7 @@ def _run_report(
     sampled = None
     if (run_dir / TELEMETRY_NAME).is_file() and "gpu_metrics" in mean:
         of = Path(manifest.script).name if test is None else test.short_target
-        with suppress(ResultError):  # the analysis has reported it
+        with suppress(ResultError):  # reported by the analysis
             log = read_sample_log(run_dir / TELEMETRY_NAME)
             metrics = part_of(mean, "gpu_metrics", RunMetrics)
             titles = {} if metrics is None else metrics.gpu_titles
@@ -265,7 +266,7 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
 def _common(
     name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen, prices: Prices | None
 ) -> dict[str, Any]:
-    """What runs and bare traces have alike."""
+    """Fields for runs and bare traces."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
     of_processes, energy = list(results.values()), part_of(mean, "energy", RunEnergy)
     stages = stage_lines(mean, of_processes, [seen.rests[of] for of in results], agreement(diagnoses))
@@ -290,17 +291,16 @@ def _common(
 
 
 def _slowest(seen: _Seen) -> dict[str, Any]:
-    """The slowest of all processes, or why they are not known."""
     if not seen.slowest.has_seen:
-        return {"slowest_reason": "no process left a trace that can be read"}
+        return {"slowest_reason": "no process left a readable trace"}
     result, timelines = seen.slowest.result()
     if not any(loop.requests for loop in result.loops):
-        return {"slowest_reason": "the trace has no batch that counts"}
+        return {"slowest_reason": "the trace has no batch outside of the warm-up"}
     return {"slowest": SlowestReport(result=result, timelines=timelines[0] if timelines else [])}
 
 
 def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:
-    """Every loop of batches; of many, in fewer points each."""
+    """Series of all loops, with fewer points each if there are many."""
     loops = [(of, loop) for of, result in results.items() for loop in result.loops if loop.count]
     points = min(MAX_POINTS, max(LEAST_POINTS, ALL_POINTS // max(len(loops), 1)))
     return [LoopSeries(process=of, loop=loop.path, series=batch_series(loop, points)) for of, loop in loops]
@@ -327,7 +327,7 @@ def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]
 
 
 def _pick(timelines: Mapping[str, Sequence[BatchTimeline]]) -> list[BatchTimeline]:
-    """Of several processes the typical batch in the middle of theirs, the best and the worst of all."""
+    """Median of the processes' typical batches, and the best and worst batch of all."""
     every = [one for own in timelines.values() for one in own]
     if not every:
         return []

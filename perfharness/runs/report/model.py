@@ -1,6 +1,6 @@
-"""The content of a report, of which all its formats are made; what `perfharness.report` returns.
+"""Content of a report in all formats, as returned by `perfharness.report`.
 
-Times are milliseconds, unless a name states otherwise. None was not measured; a `reason` next to it has the cause.
+Times are milliseconds unless a name says otherwise. None means not measured; a `reason` next to it gives the cause.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from perfharness.runs.stage_lines import RangeSum, StageLine
 
 
 class _Model(Settings, arbitrary_types_allowed=True):
-    """Data of the report; nothing may be lost on the way."""
+    """Base class that rejects unknown fields."""
 
 
 class LoopSeries(_Model):
-    """The batches of a loop of a process in order."""
+    """Batches of a loop of a process, in order."""
 
     process: str
     loop: tuple[str, ...]
@@ -45,30 +45,36 @@ class LoopSeries(_Model):
 
 
 class StageDistribution(_Model):
-    """Host times a batch of a path, all processes together, warm-up left out."""
+    """Times per batch of a path over all processes, without warm-up."""
 
     path: tuple[str, ...]
     histogram: Histogram
 
 
 class Measured(_Model):
-    """How it was measured, and on what."""
+    """Settings and machine of a measurement.
+
+    Attributes:
+        devices: GPUs in the traces.
+        environment: None for a bare trace.
+        clock_error_ns: largest error of the traces' clocks against UTC, or None if one is unknown.
+    """
 
     warmup_batches: int
     tracer: TracerRecord
-    devices: list[str]  # GPUs that the traces name
+    devices: list[str]
     created: str | None = None
     script: str | None = None
     command: Sequence[str] = ()
-    environment: EnvironmentRecord | None = None  # None of a bare trace
+    environment: EnvironmentRecord | None = None
     processes: Sequence[ProcessRecord] = ()
     nodes: Sequence[NodeRecord] = ()
     explained: bool = False
-    clock_error_ns: int | None  # the largest of the traces' clocks against UTC; None where one is not known
+    clock_error_ns: int | None
 
 
 class LoadPoint(_Model):
-    """A part of a phase, and a percentile over its answers; None: too few of them, or some had no answer."""
+    """A percentile over the answers in a part of a phase; None with too few answers or missing ones."""
 
     phase: int
     start_s: float
@@ -78,7 +84,7 @@ class LoadPoint(_Model):
 
 
 class LoadCurve(_Model):
-    """A percentile over time; the parts of a phase are as long as the percentile needs."""
+    """A percentile over time, in parts of phases that have enough answers for it."""
 
     time: str  # `latency` or `lateness`
     of: str  # `p50`, `p90`, `p99`, `p99_9`, `max`
@@ -86,7 +92,7 @@ class LoadCurve(_Model):
 
 
 class LoadBins(_Model):
-    """How many answers of a phase took how long, in bins of equal ratio."""
+    """Histogram of the answers of a phase, in bins of equal ratio."""
 
     phase: str
     edges_ms: list[float]
@@ -94,28 +100,45 @@ class LoadBins(_Model):
 
 
 class LoadReport(_Model):
-    """What the load of a run came to. Seconds are since the begin of the load."""
+    """Results of a load test. Seconds are since the begin of the load.
+
+    Attributes:
+        start_ns: begin of the load on the monotonic clock, or None if the files of windows are missing.
+        main: index of the main phase: the longest measured one.
+        workers_busy: share of time that workers of the main phase served requests, or None if unknown.
+        queueing_share: share of queueing in its mean latency.
+        objective: verdict on its percentile by the interval, or None without an objective or percentile.
+    """
 
     result: LoadResult
-    start_ns: int | None  # begin of the load on the monotonic clock; None: the files of windows are not there
-    main: int | None  # place of the phase that the first sentences are about: the longest one that counts
-    workers_busy: float | None = None  # share of the time of that phase's workers in service; None: not known
-    queueing_share: float | None = None  # of its mean latency
-    objective: StepVerdict | None = None  # of its percentile, by the interval; None: no objective or percentile
+    start_ns: int | None
+    main: int | None
+    workers_busy: float | None = None
+    queueing_share: float | None = None
+    objective: StepVerdict | None = None
     curves: list[LoadCurve]
-    curves_reason: str | None = None  # why there are no curves
+    curves_reason: str | None = None
     bins: list[LoadBins]
 
 
 class SlowestReport(_Model):
-    """The slowest requests, or batches, beside the typical one."""
+    """Slowest requests or batches and a typical one; timelines only for a load test."""
 
     result: Slowest
-    timelines: list[BatchTimeline]  # of a load test: the slowest of all, and a typical one
+    timelines: list[BatchTimeline]
 
 
 class RunReport(_Model):
-    """One launch, or bare traces."""
+    """One launch, or bare traces.
+
+    Attributes:
+        ranges: only for a run without batches.
+        advice: most valuable first.
+        diagnoses: by process.
+        cost, ranks, load, mlperf: None without prices, ranks, or a load test.
+        stacks: name and stacks of the batches that take most time.
+        sampled: telemetry for charts.
+    """
 
     name: PrintableText
     path: PrintableText
@@ -123,39 +146,37 @@ class RunReport(_Model):
     throughput: Tree
     stages: list[StageLine]
     outside_batches: list[Tree]
-    ranges: list[RangeSum]  # only of a run without batches
-    advice: list[Advice]  # the most valuable first
-    diagnoses: dict[str, Diagnosis]  # by process
+    ranges: list[RangeSum]
+    advice: list[Advice]
+    diagnoses: dict[str, Diagnosis]
     series: list[LoopSeries]
     distributions: list[StageDistribution]
     timelines: list[BatchTimeline]
     slowest: SlowestReport | None = None
-    slowest_reason: str | None = None  # why the slowest are not known
+    slowest_reason: str | None = None
     energy: RunEnergy | None = None
     metrics: RunMetrics | None = None
-    cost: Cost | None  # None: no price was given
-    ranks: RunRanks | None  # None: no two ranks of one program were measured
-    load: LoadReport | None = None  # None: it was not under load
-    mlperf: MlperfResult | None = None  # None: it was no test of LoadGen
+    cost: Cost | None
+    ranks: RunRanks | None
+    load: LoadReport | None = None
+    mlperf: MlperfResult | None = None
     findings: list[Finding]
     stacks: tuple[str, list[Stack]] | None = Field(default=None, exclude=True)
-    """Of the batches that take most time, and what they are of."""
-
-    sampled: SampledRun | None = Field(default=None, exclude=True)  # telemetry for charts; its figures are in `metrics`
+    sampled: SampledRun | None = Field(default=None, exclude=True)
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there is a time of anything."""
+        """Whether any time was measured."""
         has_answers = self.load is not None and any(phase.completed for phase in self.load.result.phases)
         return bool(self.stages or self.ranges or has_answers)
 
 
 class SeriesReport(_Model):
-    """Several launches."""
+    """A series; `shown` is the only launch in `runs` (the median of a repeat), or None if `runs` has all."""
 
     name: PrintableText
     series: Series
-    shown: str | None = None  # the one launch that `runs` has, the one in the middle of a repeat; None: `runs` has all
+    shown: str | None = None
 
 
 class SuiteReport(_Model):
@@ -166,33 +187,33 @@ class SuiteReport(_Model):
 
 
 class MergedReport(_Model):
-    """Suites of several machines or versions, next to each other."""
+    """Suites of several machines or versions."""
 
     merged: BenchMergedResult
 
 
 class Report(_Model):
-    """What was asked for, in its order."""
+    """A report, in the order of its inputs; `comparison` is of several runs with the first one."""
 
     made_by: str
-    created: str  # UTC, ISO 8601
+    created: str
     title: PrintableText
     runs: list[RunReport]
     series: list[SeriesReport]
     suites: list[SuiteReport]
     merged: list[MergedReport] = Field(default_factory=list)
-    comparison: Comparison | None = None  # of several runs, with the first
-    comparison_reason: PrintableText | None = None  # why several runs could not be compared
+    comparison: Comparison | None = None
+    comparison_reason: PrintableText | None = None
 
     def __repr__(self) -> str:
         return f"<Report {self.title}: {len(self.runs)} runs, {len(self.suites)} suites>"
 
     @property
     def findings(self) -> list[Finding]:
-        """Of all runs."""
+        """Findings of all runs."""
         return [finding for run in self.runs for finding in run.findings]
 
     @property
     def has_numbers(self) -> bool:
-        """Whether there is a time of anything."""
+        """Whether any time was measured."""
         return bool(self.suites or self.merged or any(run.has_numbers for run in self.runs))

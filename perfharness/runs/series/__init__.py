@@ -1,1 +1,1 @@
-"""Several launches one after another: repeats, sweeps, cold starts, the cost of tracing."""
+"""Series of launches: repeats, sweeps, cold starts, the overhead of tracing."""

@@ -1,4 +1,4 @@
-"""Launch several times, one after the other: repeats, numbers of processes, cold starts, traced and untraced."""
+"""Launch several times: repeats, numbers of processes, cold starts, traced and untraced launches."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from perfharness_launcher.staging import series_folder
 
 DEFAULT_COUNT = 5
 MOST_LAUNCHES = 10_000
-"""Of a series: each is planned before the first begins."""
+"""Per series, because all are planned before the first begins."""
 
 INTERRUPTED = "the series was interrupted"
-NO_NUMBERS = "nothing was measured in it"
+NO_NUMBERS = "nothing was measured"
 
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|MemoryError|bad_alloc", re.IGNORECASE)
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -40,17 +40,16 @@ Say = Callable[[str], None]
 
 
 class Launch(NamedTuple):
-    """A launch to come, in a folder of its own."""
+    """A launch to run; `command` is the command line of perfharness, for the manifest."""
 
     label: str
     options: LaunchOptions
     command: Sequence[str]
-    """The command line of perfharness, for the manifest."""
 
 
 @dataclass(frozen=True)
 class SeriesLaunch:
-    """One launch of a series; `interrupted`: the user ended it, and with it the series."""
+    """Result of a launch of a series; `interrupted` if the user ended the series."""
 
     row: SeriesRow
     result: LaunchResult | None = None
@@ -60,7 +59,12 @@ class SeriesLaunch:
 
 @dataclass(repr=False)
 class SeriesRun:
-    """A series that is measured; `seed` is of the order of its launches."""
+    """A series to measure.
+
+    Attributes:
+        seed: seed of the order of launches.
+        folder: folder of `series.json`, next to an earlier run if only that has numbers.
+    """
 
     kind: Kind
     options: LaunchOptions
@@ -69,24 +73,24 @@ class SeriesRun:
     plans: Sequence[LaunchPlan] = ()
     rows: list[SeriesRow] = field(default_factory=list)
     facts: dict[str, LaunchFacts] = field(default_factory=dict)
-    folder: Path = Path()  # of `series.json`; next to an earlier run if only that has numbers
+    folder: Path = Path()
 
     def __repr__(self) -> str:
         return f"<SeriesRun {self.folder}: {self.kind}, {len(self.rows)} of {len(self.launches)} launches>"
 
     @property
     def series(self) -> Series:
-        """What was measured so far."""
+        """Series of the launches so far."""
         command, options = self.launches[0].command, self.options
         return new_series(
             self.kind, self.rows, command, options.script, options.script_arguments, self.seed, self.facts
         )
 
     def plan(self, place: Callable[[str], AbstractContextManager[object]] = lambda label: nullcontext()) -> None:
-        """Plan the launches of each label, on what the machine offers now. Raises as `plan_launches`.
+        """Plan all launches. Raises as `plan_launches`.
 
         Args:
-            place: opens where the launches of a label are planned, such as another folder.
+            place: context for planning the launches of a label, such as another folder.
         """
         plans: dict[str, Iterator[LaunchPlan]] = {}
         for label in dict.fromkeys(one.label for one in self.launches):
@@ -95,11 +99,14 @@ class SeriesRun:
         self.plans = [next(plans[one.label]) for one in self.launches]
 
     def run(self, observe: Observe = unobserved, say: Say = lambda line: None) -> Iterator[SeriesLaunch]:
-        """Launch one after the other, each when it is requested; `series.json` is written after each.
+        """Run a launch per iteration, and write `series.json` after each.
 
-        A launch that fails is a row with the reason, and the others go on; an interrupt ends them. `say` gets a line
-        where an earlier run is moved. Raises `LaunchError` where another command writes to the folder, `ResultError`
-        where `series.json` cannot be written.
+        A failed launch is a row with the reason, and the series continues; an interrupt ends it. `say` gets a line if
+        an earlier run is moved.
+
+        Raises:
+            LaunchError: another command writes to the folder.
+            ResultError: `series.json` cannot be written.
         """
         out = self.options.output_dir
         names = [one.options.output_dir.relative_to(out).as_posix() for one in self.launches]
@@ -124,7 +131,7 @@ class SeriesRun:
         try:
             with observe(plan) as observer:
                 with noting_interrupts() as interrupts:
-                    if plan.options.cool_down_c is None:  # else each launch waits by itself
+                    if plan.options.cool_down_c is None:  # otherwise the launch waits itself
                         waits = as_cool_as_first(
                             plan.gpus,
                             first_c,
@@ -175,7 +182,7 @@ def series_of(
     seed: int | None = None,
     command: Sequence[str] | None = None,
 ) -> SeriesRun:
-    """The launches that options of `perfharness launch` ask for, not planned yet. Raises `UsageError`."""
+    """Make the series for options of `perfharness launch`, not planned yet. Raises `UsageError`."""
     is_sweep = np_sweep is not None
     named = {
         "--np-sweep": is_sweep,
@@ -185,18 +192,14 @@ def series_of(
     }
     asked = [option for option, is_asked in named.items() if is_asked]
     if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} cannot be combined; give one of them")
-    if options.explain:
-        raise UsageError(
-            f"--explain profiles one launch, and {[*asked, '--repeat'][0]} makes several; drop one of them"
-        )
-    if options.nodes or options.ray:
-        name = "--ray" if options.ray else "--nodes"
-        raise UsageError(f"{name} measures one launch, and {[*asked, '--repeat'][0]} makes several; drop one of them")
+        raise UsageError(f"{' and '.join(asked)} cannot be combined; use one of them")
+    single = "--explain" if options.explain else "--ray" if options.ray else "--nodes" if options.nodes else None
+    if single is not None:
+        raise UsageError(f"{single} is for one launch, but {[*asked, '--repeat'][0]} makes several; drop one of them")
     count, seed = _count(repeat), _seed(seed)
     kind: Kind = "cold" if cold else "overhead" if overhead else "repeat"
     words = ["--repeat", str(count), *asked]
-    launches: list[tuple[str, str, dict[str, Any]]]  # label, folder, options of its own
+    launches: list[tuple[str, str, dict[str, Any]]]  # label, folder, own options
     if np_sweep is not None:
         kind, words = "processes", ["--np-sweep", ",".join(map(str, np_sweep))]
         if not np_sweep or len(set(np_sweep)) < len(np_sweep) or min(np_sweep) < 1:
@@ -209,7 +212,7 @@ def series_of(
         ]
     elif cold:
         if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
-            raise UsageError("--cold starts one process at a time; drop -np and -ng, and name one GPU at most")
+            raise UsageError("--cold starts one process at a time; drop -np and -ng, and name at most one GPU")
         launches = [(label, name, {"history": False}) for label, name in cold_launches(count)]
     elif overhead:
         if options.tracer in ("ranges", "none"):
@@ -230,7 +233,7 @@ def series_of(
 def series_in_turns(
     cases: Sequence[LaunchOptions], output_dir: Path, count: int | None = None, seed: int | None = None
 ) -> SeriesRun:
-    """Launches of several cases in turns, not planned yet: the base, and what is compared with it."""
+    """Make a series of several cases (the base and others) in turns, not planned yet."""
     count, seed = _count(count), _seed(seed)
     by_label = dict(zip(labels_of_turns(len(cases)), cases, strict=True))
     made = []
@@ -241,7 +244,7 @@ def series_in_turns(
 
 
 def labels_of_turns(count: int) -> list[str]:
-    """Labels, and folders, of cases that are launched in turns."""
+    """Labels and folders of cases in turns."""
     return ["base", "new"] if count == 2 else ["base", *(f"new_{place}" for place in range(1, count))]
 
 
@@ -257,7 +260,7 @@ def _seed(asked: int | None) -> int:
 
 
 def _rounds(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
-    """Label and folder of each launch: every round has each label once, in an order drawn with the seed."""
+    """Labels and folders of launches in rounds: each round has all labels once, in random order."""
     drawn = random.Random(seed)
     return [
         (label, f"{label}/launch_{number}") for number in range(count) for label in drawn.sample(labels, len(labels))
@@ -265,7 +268,7 @@ def _rounds(labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str
 
 
 def cold_launches(count: int) -> list[tuple[str, str]]:
-    """Label and folder of each process: one with the file cache as it is, then cold and warm ones in turn."""
+    """Labels and folders: one launch with the current file cache, then cold and warm ones in turns."""
     turns = [(label, f"{label}_{number}") for number in range(count) for label in (COLD, "warm")]
     return [("first", "first"), *turns]
 
@@ -275,7 +278,7 @@ def _failed(row: SeriesRow, reason: str, status: str = "failed") -> SeriesRow:
 
 
 def _why(count: int, total: int, findings: Sequence[Finding]) -> str:
-    """How many processes failed, how the first one ended, and whether memory ran out."""
+    """Describe how many processes failed, how the first one ended, and whether memory ran out."""
     text = f"{count} of {total} processes did not end well"
     ends = [finding for finding in findings if finding.code.startswith("process-")]
     if not ends:
@@ -286,12 +289,12 @@ def _why(count: int, total: int, findings: Sequence[Finding]) -> str:
 
 
 def drop_page_cache() -> str | None:
-    """Empty the page cache of the machine; returns why that is not possible."""
-    os.sync()  # only clean pages can be dropped
+    """Empty the page cache of the machine; return the problem, if any."""
+    os.sync()  # only clean pages are dropped
     try:
         DROP_CACHES.write_text("3\n", encoding="ascii")
     except OSError as error:
-        return f"The page cache was not emptied ({DROP_CACHES}: {error.strerror}); only root on the host may do that."
+        return f"The page cache was not emptied ({DROP_CACHES}: {error.strerror}). This needs root on the host."
     return None
 
 
@@ -307,19 +310,18 @@ def launch_series(
     observe: Observe = unobserved,
     **settings: Any,
 ) -> SeriesRun:
-    """Launch a script several times; what `perfharness launch` does with these options.
+    """Launch a script several times, as `perfharness launch` does with these options.
 
     Args:
         script, script_arguments, config, settings: as in `perfharness.launch`.
-        repeat: launches; of each kind with `cold` and `overhead`. Default: 5.
+        repeat: number of launches; per kind with `cold` and `overhead` (default: 5).
         np_sweep: numbers of processes per GPU.
-        cold: with an empty file cache, and as many with a warm one.
-        overhead: traced and untraced, in turns.
-        seed: of the order; None: drawn, and stored.
-        observe: opens an observer of each launch.
+        cold: launch with an empty and with a warm file cache.
+        overhead: launch traced and untraced, in turns.
+        seed: seed of the order (default: random; stored in `series.json`).
+        observe: open an observer for each launch.
 
-    Raises what `perfharness.launch` raises, before the first launch; `ResultError` where `series.json` cannot be
-    written.
+    Raises as `perfharness.launch` before the first launch, and `ResultError` if `series.json` cannot be written.
     """
     options = launch_options(script, script_arguments, settings, config)
     run = series_of(options, repeat, np_sweep, cold=cold, overhead=overhead, seed=seed)
@@ -334,9 +336,9 @@ def launch_in_turns(
     seed: int | None = None,
     observe: Observe = unobserved,
 ) -> SeriesRun:
-    """Launch the base and what is compared with it, `count` times each, in shuffled rounds; else as `launch_series`.
+    """Launch the base and other cases `count` times each, in shuffled rounds, as `launch_series`.
 
-    They go into `base` and `new` (or `new_1`, …) of one folder; output folders of the cases do not matter.
+    They are written to `base` and `new` (or `new_1`, …) in one folder; `output_dir` of the cases is ignored.
     """
     return _run_to_the_end(series_in_turns(cases, Path(output_dir), count, seed), observe)
 

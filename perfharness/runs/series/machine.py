@@ -1,4 +1,4 @@
-"""Was the machine the same for all launches? By a reference loop, steal time, GPU clocks and other GPU programs."""
+"""Find changes of the machine between launches: reference loop, steal time, GPU clocks, other GPU programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfharness.analysis.comparison.launches import alike_p_value
 from perfharness.analysis.statistics import ALPHA
 from perfharness.model.base import Record
 from perfharness.model.conditions import MACHINE_LOAD, MachineLoad, condition
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
 from perfharness.runs.files.json_files import read_results
@@ -20,46 +20,49 @@ from perfharness.runs.files.run_folder import read_manifest
 CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
 
 LEAST = 0.02
-"""Smaller changes are not reported: readings of an idle machine differ by as much."""
+"""Smaller changes are not reported, because they occur on an idle machine."""
 
 NAMED = 3
-"""Other GPU programs that are named."""
+"""Most GPU programs to name."""
 
 
 @dataclass(frozen=True)
 class LaunchConditions:
-    """What is known about the machine during one launch."""
+    """State of the machine during a launch.
+
+    Args:
+        gpu_users: names of other programs on the GPUs, one per process, or None if unknown.
+        gpu_mhz: mean clocks over the measured window, by clock and GPU.
+    """
 
     name: str
     load: MachineLoad | None
     gpu_users: Sequence[str] | None
-    """Names of the other programs on the GPUs, one per process; None: not known."""
-
     gpu_mhz: Mapping[str, float] = field(default_factory=dict)
-    """Mean clocks over the measured window, by clock and GPU."""
 
 
 class MachineChange(Record):
-    """One measure of the machine over launches.
+    """Change of one measure of the machine between launches.
 
-    `relative` is how much longer a program may take in the worst launch than in the best one. `p_value` is the
-    probability of such a change on a steady machine, by how far the two readings of a launch differ.
+    Attributes:
+        measure: `loop_ms`, `steal_share`, a clock of a GPU, or `gpu_users`.
+        by_launch: values by folder of the launch; None if unknown.
+        relative: how much longer a program may take in the worst launch than in the best one; None if unknown.
+        p_value: probability of the change on a steady machine, by the two readings per launch; None without them.
+        worst: launch that the change slows down most.
+        reason: sentence about the change.
     """
 
-    measure: str  # `loop_ms`, `steal_share`, a clock of a GPU, or `gpu_users`
-    by_launch: dict[str, float | None]  # by the launches' folders; None: not known there
-    relative: float | None  # None: it changed, and its effect is not known
-    p_value: float | None = None  # None: not read twice per launch
-    worst: str  # the launch in which it slows a program down most
-    reason: str  # a sentence: what changed, from where to where
+    measure: str
+    by_launch: dict[str, float | None]
+    relative: float | None
+    p_value: float | None = None
+    worst: str
+    reason: str
 
 
 def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditions:
-    """What is known about the machine during a launch.
-
-    Args:
-        mean: as in `benchmark_mean.json`.
-    """
+    """State of the machine during a launch; `mean` is the content of `benchmark_mean.json`."""
     metrics = mean.get("gpu_metrics") or {}
     clocks = {
         f"{clock} of GPU {gpu.get('gpu_index')}": ((gpu.get("figures") or {}).get(clock) or {}).get("mean")
@@ -75,7 +78,7 @@ def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditi
 
 
 def _gpu_users(manifest: RunManifest) -> list[str] | None:
-    """Other programs on the GPUs; None where NVML did not list them."""
+    """Other programs on the GPUs, or None if NVML did not list them."""
     gpus = (manifest.companions.get("exclusive") or {}).get("gpus")
     if not isinstance(gpus, list) or any(gpu.get("reason") for gpu in gpus):
         return None
@@ -85,10 +88,7 @@ def _gpu_users(manifest: RunManifest) -> list[str] | None:
 
 
 def changes_between(launches: Sequence[Path]) -> list[MachineChange]:
-    """What changed on the machine between launches, of one side of a comparison or of both.
-
-    Raises `ResultError` where one is not a run folder, or its manifest is damaged.
-    """
+    """Changes of the machine between run folders. Raises `ResultError`."""
     folders = [folder.absolute() for folder in launches]
     above = os.path.commonpath([folder.parent for folder in folders])
     return machine_changes(
@@ -104,17 +104,13 @@ def changes_between(launches: Sequence[Path]) -> list[MachineChange]:
 
 
 def machine_changes(launches: Sequence[LaunchConditions]) -> list[MachineChange]:
-    """What changed on the machine between launches, the largest change first; empty where nothing is known."""
+    """Changes of the machine between launches, largest first."""
     found = list(_changes(launches))
     return sorted(found, key=lambda one: float("inf") if one.relative is None else one.relative, reverse=True)
 
 
 def unsteady_findings(changes: Sequence[MachineChange], effect: float) -> list[Finding]:
-    """A finding where the machine changed by more than what is claimed.
-
-    Args:
-        effect: its relative size.
-    """
+    """Report changes of the machine that are larger than a relative effect."""
     beyond = [
         one
         for one in changes
@@ -167,16 +163,15 @@ def _change(
 
 
 def _users_change(launches: Sequence[LaunchConditions]) -> Iterator[MachineChange]:
-    """Other programs on the GPUs of some launches only, or others in each."""
     known = {one.name: one.gpu_users for one in launches if one.gpu_users is not None}
     if len({tuple(sorted(users)) for users in known.values()}) < 2:
         return
     low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
-    listed = ", ".join(list(dict.fromkeys(known[worst]))[:NAMED])
+    names = listed(list(dict.fromkeys(known[worst])), NAMED)
     yield MachineChange(
         measure="gpu_users",
         by_launch={one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches},
         relative=None,
         worst=worst,
-        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {listed})",
+        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {names})",
     )

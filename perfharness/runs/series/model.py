@@ -1,4 +1,4 @@
-"""`series.json`: several launches, and what they come to together. Validated, because it is read back."""
+"""`series.json`: launches of a series and their summary. Validated, because it is read back."""
 
 from __future__ import annotations
 
@@ -26,47 +26,65 @@ Kind = Literal["repeat", "processes", "cold", "overhead"]
 """`launch --repeat`, `--np-sweep`, `--cold` and `--overhead`."""
 
 Figures = dict[str, dict[str, float | None]]
-"""By path of a stage, and metric; "" is the launch as a whole. None: not measured."""
+"""Values by path of a stage ("" for the launch) and metric; None if not measured."""
 
 WHOLE = ""
 
 
 def _launch_folder(name: str) -> str:
-    """Never outside of the folder of the series."""
+    """Reject folders outside of the series."""
     if not FOLDER.fullmatch(name):
         raise ValueError("must be launch_N, np_N, cold_N, warm_N or first")
     return name
 
 
 class SeriesRow(Record):
-    """One launch. `failed`: a process did not end well, or nothing was measured; its figures are left out."""
+    """One launch.
 
-    label: str  # launches of one label are summarised together
-    folder: Annotated[str, AfterValidator(_launch_folder)]  # of its run, next to the file
-    place: int  # in the order of all launches, from 0
-    num_processes: int = 1  # per GPU
+    Attributes:
+        label: launches with the same label are summarised together.
+        folder: folder of the run, relative to the file.
+        place: position in the order of all launches, from 0.
+        num_processes: processes per GPU.
+        status: `failed` if a process failed or nothing was measured; then without figures.
+        reason: why the launch is not `ok` or has no throughput.
+        exit_codes: of processes; None for a signal or if unknown.
+        waits: waits for cool GPUs (with --cool-down, they are in the manifest).
+        findings: codes of warnings and errors of the run.
+    """
+
+    label: str
+    folder: Annotated[str, AfterValidator(_launch_folder)]
+    place: int
+    num_processes: int = 1
     status: Literal["ok", "failed", "not_run"] = "ok"
-    reason: str | None = None  # why it is not `ok`, or has no throughput
+    reason: str | None = None
     run_id: str | None = None
-    created: str | None = None  # UTC, ISO 8601
-    exit_codes: list[int | None] = Field(default_factory=list)  # of its processes; None: a signal, or not known
-    waits: list[GpuWait] = Field(default_factory=list)  # to cool down; with --cool-down, the manifest has them
-    findings: list[str] = Field(default_factory=list)  # codes of the warnings and errors of its run
+    created: str | None = None
+    exit_codes: list[int | None] = Field(default_factory=list)
+    waits: list[GpuWait] = Field(default_factory=list)
+    findings: list[str] = Field(default_factory=list)
     figures: Figures = Field(default_factory=dict)
 
     @property
     def ended_well(self) -> bool:
-        """Whether all of its processes ended with 0."""
+        """Whether all processes ended with 0."""
         return bool(self.exit_codes) and not any(code != 0 for code in self.exit_codes)
 
 
 class Summary(Record):
-    """One figure over the launches of a label. None: not known; `reason` has the cause."""
+    """One figure over the launches of a label; None with a `reason` if unknown.
 
-    count: int  # launches that have it; median and range are over these
+    Attributes:
+        count: number of launches with the figure, for median and range.
+        std: sample standard deviation.
+        low, high: 95 % interval of the mean, by Student's t over launches.
+    """
+
+    count: int
     mean: float | None
-    std: float | None  # sample standard deviation
-    low: float | None  # the 95 % interval of the mean, by Student's t over launches
+    std: float | None
+    low: float | None
     high: float | None
     median: float | None
     min: float | None
@@ -75,50 +93,61 @@ class Summary(Record):
 
 
 class Overhead(Record):
-    """What tracing adds to one figure. None: not known; `reason` has the cause."""
+    """Overhead of tracing in one figure; None with a `reason` if unknown.
 
-    overhead: float | None = None  # traced over untraced, less 1, of geometric means over launches
-    low: float | None = None  # the 95 % interval, over launches (Welch's, of logarithms); of this figure alone
+    Attributes:
+        overhead: traced over untraced, minus 1, of geometric means over launches.
+        low, high: 95 % interval of this figure alone, over launches (Welch's, of logarithms).
+        launches_needed: launches of each kind to decide whether it is above 10 %; None if decided or unknown.
+    """
+
+    overhead: float | None = None
+    low: float | None = None
     high: float | None = None
     reason: str | None = None
-    launches_needed: int | None = None  # of each kind, to decide whether it is above 10 %; None: decided, or not known
+    launches_needed: int | None = None
 
 
 class Series(Record):
-    """The file; times are in milliseconds."""
+    """Content of `series.json`. Times are milliseconds.
+
+    Attributes:
+        seed: seed of the order of launches in turns.
+        summary: by label, path and metric; `overhead` by path and metric.
+        loops: paths of the batches.
+        knee: processes per GPU after which another one adds less than half as much as the first.
+        machine: changes between the launches, largest first.
+    """
 
     schema_version: int = 1
     kind: Kind
-    created: str  # UTC, ISO 8601
+    created: str
     command: MaskedArguments
     script: str
     script_arguments: MaskedArguments = Field(default_factory=list)
-    seed: int | None = None  # of the order of launches in turns
-    confidence: float  # at which an interval holds the mean
+    seed: int | None = None
+    confidence: float
     rows: list[SeriesRow]
-    summary: dict[str, dict[str, dict[str, Summary]]] = Field(default_factory=dict)  # by label, path and metric
-    loops: list[str] = Field(default_factory=list)  # paths of the batches
-    conclusion: str | None = None  # what follows, in a sentence
-    knee: int | None = None  # processes per GPU beyond which a further one brings less than half of the first
-    overhead: dict[str, dict[str, Overhead]] = Field(default_factory=dict)  # by path and metric
-    machine: list[MachineChange] = Field(default_factory=list)  # between the launches, the largest change first
+    summary: dict[str, dict[str, dict[str, Summary]]] = Field(default_factory=dict)
+    loops: list[str] = Field(default_factory=list)
+    conclusion: str | None = None
+    knee: int | None = None
+    overhead: dict[str, dict[str, Overhead]] = Field(default_factory=dict)
+    machine: list[MachineChange] = Field(default_factory=list)
     findings: list[Finding] = Field(default_factory=list)
 
     def measured(self, label: str | None = None) -> list[SeriesRow]:
-        """The launches that the summary is made of."""
+        """Launches in the summary."""
         return [row for row in self.rows if row.status == "ok" and label in (None, row.label)]
 
     @property
     def not_measured(self) -> list[SeriesRow]:
-        """The other launches; their `reason` says why."""
+        """Other launches, with a `reason`."""
         return [row for row in self.rows if row.status != "ok"]
 
 
 def read_series(folder: Path) -> Series | None:
-    """`series.json` of a folder, or its part of that around it; None where there is none.
-
-    Raises `ResultError` where it is damaged.
-    """
+    """Read `series.json` of a folder, or its part in that of the parent; None if missing. Raises `ResultError`."""
     if (series := read_model(folder / SERIES_NAME, Series)) is not None:
         return series
     around, inside = read_model(folder.parent / SERIES_NAME, Series), f"{folder.name}/"
@@ -138,23 +167,23 @@ def read_series(folder: Path) -> Series | None:
 
 
 def runs_in(folder: Path) -> tuple[Path, ...]:
-    """The run folders of a series in their order: those with figures, or all there are if none has.
+    """Run folders of a series in order: those with figures, or else all; for `overhead`, the traced ones.
 
-    Of `overhead`, the traced ones. Other launches in the folder, e.g. of an earlier series, are left out. Raises
-    `ResultError` where a file is damaged, or the series is about several versions.
+    Launches of an earlier series are ignored. Raises `ResultError` if a file is damaged or the series has several
+    versions.
     """
     series = read_series(folder)
     if series is None:
         return ()
     if series.kind == "repeat" and len(names := {row.label for row in series.rows}) > 1:
-        raise ResultError(f"{folder} holds launches of several versions; name one of them: {', '.join(sorted(names))}.")
+        raise ResultError(f"{folder} has launches of several versions; name one: {', '.join(sorted(names))}.")
     named = [row for row in series.rows if row.label == TRACED or series.kind != "overhead"]
     there = [row for row in named if row.run_id and (folder / row.folder / MANIFEST_NAME).is_file()]
     rows = [row for row in there if row.status == "ok"] or there
     for row in rows:
         if read_manifest(folder / row.folder).run_id != row.run_id:
             raise ResultError(
-                f"{folder / row.folder} is not the launch that {folder / SERIES_NAME} lists: it was measured again. "
-                "Name the launches one by one, or repeat them all."
+                f"{folder / row.folder} is not the launch in {folder / SERIES_NAME}, because it was measured again. "
+                "Name the launches one by one, or repeat all."
             )
     return tuple(folder / row.folder for row in rows)

@@ -1,4 +1,4 @@
-"""What tracing costs: traced against untraced launches, in turns."""
+"""Overhead of tracing: traced against untraced launches, in turns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy as np
 
 from perfharness.analysis.comparison.compare import Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.statistics import ALPHA
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.rounding import figure
 from perfharness.runs.series.model import TRACED, UNTRACED, WHOLE, Overhead, Series, Summary
 
 MUCH, VERY_MUCH = 0.10, 0.20
-"""Parts of the untraced time."""
+"""Shares of the untraced time."""
 
+LISTED = 3
 COMPARED = ("cpu_time", "cpu_time_p50")
-"""Metrics of a stage; the median batch is not moved by a few slow ones."""
+"""Metrics of a stage. A few slow batches do not change the median."""
 
 
 def overhead_of(series: Series) -> dict[str, Any]:
-    """What tracing adds to each figure, a sentence and findings: fields of a series."""
+    """Fields of a series: overhead of tracing per figure, conclusion, and findings."""
     untraced, traced = (series.summary.get(label, {}) for label in (UNTRACED, TRACED))
     overhead = {
         path: {
@@ -45,7 +46,7 @@ def _overhead(series: Series, path: str, name: str) -> Overhead:
     for label in (UNTRACED, TRACED):
         found: Summary | None = series.summary.get(label, {}).get(path, {}).get(name)
         if found is None or found.mean is None:
-            return Overhead(reason=(found and found.reason) or f"no {label} launch has it")
+            return Overhead(reason=(found and found.reason) or f"not measured in {label} launches")
         rows = series.measured(label)
         values = np.array([row.figures[path][name] for row in rows], dtype=np.float64)
         sides.append((values, np.array([row.place for row in rows], dtype=np.int64)))
@@ -53,12 +54,12 @@ def _overhead(series: Series, path: str, name: str) -> Overhead:
     pair = Pair(untraced, traced, untraced_at, traced_at)
     (judged,) = compare([pair], Rule(min_effect=MUCH))
     if judged.ratio is None:
-        return Overhead(reason="a launch has no value, or 0")
+        return Overhead(reason="the value of a launch is missing or 0")
     low = high = reason = None
     if judged.interval is not None and isfinite(judged.interval.high):
         low, high = figure(judged.interval.low - 1), figure(judged.interval.high - 1)
     elif judged.reason is Reason.ONE_LAUNCH:
-        reason = "one launch of each kind does not show how launches differ; measure more (--repeat)"
+        reason = "one launch per kind is not enough; use a larger --repeat"
     else:
         reason = "the launches differ too much for an interval"
     added = Overhead(overhead=figure(judged.ratio - 1), low=low, high=high, reason=reason)
@@ -68,16 +69,16 @@ def _overhead(series: Series, path: str, name: str) -> Overhead:
 
 
 def is_undecided(one: Overhead) -> bool:
-    """Whether a time may take more than 10 % longer, or less; or traced launches were faster by more than that."""
+    """Whether the interval includes 10 %, or traced launches were more than 10 % faster."""
     if one.low is None or one.high is None or one.overhead is None:
         return True
     return one.low <= MUCH < one.high or one.overhead < -MUCH
 
 
 def _launches_needed(pair: Pair, judged: Judgement) -> int | None:
-    """Of each kind, with which the interval probably lies on one side of 10 %; None: not known.
+    """Launches of each kind that probably decide whether the overhead is above 10 %; None if unknown.
 
-    That a pair is the same is judged by one end of an interval of 90 %; here by that of 95 %.
+    `compare` judges equality by an interval of 90 %, but here that of 95 % counts.
     """
     if judged.ratio is not None and judged.ratio <= 1 + MUCH:
         (judged,) = compare([pair], Rule(alpha=ALPHA / 2, min_effect=MUCH))
@@ -85,11 +86,11 @@ def _launches_needed(pair: Pair, judged: Judgement) -> int | None:
 
 
 def _conclusion(times: dict[str, Overhead]) -> str:
-    """One percentage, of the batch that tracing slows down most."""
+    """Sentence about the batch that tracing slows down most."""
     known = {path: one for path, one in times.items() if one.overhead is not None}
     if not known:
         reason = next((one.reason for one in times.values() if one.reason), "no batch was measured")
-        return f"Overhead of tracing not known: {reason}."
+        return f"Overhead of tracing unknown: {reason}."
     path = max(known, key=lambda name: (known[name].low is not None, known[name].low, known[name].overhead))
     one = known[path]
     of = f"the time per batch of {path}" if len(times) > 1 else "the time per batch"
@@ -103,23 +104,21 @@ def _conclusion(times: dict[str, Overhead]) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A change in percent, with its sign."""
+    """Format a change in percent, with its sign."""
     return "unknown" if share is None else f"{100 * share:+.1f} %"
 
 
 def _findings(times: dict[str, Overhead]) -> list[Finding]:
-    """Stages whose traced times mislead."""
     slowed = {path: one for path, one in times.items() if one.low is not None and one.low > MUCH}
     if not slowed:
         return []
     is_error = any((one.low or 0) > VERY_MUCH for one in slowed.values())
     worst = max(one.overhead or 0 for one in slowed.values())
-    who = ", ".join(list(slowed)[:3]) + (" and others" if len(slowed) > 3 else "")
     return [
         Finding(
             "tracing-costs-much",
             Severity.ERROR if is_error else Severity.WARNING,
-            f"Traced, {who} took up to {100 * worst:.0f} % longer.",
-            "Quote the untraced times: what limits a stage may be the tracer; fewer ranges cost less.",
+            f"Traced, {listed(list(slowed), LISTED)} took up to {100 * worst:.0f} % longer.",
+            "Quote untraced times. The tracer may limit these stages; use fewer ranges.",
         )
     ]

@@ -1,4 +1,4 @@
-"""The scaling curve of `--np-sweep`: each number of processes per GPU against the smallest one, and where it bends."""
+"""Scaling curve of `--np-sweep`: numbers of processes per GPU against the smallest one, and the knee."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from perfharness.runs.files.run_folder import RunSummary
 from perfharness.runs.series.model import WHOLE, SeriesRow
 
 WORTH_IT = 0.5
-"""Part of the first process's throughput that a further one must bring: below, it costs more than it brings."""
+"""Share of the first process's throughput that another process must add."""
 
 UNSTEADY = 1.05
-"""Efficiency above this is noise of the machine."""
+"""Larger efficiency is noise of the machine."""
 
 CONTENTION = "cpu-contention"
 
 POWER = ("power_sample_w", "power_instant_w", "power_average_w")
-"""The finest first."""
+"""Best resolution first."""
 
 RATE, P50 = "items_per_second", "latency_p50_ms"
 
 
 def process_figures(summary: RunSummary) -> dict[str, float | None]:
-    """Throughput, latency of a batch, pooled over the processes, and use of the GPUs that were sampled."""
+    """Throughput, latency per batch over all processes, and use of the sampled GPUs."""
     throughput = summary.mean["throughput"]
     latency = _latency(summary)
     gpus = (summary.mean.get("gpu_metrics") or {}).get("gpus") or ()
-    busy = _known([gpu["busy_share"] for gpu in gpus])
-    powers = _known([_power(gpu["figures"]) for gpu in gpus])
+    busy = all_known([gpu["busy_share"] for gpu in gpus])
+    powers = all_known([_power(gpu["figures"]) for gpu in gpus])
     return {
         RATE: throughput["items_per_second"],
         "window_ms": throughput["window_ms"],
@@ -42,14 +42,14 @@ def process_figures(summary: RunSummary) -> dict[str, float | None]:
     }
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    """The values; none of them where one was not measured."""
+def all_known(values: Sequence[float | None]) -> list[float]:
+    """Return the values, or an empty list if one is missing."""
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
 
 
 def _latency(summary: RunSummary) -> Tree:
-    """Times of the batches, where all processes have one loop, and the same."""
+    """Times of the batches, if all processes have the same single loop."""
     paths = {loop.path for result in summary.results.values() for loop in result.loops}
     if len(paths) != 1:
         return {}
@@ -65,24 +65,24 @@ def _power(figures: Tree) -> float | None:
 
 
 def scaling_of(rows: Sequence[SeriesRow]) -> dict[str, Any]:
-    """The rows with their speed-up, the knee of the curve, and a sentence: fields of a series.
+    """Fields of a series: rows with speed-up, knee of the curve, and conclusion.
 
-    `speedup` is throughput by throughput of the base, the smallest number of processes that was measured. `efficiency`
-    is the same per process, and `slowdown` its inverse: how many times fewer items a process finishes.
+    `speedup` is the throughput relative to the base (the smallest number of processes), `efficiency` the speed-up per
+    process, and `slowdown` its inverse.
     """
     measured = sorted((row for row in rows if rate_of(row)), key=lambda row: row.num_processes)
     knee, conclusion = _knee(measured)
     scaled = [_scaled(row, measured[0]) if row in measured else row for row in rows]
     contended = [row.num_processes for row in measured if CONTENTION in row.findings]
     if contended:
-        conclusion += f" The processes compete for CPUs, from -np {contended[0]} on."
+        conclusion += f" Processes compete for CPUs from -np {contended[0]} on."
     if any((row.figures.get(WHOLE, {}).get("efficiency") or 0.0) > UNSTEADY for row in scaled):
         conclusion += " Efficiency above 100 % is noise of the machine: repeat."
     return {"rows": scaled, "knee": knee, "conclusion": conclusion}
 
 
 def rate_of(row: SeriesRow) -> float:
-    """Items per second; 0 where not measured."""
+    """Items per second, or 0 if not measured."""
     return row.figures.get(WHOLE, {}).get(RATE) or 0.0
 
 
@@ -94,14 +94,13 @@ def _scaled(row: SeriesRow, base: SeriesRow) -> SeriesRow:
 
 
 def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
-    """The number of processes beyond which a further one brings less than half of what the first brought.
+    """Number of processes after which another one adds less than half as much as the first, and a sentence.
 
-    What it brings is (T₂ - T₁) / (n₂ - n₁) of two neighbouring points, in units of the base's throughput per process.
-    With few points this is steadier than methods of curvature (Kneedle: Satopää et al., 2011), which find a knee in a
-    straight line with noise.
+    A process adds (T₂ - T₁) / (n₂ - n₁) between neighbouring points, relative to the base's throughput per process.
+    Methods of curvature (Kneedle: Satopää et al., 2011) find a knee even in a straight line with noise.
     """
     if len(measured) < 2:
-        return None, f"Scaling not known: {len(measured)} of at least 2 launches have a throughput."
+        return None, f"Scaling unknown: {len(measured)} of at least 2 launches have a throughput."
     per_process = rate_of(measured[0]) / measured[0].num_processes
     for here, further in itertools.pairwise(measured):
         before, after = here.num_processes, further.num_processes
@@ -113,8 +112,8 @@ def _knee(measured: Sequence[SeriesRow]) -> tuple[int | None, str]:
                 f"{after} processes are slower than {before}: throughput falls by {lost:.0f} %. Use -np {before}.",
             )
         if gain < WORTH_IT:
-            brings = f"each further one brings {gain:.2f} of what the first brought"
-            return before, f"From {before} to {after} processes {brings}. Use -np {before}."
+            adds = f"each process adds only {100 * gain:.0f} % of the first one's throughput"
+            return before, f"From {before} to {after} processes, {adds}. Use -np {before}."
     base, last = measured[0], measured[-1]
     times = f"{rate_of(last) / rate_of(base):.3g} times the throughput of {base.num_processes}"
     return None, f"Throughput still grows at {last.num_processes} processes, to {times}."

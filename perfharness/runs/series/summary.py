@@ -1,4 +1,4 @@
-"""What launches come to together: figures of each, and over them means, medians, intervals and findings."""
+"""Summarise a series: figures of launches, and their means, medians, intervals and findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfharness.analysis.comparison.launches import first_launch_p_value, mean_
 from perfharness.analysis.statistics import ALPHA, trend
 from perfharness.errors import ResultError
 from perfharness.files import write_model
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.manifest import SERIES_NAME, RunManifest
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.rounding import figure
@@ -26,13 +26,13 @@ from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.series.machine import LaunchConditions, conditions_of, machine_changes, unsteady_findings
 from perfharness.runs.series.model import WHOLE, Kind, Series, SeriesRow, Summary, read_series
 from perfharness.runs.series.overhead import overhead_of
-from perfharness.runs.series.processes import process_figures, scaling_of
+from perfharness.runs.series.processes import all_known, process_figures, scaling_of
 
 TIME = "cpu_time"
-"""Of a batch: what findings are about."""
+"""Time of a batch for findings."""
 
 ALWAYS = (*TIMES, "items_per_second", "duration_s", "cpu_s")
-"""Metrics that are null where they could not be measured; others are left out then."""
+"""Metrics that are null if not measured; others are omitted then."""
 
 GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
 
@@ -45,28 +45,25 @@ STARTUP = (
     "other_ms",
     "first_batch_ms",
 )
-"""Figures of a cold or warm start."""
-
 CONTAINER = "container_to_first_batch_ms"
 
 FIRST_LAUNCH_ERROR = 0.01
-"""How often a first launch that is like the others is taken for different."""
+"""Probability that an ordinary first launch is reported as different."""
 
 LISTED = 3
 
 
 class LaunchFacts(NamedTuple):
-    """What is kept of a launch besides its row."""
+    """Facts about a launch besides its row; `loops` are paths of its batches."""
 
     conditions: LaunchConditions
     loops: Sequence[str]
-    """Paths of its batches."""
 
 
 def measured_row(
     row: SeriesRow, kind: Kind, manifest: RunManifest, summary: RunSummary
 ) -> tuple[SeriesRow, LaunchFacts]:
-    """The row of a launch with its figures, and what else is kept of it."""
+    """Add figures to the row of a launch, and return its facts too."""
     loops: list[str] = []
     if kind == "processes":
         figures = {WHOLE: process_figures(summary)}
@@ -74,7 +71,7 @@ def measured_row(
     elif kind == "cold":
         startup = startup_of(summary.folder, manifest.processes[0], manifest.container_start_unix_ns) or {}
         figures = {WHOLE: {name: startup.get(name) for name in STARTUP}}
-        if row.place == 0 and startup.get(CONTAINER) is not None:  # later launches find a container that runs
+        if row.place == 0 and startup.get(CONTAINER) is not None:  # later launches do not start the container
             figures[WHOLE][CONTAINER] = startup[CONTAINER]
     else:
         rate = value_at(summary.mean, METRICS["throughput"])
@@ -90,13 +87,12 @@ def measured_row(
 
 
 def has_figures(row: SeriesRow, kind: Kind) -> bool:
-    """Whether anything was measured; where stages are, any time of a stage."""
+    """Whether any figure was measured; for launches with stages, any figure of a stage."""
     counted = [found for path, found in row.figures.items() if path or kind in ("processes", "cold")]
     return any(value is not None for found in counted for value in found.values())
 
 
 def _process_times(manifest: RunManifest) -> dict[str, float | None]:
-    """How long the processes of a launch took and what CPU time they used, all together."""
     processes = manifest.processes
     return {
         "duration_s": _total([process.duration_s for process in processes]),
@@ -105,8 +101,8 @@ def _process_times(manifest: RunManifest) -> dict[str, float | None]:
 
 
 def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    known = all_known(values)
+    return sum(known) if known else None
 
 
 def new_series(
@@ -118,7 +114,7 @@ def new_series(
     seed: int | None = None,
     facts: Mapping[str, LaunchFacts] | None = None,
 ) -> Series:
-    """The series that these launches make now; arguments as the fields, and of `summarise`."""
+    """Make and summarise a series of these launches."""
     series = Series(
         kind=kind,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -133,11 +129,7 @@ def new_series(
 
 
 def summarise(series: Series, facts: Mapping[str, LaunchFacts]) -> Series:
-    """The series with everything that is computed from its rows.
-
-    Args:
-        facts: by the folders of launches.
-    """
+    """Compute all fields of a series from its rows; `facts` are by folder of the launch."""
     labels = dict.fromkeys(row.label for row in series.measured())
     known = [facts[row.folder] for row in series.measured() if row.folder in facts]
     update: dict[str, Any] = {
@@ -156,10 +148,7 @@ def summarise(series: Series, facts: Mapping[str, LaunchFacts]) -> Series:
 
 
 def update_series(folder: Path, summaries: Sequence[RunSummary]) -> Series | None:
-    """`series.json` with new figures of its launches, written; None where there is none.
-
-    What was recorded of the launches stays. Raises `ResultError` where the file is damaged.
-    """
+    """Update the figures of launches in `series.json`; None if missing. Raises `ResultError`."""
     before = read_series(folder)
     if before is None:
         return None
@@ -172,14 +161,14 @@ def update_series(folder: Path, summaries: Sequence[RunSummary]) -> Series | Non
     if len(facts) < len(before.measured()):
         return before
     updated = summarise(before.model_copy(update={"rows": rows, "findings": []}), facts)
-    if (folder / SERIES_NAME).is_file():  # else it is a part of the series around it
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+    if (folder / SERIES_NAME).is_file():  # otherwise it is part of another series
+        with suppress(ResultError):  # reported by the analysis of the runs
             write_model(folder / SERIES_NAME, updated)
     return updated
 
 
 def _summaries(rows: Sequence[SeriesRow]) -> dict[str, dict[str, Summary]]:
-    """Over the launches of one label. Times of a GPU that did nothing are left out."""
+    """Summaries over the launches of one label, without times of an idle GPU."""
     found: dict[str, dict[str, Summary]] = {}
     names = dict.fromkeys((path, name) for row in rows for path, metrics in row.figures.items() for name in metrics)
     for path, name in names:
@@ -191,7 +180,7 @@ def _summaries(rows: Sequence[SeriesRow]) -> dict[str, dict[str, Summary]]:
 
 
 def summary_of(values: Sequence[float | None]) -> Summary:
-    """One figure over launches; None: that launch does not have it."""
+    """Summarise a figure over launches; None if a launch lacks it."""
     known = [value for value in values if value is not None]
     found = mean_of_launches(values)
     return Summary(
@@ -208,7 +197,7 @@ def summary_of(values: Sequence[float | None]) -> Summary:
 
 
 def _unsteady(series: Series) -> Iterator[Finding]:
-    """Where the machine changed by more than the narrowest interval of a batch's time."""
+    """Report changes of the machine that are larger than the narrowest interval of a batch's time."""
     widths = [
         (one.high - one.low) / 2 / one.mean
         for summary in series.summary.values()
@@ -223,7 +212,7 @@ def _unsteady(series: Series) -> Iterator[Finding]:
 
 
 def _unlike(series: Series, label: str) -> Iterator[Finding]:
-    """Loops whose launches drift, or whose first launch differs; corrected for how many loops there are."""
+    """Report loops with a drift or a different first launch, corrected for the number of loops."""
     process = label if len(series.summary) > 1 else None
     times = {path: _launch_times(series.measured(label), path) for path in series.loops}
     for path, values in times.items():
@@ -233,13 +222,13 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
             yield Finding(
                 "launches-drift",
                 Severity.WARNING,
-                f"{path} became {'slower' if drift.value > 0 else 'faster'} from launch to launch, by "
-                f"{percent:.2g} % each: the next launch will differ from the mean.",
-                "Look for what builds up: heat (--cool-down), files, memory. Then repeat.",
+                f"{path} became {percent:.2g} % {'slower' if drift.value > 0 else 'faster'} with each launch; "
+                "the next one will differ from the mean.",
+                "Check heat (--cool-down), files and memory. Then repeat.",
                 process,
             )
     if next(row for row in series.rows if row.label == label).status != "ok":
-        return  # the first that was measured is not the first launch
+        return  # the first launch was not measured
     chances = {path: p_value for path, values in times.items() if (p_value := first_launch_p_value(values)) is not None}
     for path, p_value in zip(chances, holm(list(chances.values())), strict=True):
         if p_value < FIRST_LAUNCH_ERROR:
@@ -249,33 +238,28 @@ def _unlike(series: Series, label: str) -> Iterator[Finding]:
                 "first-launch-differs",
                 Severity.WARNING,
                 f"{path}: the first launch was {abs(percent):.1f} % {'slower' if percent > 0 else 'faster'} than the "
-                f"others (p = {p_value:.2g}), and is part of the mean.",
-                "Launch once before, so that caches of files and compilers are filled. Then repeat.",
+                f"others (p = {p_value:.2g}), but is part of the mean.",
+                "Launch once to fill the caches of files and compilers. Then repeat.",
                 process,
             )
 
 
 def _launch_times(rows: Sequence[SeriesRow], path: str) -> list[float]:
-    """Mean times of a batch of a loop, by launch; empty where one does not have it."""
-    values = [row.figures.get(path, {}).get(TIME) for row in rows]
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else []
+    return all_known([row.figures.get(path, {}).get(TIME) for row in rows])
 
 
 def _began_warm(series: Series) -> Iterator[Finding]:
-    """Launches that began on a GPU that was warmer than before the first."""
     warm = [(row.folder, wait) for row in series.rows for wait in row.waits if not wait.reached]
     if warm:
-        listed = ", ".join(
+        launches = [
             f"{folder} at {'an unknown temperature' if wait.end_c is None else f'{wait.end_c} °C'}"
-            for folder, wait in warm[:LISTED]
-        )
-        more = f" and {len(warm) - LISTED} more" if len(warm) > LISTED else ""
+            for folder, wait in warm
+        ]
         yield Finding(
             "launches-began-warm",
             Severity.WARNING,
-            f"{len(warm)} launches began on a warmer GPU than the first one: {listed}{more}.",
-            "Set a longer cool-down-limit (perfharness.toml), or a higher temperature with --cool-down.",
+            f"Launches on a warmer GPU than the first one: {listed(launches, LISTED)}.",
+            "Use a longer cool-down-limit (perfharness.toml) or a higher --cool-down.",
         )
 
 

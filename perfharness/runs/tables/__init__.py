@@ -1,1 +1,1 @@
-"""Tables of a run in Arrow: ranges, batches, stages and GPU operations, a row each."""
+"""Arrow tables of a run: ranges, batches, stages and GPU operations."""

@@ -1,4 +1,4 @@
-"""Tables as files: CSV, JSON, Parquet, Arrow."""
+"""Write tables as CSV, JSON, Parquet or Arrow files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROWS_AT_A_TIME = 1 << 14
 
 
 def _write_arrow(table: pa.Table, file: BinaryIO) -> None:
-    """The IPC file format, not compressed, so that it can be mapped into memory."""
+    """Write the IPC file format, uncompressed so that it can be mapped into memory."""
     with pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
 
 def _write_json(table: pa.Table, file: BinaryIO) -> None:
-    """A list, an object a line."""
+    """Write a list, one object per line."""
     separator = b"\n"
     file.write(b"[")
     for rows in table.to_batches(ROWS_AT_A_TIME):
@@ -42,14 +42,14 @@ WRITERS: dict[str, Callable[[pa.Table, BinaryIO], None]] = {
     "parquet": pa.parquet.write_table,
     "arrow": _write_arrow,
 }
-"""By format, which is the ending of the file's name too."""
+"""By format, which is also the suffix of files."""
 
 
 def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], list[Finding]]:
-    """Tables of a run by name, and everything found. Traces are read one process at a time and released.
+    """Read tables of a run by name, and findings. Traces are read one at a time.
 
-    Of several processes, one whose trace cannot be read is left out, with a finding. Raises `ResultError` where no
-    trace can be read, `TraceError` where the only trace cannot be read.
+    A process with an unreadable trace is skipped, with a finding. Raises `ResultError` if no trace can be read, and
+    `TraceError` if the only trace cannot be read.
     """
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
@@ -61,21 +61,20 @@ def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], li
 
 
 def write_tables(tables: Mapping[str, pa.Table], table_format: str, output: Path) -> list[Path]:
-    """Write tables, by name, in one of the formats of `WRITERS`; returns the files.
+    """Write one table to a file, or several as `NAME.FORMAT` into a folder; return the files.
 
-    One table goes into a file, others as `NAME.FORMAT` into a folder, which is made. Raises `ResultError` where a file
-    cannot be written.
+    Raises `ResultError` if a file cannot be written.
     """
     in_folder = len(tables) > 1 or output.is_dir()
     if in_folder:
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultError(f"{output} cannot be made a folder ({error.strerror}); name another with -o.") from error
+            raise ResultError(f"Folder {output} cannot be created ({error.strerror}); choose another -o.") from error
     written = []
     for name, table in tables.items():
         path = output / f"{name}.{table_format}" if in_folder else output
-        with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow takes no path that is no UTF-8
+        with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow needs UTF-8 paths
             WRITERS[table_format](table, file)
         written.append(path)
     return written

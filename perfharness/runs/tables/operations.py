@@ -1,4 +1,4 @@
-"""Kernels, copies, memsets and graph replays as rows, each with the call and the stage that started it."""
+"""Tables of kernels, copies, memsets and graph replays, with the call and stage that started them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Columns = dict[str, pa.Array]
 
 
 def operation_rows(name: str, analysis: Analysis, process: str) -> pa.Table:
-    """One of `TABLES`, in order of start."""
+    """Make one of `TABLES`, in order of start."""
     kind, own_columns = TABLES[name]
     trace, operations = analysis.trace, analysis.trace.operations
     at = np.flatnonzero(operations.kind == kind)
@@ -92,17 +92,16 @@ TABLES: dict[str, tuple[GpuOperationKind, Callable[[Trace, OperationDetails, Int
     "memsets": (GpuOperationKind.MEMSET, _memset_columns),
     "graphs": (GpuOperationKind.GRAPH, _graph_columns),
 }
-"""Each kind of GPU operation, a row an operation; a graph is a replay that was traced as a whole."""
+"""Kinds and own columns of tables. Graphs are replays that were traced as a whole."""
 
 
 def enum_column(codes: Int64, kind: type[CopyKind] | type[MemoryKind]) -> pa.DictionaryArray:
-    """Names of a numbered kind in lower case, -1 null; a number that only a newer CUDA knows is `unknown`."""
+    """Make a column of lower-case names; -1 is null, numbers of a newer CUDA are `unknown`."""
     names = [member.name.lower() for member in kind]
     return names_of(np.where(codes < len(names), codes, int(kind.UNKNOWN)), names)
 
 
 def _call_columns(analysis: Analysis, at: Int64) -> Columns:
-    """The call that started each operation, and the stage in which it was made."""
     trace, stages = analysis.trace, analysis.stages
     call_of = np.full(len(trace.operations), NO_PARENT, dtype=np.int64)
     call_of[analysis.launches.operation] = analysis.launches.call
@@ -128,5 +127,5 @@ def _call_columns(analysis: Analysis, at: Int64) -> Columns:
 
 
 def _append(values: Int64) -> Int64:
-    """Values with a -1 behind them, so that the index -1 finds it."""
+    """Append -1, so that index -1 finds it."""
     return np.append(values, np.int64(-1))

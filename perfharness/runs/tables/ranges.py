@@ -1,4 +1,4 @@
-"""Ranges, batches and stages as rows: Arrow tables of one process. Times in ns, null where not measured."""
+"""Tables of ranges, batches and stages of one process. Times are ns; null means not measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}
 
 
 def range_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row per range, sorted by process, thread and start; an outer range comes before those inside it."""
+    """One row per range by process, thread and start; parents come before children."""
     trace, table = analysis.trace, analysis.table
     ranges, projection, order = table.ranges, table.projection, table.order
     gpu_known, operation_count = table.gpu_known[order], projection.operation_count[order]
@@ -48,7 +48,7 @@ def range_rows(analysis: Analysis, process: str) -> pa.Table:
 
 
 def batch_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row per batch, by start. GPU times are 0 where a batch started no GPU work, null where unknown."""
+    """One row per batch by start. GPU times are 0 without GPU work, and null if unknown."""
     stages = analysis.stages
     batches = np.flatnonzero(stages.is_batch)
     batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
@@ -57,10 +57,10 @@ def batch_rows(analysis: Analysis, process: str) -> pa.Table:
 
 
 def stage_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row for each stage of each batch, by batch and first start.
+    """One row per stage and batch, by batch and first start.
 
-    A stage that occurs more than once in a batch is one row: `count` says how often, the times are sums, as in
-    benchmark.json. Items are those of the batch.
+    `count` is the number of occurrences in the batch, and times are their sums, as in benchmark.json. Items are those
+    of the batch.
     """
     stages, stage_times, ranges = analysis.stages, analysis.stage_times, analysis.table.ranges
     inside = np.flatnonzero((stage_times.batch >= 0) & ~stages.is_batch)
@@ -73,7 +73,7 @@ def stage_rows(analysis: Analysis, process: str) -> pa.Table:
     place[order] = np.arange(len(order))
     owner, rows = place[owner.ravel()], inside[first[order]]
     common = _common(analysis, process, rows, stage_times.batch[rows])
-    del common["range_id"]  # it may be several
+    del common["range_id"]  # there may be several
     return pa.table(
         {
             **{name: common.pop(name) for name in ("process", "recorder", "path")},
@@ -87,7 +87,7 @@ def stage_rows(analysis: Analysis, process: str) -> pa.Table:
 
 
 def path_texts(stages: StageTable) -> list[str]:
-    """The text of each path as in benchmark.json: names from the outermost range down, without batch indices."""
+    """Texts of paths as in benchmark.json: names from the outermost range, without batch indices."""
     paths = stages.paths
     return [path_text(paths.names(path)[1:]) for path in range(len(paths))]
 
@@ -108,11 +108,11 @@ def _common(analysis: Analysis, process: str, rows: Int64, batch: Int64) -> dict
 
 
 def _numbers(analysis: Analysis, rows: Int64, summed: Int64, owner: Int64) -> dict[str, pa.Array]:
-    """Times and items of each row.
+    """Times and items of rows.
 
     Args:
-        summed: stages whose times are added up.
-        owner: of each of them, the place of its row.
+        summed: stages whose times are added.
+        owner: row of each of them.
     """
     stages, table, projection = analysis.stages, analysis.table, analysis.table.projection
 

@@ -133,7 +133,7 @@ def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
         ({1: 100, 2: 150, 3: 200}, None, None, "grows"),  # half is enough
         ({2: 200, 1: None, 4: 300}, [(1, 1, 1), (None, None, None), (1.5, 0.75, 1 / 0.75)], None, "grows"),
         ({1: 100, 2: None, 4: 110, 8: None}, None, 1, "-np 1"),  # a launch that failed is stepped over
-        ({1: 100, 2: None}, None, None, "not known"),
+        ({1: 100, 2: None}, None, None, "unknown"),
     ],
 )
 def test_scaling(
