@@ -62,7 +62,7 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
 
 def html_page(document: Document) -> str:
     """The whole page."""
-    script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
+    script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), chart_library()
     has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
     packed = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if has_charts else ""
     page = _environment().get_template("page.html.jinja")
@@ -85,8 +85,13 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 
 
 @cache
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them; kept, for bundling takes longer than all the rest."""
+def chart_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them, and our function `drawChart`."""
+    return _bundle() + (TEMPLATES / "chart.js").read_text(encoding="utf-8")
+
+
+def _bundle() -> str:
+    """The bundle is kept in a file, for making it takes longer than all the rest."""
     import vl_convert
 
     caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"

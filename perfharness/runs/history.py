@@ -229,12 +229,11 @@ class History:
             of_run = (sa.select(table).where(table.c.run == found["id"]) for table in (figure, promise))
             return Entry(found, *([dict(row) for row in connection.execute(one).mappings()] for one in of_run))
 
-    def values(self, stage: str, metric: str) -> list[Row]:
-        """Every run that has a metric, with its value and interval, the oldest first."""
-        statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run)
-        statement = statement.where(figure.c.stage == stage, figure.c.metric == metric)
+    def values(self, stage: str, metric: str) -> dict[str, Row]:
+        """The value of a metric and its interval, by the run."""
+        statement = sa.select(figure).where(figure.c.stage == stage, figure.c.metric == metric)
         with self._transaction() as connection:
-            return _rows(connection.execute(statement.order_by(run.c.created, run.c.id)))
+            return {row["run"]: row for row in _rows(connection.execute(statement))}
 
     def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
         """Stages and metrics that any of these runs has."""

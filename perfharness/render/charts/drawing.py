@@ -99,8 +99,12 @@ class Picture:
 
     def specification(self) -> Specification:
         """JSON, in which gaps are null, for a page that sets title and notes itself."""
-        made: Specification = orjson.loads(_json(self.chart, self.rows))
+        made: Specification = orjson.loads(self.json())
         return made
+
+    def json(self) -> str:
+        """The specification as text."""
+        return _json(self.chart, self.rows).decode()
 
     def save(self, path: Path) -> Path:
         """Write a `.png` with title and notes above the chart, atomically. Raises `ResultError`."""
