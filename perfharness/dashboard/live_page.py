@@ -36,7 +36,7 @@ PANEL = {
     "transform": [{"flatten": ["seconds", "value"]}],
     "mark": {"type": "line", "point": {"size": 9}, "tooltip": True},
     "encoding": {
-        "x": {"field": "seconds", "type": "quantitative", "title": "s"},
+        "x": {"field": "seconds", "type": "quantitative", "title": "s", "scale": {"zero": False, "nice": False}},
         "y": {"field": "value", "type": "quantitative", "title": None, "axis": {"format": NUMBERS, "tickCount": 4}},
         "color": {"field": "line", "type": "nominal", "sort": None, "scale": {"range": LINE_PALETTE}},
     },

@@ -32,7 +32,7 @@ SHOW_CHART = """async (text, name) => {
     const place = document.getElementById(name), chart = JSON.parse(text), { datasets, ...drawing } = chart ?? {};
     if ((place.hidden = !chart)) return !(place.drawn = place.shown = null);
     const shown = JSON.stringify([drawing, place.clientWidth]), isNew = place.shown !== shown;
-    const state = (await place.drawn)?.view.getState({ data: () => false, signals: (signal) => signal === "zoom_seconds" });
+    const state = (await place.drawn)?.view.getState({ data: () => false, signals: (one) => one === "zoom_seconds" });
     const { view } = await (isNew ? drawChart(place, chart) : place.drawn), zoomed = state?.signals.zoom_seconds;
     place.shown = shown;
     for (const [rows, values] of Object.entries(isNew ? {} : datasets)) view.data(rows, values);
