@@ -376,14 +376,17 @@ def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light")
 
 
 POINTS = """document.getElementById('trend').drawn.then(({ view }) => {
-    const [left, top] = view.origin(), { left: x0, top: y0 } = view.padding(), box = view.container().querySelector("canvas").getBoundingClientRect();
+    const [left, top] = view.origin(), padding = view.padding();
+    const box = view.container().querySelector("canvas").getBoundingClientRect();
     const inside = (one) => [one, ...(one.items ?? []).flatMap(inside)];
     const points = inside(view.scenegraph().root).filter((one) => one.href);
-    return points.map(({ x, y, href }) => ({ at: [box.x + x0 + left + x, box.y + y0 + top + y], href }));
+    const [x0, y0] = [box.x + padding.left + left, box.y + padding.top + top];
+    return points.map(({ x, y, href }) => ({ at: [x0 + x, y0 + y], href }));
 })"""
 """Where the points of the chart are, and what they open."""
 
-ZOOMED = "(name) => document.getElementById(name).drawn.then(({ view }) => Object.values(view.signal('zoom')).filter(Boolean))"
+ZOOMED = """(name) => document.getElementById(name).drawn.then(
+    ({ view }) => Object.values(view.signal('zoom')).filter(Boolean))"""
 
 
 def points_of(page: Any) -> list[dict[str, Any]]:
