@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from dash import Dash, Input, Output, dcc, html
@@ -17,19 +19,19 @@ from perfharness.dashboard.parts import Component, Query, navigation, query_of, 
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.files import reason_of
 from perfharness.render.blocks import Document, Paragraph
-from perfharness.render.html import TEMPLATES, html_page
+from perfharness.render.html import TEMPLATES, chart_library, html_page
 
 ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
 """Names that the server answers to: a page of another site cannot reach it under a name of its own."""
 
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self'; form-action 'self'"
-"""The browser loads nothing from elsewhere. Plotly and Dash write styles, and compile functions."""
+"""The browser loads nothing from elsewhere. Vega and Dash write styles, and compile functions."""
 
 INDEX = """<!doctype html>
 <html lang="en">
 <head>{%metas%}<title>{%title%}</title>{%css%}<style>STYLE</style></head>
-<body>{%app_entry%}{%config%}{%scripts%}{%renderer%}</body>
+<body>{%app_entry%}{%config%}<script src="CHARTS"></script>{%scripts%}{%renderer%}</body>
 </html>"""
 
 Layout = Callable[[Query, KnownRuns], Component]
@@ -64,7 +66,10 @@ def make_app(known: KnownRuns) -> Dash:
         ],
     )
     style = [TEMPLATES / "style.css", Path(__file__).parent / "dashboard.css"]
-    app.index_string = INDEX.replace("STYLE", "".join(file.read_text(encoding="utf-8") for file in style))
+    library = chart_library().encode()
+    app.index_string = INDEX.replace("STYLE", "".join(file.read_text(encoding="utf-8") for file in style)).replace(
+        "CHARTS", f"/charts.js?{sha256(library).hexdigest()[:12]}"
+    )
     app.layout = html.Main([dcc.Location(id="url", refresh="callback-nav"), html.Div(id="page")])
 
     def show(path: str, search: str) -> Component:
@@ -83,6 +88,8 @@ def make_app(known: KnownRuns) -> Dash:
     live_page.register(app, known)
     app.server.before_request(_refuse_other_hosts)
     app.server.after_request(_with_policy)
+    script = partial(Response, library, mimetype="text/javascript", headers={"Cache-Control": "max-age=31536000"})
+    app.server.add_url_rule("/charts.js", "charts", script)
     for path, (make, kind) in FILES.items():
         app.server.add_url_rule(path, path, _view(make, kind, known))
     return app

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import cycle
 from typing import Any
+from urllib.parse import quote
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from perfharness.dashboard.known import NO_HISTORY, KnownRuns
 from perfharness.dashboard.parts import (
-    GRAPH,
     Component,
     Query,
     address,
     cell,
-    chart_layout,
+    chart,
     first,
-    label_of,
     picker,
     query_of,
+    register_chart,
     sentence,
     table,
+    zoom,
 )
-from perfharness.render.charts.drawing import GREY, LINE_PALETTE
+from perfharness.render.charts.drawing import DASHED, GREY, LINE_PALETTE, NUMBERS, Picture, Specification
+from perfharness.render.charts.over_time import WIDTH
 from perfharness.render.numbers import change
 from perfharness.runs.figures import ACCURACY_METRIC, METRICS
 from perfharness.runs.history import ALIKE, FACTS, RULE, Row, changes_of, is_usable
@@ -34,15 +37,29 @@ FILTERS = ("script", "model", "backend", "precision", "machine", "commit")
 CHOICES = (*FILTERS, "stage", "metric")
 COLUMNS = ("created", "kind", *FILTERS, "exit", "value")
 PAGE_ROWS = 25
-MANY_POINTS = 1000
-"""More are drawn by WebGL, without intervals, and named by their ids."""
-
+HEIGHT = 300
+LINE_PX = 12
+FAILED = "ended with an error"
 RUN_STAGE = "(run)"
 """The stage of figures of the run as a whole, in lists and addresses."""
 
-NUMBERS = ("exit", "value")
-SECONDS = len("2026-01-01T00:00:00")
-TEXT = {"yref": "paper", "y": 1, "yanchor": "top", "xanchor": "left", "showarrow": False}
+NUMERIC = ("exit", "value")
+
+HAS_INTERVAL = "datum.low !== null && datum.high !== null"
+FLATTENED = ["ms", "value", "low", "high", "commit", "id"]
+"""Columns of a line's runs; the chart makes rows of them, which would take four times as long to send."""
+
+CALCULATED = {
+    "run": "utcFormat(datum.ms, '%Y-%m-%d %H:%M:%S') + ' ' + datum.commit",
+    "interval": f"{HAS_INTERVAL} ? format(datum.low, '.5~g') + ' to ' + format(datum.high, '.5~g') : 'none'",
+    "page": "'/run?run=' + datum.id",
+}
+TOOLTIP = [
+    {"field": "run"},
+    {"field": "line", "title": "kind"},
+    {"field": "value", "type": "quantitative", "format": ".5~g"},
+    {"field": "interval", "title": "95 % interval"},
+]
 
 MARKED = f"Dashed line: a change, by the rule of the history ({RULE}). Click a point to open its run."
 
@@ -67,17 +84,17 @@ def layout(query: Query, known: KnownRuns) -> list[Component]:
         *problems,
         html.Div([*figures, *filters], className="pickers"),
         dcc.Store(id="shown", data=[*(query.get(name, []) for name in FILTERS), stage, metric]),
-        dcc.Graph(id="trend", figure=_trend(points, metric), config=GRAPH, className="chart"),
+        *chart("trend", _trend(points, metric)),
         sentence(MARKED),
         *_table(found, points, metric, query),
     ]
 
 
 def register(app: Dash) -> None:
-    """What is chosen changes the address; a click on a point opens its run."""
+    """What is chosen changes the address."""
     inputs = [Input(f"choose-{name}", "value") for name in CHOICES]
     app.callback(Output("url", "search"), inputs, State("shown", "data"), State("url", "search"))(_choose)
-    app.callback(Output("url", "href"), Input("trend", "clickData"))(_open)
+    register_chart(app, "trend")
 
 
 def csv_of(query: Query, known: KnownRuns) -> str:
@@ -100,10 +117,6 @@ def _choose(*values_shown_search: Any) -> Any:
     return address("", {**query_of(search), **dict(zip(CHOICES, lists, strict=True)), "page": []})
 
 
-def _open(clicked: Mapping[str, Any] | None) -> Any:
-    return address("/run", {"run": [clicked["points"][0]["customdata"]]}) if clicked else no_update
-
-
 def _asked(rows: Sequence[Row], query: Query, known: KnownRuns) -> tuple[list[Row], dict[str, list[str]], str, str]:
     """The runs of an address, the stages that they have with their metrics, and the stage and metric that are drawn."""
     found = [row for row in rows if all(name not in query or str(row[name]) in query[name] for name in FILTERS)]
@@ -117,8 +130,8 @@ def _asked(rows: Sequence[Row], query: Query, known: KnownRuns) -> tuple[list[Ro
 
 def _points(found: Sequence[Row], stage: str, metric: str, known: KnownRuns) -> list[Row]:
     """Those of the runs that have the metric, the oldest first."""
-    ids = {row["id"] for row in found}
-    return [row for row in known.values("" if stage == RUN_STAGE else stage, metric) if row["id"] in ids]
+    values = known.values("" if stage == RUN_STAGE else stage, metric)
+    return [{**row, **values[row["id"]]} for row in reversed(found) if row["id"] in values]
 
 
 def _labelled(metric: str) -> dict[str, str]:
@@ -136,56 +149,94 @@ def _values(rows: Sequence[Row], name: str) -> list[dict[str, str]]:
 # ---- the chart ----
 
 
-def _trend(points: Sequence[Row], metric: str) -> dict[str, Any]:
-    """Plotly's figure: a line for each kind of run, and a mark at each change of it."""
+def _trend(points: Sequence[Row], metric: str) -> Picture:
+    """A line for each kind of run, crosses for runs that failed, and a dashed line at each change."""
     of = METRICS.get(metric, ACCURACY_METRIC)
+    title = f"{of.label} ({of.unit})" if of.unit else of.label
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for row in filter(is_usable, points):
         kinds.setdefault(tuple(row[name] for name in ALIKE), []).append(row)
-    colors = cycle(LINE_PALETTE)
-    lines, shapes, texts = [], [], []
-    for name, rows, color in zip(_names(list(kinds)), kinds.values(), colors, strict=False):
-        lines.append(_line(name, rows, color, is_many=len(points) > MANY_POINTS))
-        for one in changes_of([row["value"] for row in rows]):
-            at, line = rows[one.place]["created"][:SECONDS], {"dash": "dash", "width": 1, "color": color}
-            text = change(one.after / one.before if one.before else None)
-            shapes.append({"type": "line", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line})
-            texts.append({**TEXT, "x": at, "text": text, "font": {"color": color}})
+    lines = dict(zip(_names(list(kinds)), kinds.values(), strict=True))
+    changes = [one for place, (name, rows) in enumerate(lines.items()) for one in _changes(name, rows, place)]
+    colors = dict(zip(lines, cycle(LINE_PALETTE), strict=False))
     if failed := [row for row in points if not is_usable(row)]:
-        line = _line("ended with an error", failed, GREY, is_many=len(points) > MANY_POINTS)
-        lines.append({**line, "mode": "markers", "marker": {"symbol": "x", "color": GREY}})
-    title = f"{of.label} ({of.unit})" if of.unit else of.label
-    return {"data": lines, "layout": chart_layout(title, shapes=shapes, annotations=texts)}
+        lines[FAILED], colors[FAILED] = failed, GREY
+    domain = list(colors)
+    line = {"field": "line", "type": "nominal"}
+    shape = {**line, "scale": {"domain": domain, "range": [*["circle"] * len(kinds), "cross"][: len(domain)]}}
+    value: Specification = {"field": "value", "type": "quantitative", "title": title}
+    value |= {"scale": {"zero": False}, "axis": {"format": NUMBERS}}
+    chart = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "encoding": {
+            "x": {"field": "ms", "type": "temporal", "title": None, "scale": {"type": "utc"}},
+            "color": {**line, "scale": {"domain": domain, "range": list(colors.values())}},
+        },
+        "layer": [
+            {
+                "data": {"name": "runs"},
+                "transform": [
+                    {"flatten": FLATTENED},
+                    *({"calculate": text, "as": name} for name, text in CALCULATED.items()),
+                ],
+                "encoding": {"y": value},
+                "layer": [
+                    {"mark": "line", "transform": [{"filter": {"field": "line", "oneOf": domain[: len(kinds)]}}]},
+                    {
+                        "mark": "rule",
+                        "transform": [{"filter": HAS_INTERVAL}],
+                        "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
+                    },
+                    {
+                        "mark": {"type": "point", "filled": True, "opacity": 1, "size": 36},
+                        "params": [zoom()],
+                        "encoding": {"shape": shape, "href": {"field": "page"}, "tooltip": TOOLTIP},
+                    },
+                ],
+            },
+            {"data": {"name": "changes"}, "mark": {"type": "rule", "strokeDash": DASHED}},
+            {
+                "data": {"name": "changes"},
+                "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 3, "dy": {"expr": "datum.dy"}},
+                "encoding": {"y": {"value": 0}, "text": {"field": "text"}},
+            },
+        ],
+    }
+    rows = {"runs": [_columns(name, of_line) for name, of_line in lines.items()], "changes": changes}
+    return Picture("history", chart, rows, f"{title} of {len(points)} runs over time")
 
 
-def _line(name: str, rows: Sequence[Row], color: str, *, is_many: bool) -> dict[str, Any]:
-    low, high = ([_distance(row, end) for row in rows] for end in ("low", "high"))
-    interval = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "thickness": 1, "width": 3}
+def _columns(name: str, rows: Sequence[Row]) -> Row:
+    """The runs of a line."""
     return {
-        "type": "scattergl" if is_many else "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": [row["created"][:SECONDS] for row in rows],
-        "y": [row["value"] for row in rows],
-        "customdata": [row["id"] for row in rows],
-        "hovertemplate": f"%{{y:.5g}}<br>%{{{'customdata' if is_many else 'text'}}}<extra></extra>",
-        "line": {"color": color, "width": 1.4},
-        **({} if is_many else {"error_y": interval, "text": [label_of(row) for row in rows]}),
+        "line": name,
+        "ms": [_ms(row) for row in rows],
+        "commit": [cell(row, "commit") for row in rows],
+        "id": [quote(row["id"]) for row in rows],
+        **{end: [row[end] for row in rows] for end in ("value", "low", "high")},
     }
 
 
-def _distance(row: Row, end: str) -> float | None:
-    """From the value to an end of its interval; None: it has none."""
-    return None if row[end] is None else abs(float(row[end]) - float(row["value"]))
+def _changes(name: str, rows: Sequence[Row], place: int) -> Iterator[Row]:
+    for one in changes_of([row["value"] for row in rows]):
+        text = change(one.after / one.before if one.before else None)
+        yield {"line": name, "ms": _ms(rows[one.place]), "text": text, "dy": LINE_PX * place}
+
+
+def _ms(row: Row) -> float:
+    return datetime.fromisoformat(row["created"]).timestamp() * 1000
 
 
 def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
-    """What distinguishes the kinds of runs, in words; always the script."""
+    """What distinguishes the kinds of runs, in words; always the script, by its path where names are the same."""
     differ = [place for place, of_place in enumerate(zip(*kinds, strict=True)) if len(set(of_place)) > 1]
     shown = [place for place, name in enumerate(ALIKE) if place in differ or name == "script"]
-    return [
+    paths = [" ".join(str(kind[place]) for place in shown if kind[place]) for kind in kinds]
+    names = [
         " ".join(cell({ALIKE[place]: kind[place]}, ALIKE[place]) for place in shown if kind[place]) for kind in kinds
     ]
+    return names if len(set(names)) == len(names) else paths
 
 
 # ---- the table ----
@@ -226,11 +277,11 @@ def _table(found: Sequence[Row], points: Sequence[Row], metric: str, query: Quer
             else "Choose two or more to compare them",
         ]
     )
-    yield table("runs", headings, lines, len(NUMBERS))
+    yield table("runs", headings, lines, len(NUMERIC))
 
 
 def _sortable(row: Row, column: str) -> float | str:
-    return row[column] or 0 if column in NUMBERS else str(row[column])
+    return row[column] or 0 if column in NUMERIC else str(row[column])
 
 
 def _heading(name: str, text: str, order: str, link: Callable[..., Component]) -> Component:

@@ -81,14 +81,14 @@ class KnownRuns:
             found.setdefault(stage, []).append(metric)
         return found
 
-    def values(self, stage: str, metric: str) -> list[Row]:
-        """Every run that has a metric, with its value and interval, the oldest first."""
-        rows = [] if self.history is None else self.history.values(stage, metric)
-        known = {row["id"] for row in rows}
+    def values(self, stage: str, metric: str) -> dict[str, Row]:
+        """The value of a metric and its interval, by the run."""
+        rows = {} if self.history is None else self.history.values(stage, metric)
         for run_id, entry in self._named().items():
-            of_run = [one for one in entry.figures if (one["stage"], one["metric"]) == (stage, metric)]
-            rows += [{**entry.run, **one} for one in of_run if run_id not in known]
-        return sorted(rows, key=lambda row: str(row["created"]))
+            for one in entry.figures:
+                if (one["stage"], one["metric"]) == (stage, metric):
+                    rows.setdefault(run_id, one)
+        return rows
 
     def problems(self) -> list[str]:
         """Why a folder that was named shows no run."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from dash import dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 
-from perfharness.render.charts.drawing import CONFIG, PALETTE
+from perfharness.render.charts.drawing import Picture
 from perfharness.render.numbers import NOT_MEASURED
 from perfharness.runs.history import Row
 
@@ -25,35 +26,43 @@ OFFERED = 500
 
 SHORT_COMMIT = 8
 
+HOW_TO_ZOOM = "Drag to move, Ctrl and wheel to zoom, double-click to reset."
 
-GRAPH = {
-    "displaylogo": False,
-    "displayModeBar": True,
-    "responsive": True,
-    "plotlyServerURL": "",
-    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
-    "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "perfharness"},
-}
-"""Buttons of a chart: none that sends it to Plotly's cloud."""
+SHOW_CHART = """async (text, name) => {
+    const place = document.getElementById(name), chart = JSON.parse(text), { datasets, ...drawing } = chart ?? {};
+    if ((place.hidden = !chart)) return !(place.drawn = place.shown = null);
+    const shown = JSON.stringify([drawing, place.clientWidth]), isNew = place.shown !== shown;
+    const state = (await place.drawn)?.view.getState({ data: () => false, signals: (one) => one === "zoom_seconds" });
+    const { view } = await (isNew ? drawChart(place, chart) : place.drawn), zoomed = state?.signals.zoom_seconds;
+    place.shown = shown;
+    for (const [rows, values] of Object.entries(isNew ? {} : datasets)) view.data(rows, values);
+    return (zoomed ? view.signal("zoom_seconds", zoomed) : view).runAsync().then(() => false);
+}"""
+"""Draw the text of a store. Where only rows changed, replace them; a time axis stays as it was zoomed."""
 
 
-def chart_layout(title: str, **more: Any) -> dict[str, Any]:
-    """Plotly's layout of a chart, in the colours and font of the report's charts."""
-    of = CONFIG["axis"]
-    axis = {"gridcolor": of["gridColor"], "linecolor": of["domainColor"], "automargin": True, "zeroline": False}
-    return {
-        "font": {"family": CONFIG["font"], "size": 12},
-        "paper_bgcolor": "#fff",
-        "plot_bgcolor": "#fff",
-        "margin": {"l": 60, "r": 12, "t": 12, "b": 40},
-        "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#888", "activecolor": PALETTE[0]},
-        "xaxis": axis,
-        "yaxis": {**axis, "title": {"text": title}},
-        **more,
-    }
+def zoom(*channels: str) -> dict[str, Any]:
+    """Vega-Lite's parameter of a chart that can be moved and zoomed; a wheel alone scrolls the page."""
+    select = {"type": "interval", "encodings": channels or ("x", "y"), "zoom": "wheel![event.ctrlKey]"}
+    return {"name": "zoom", "select": select, "bind": "scales"}
+
+
+def chart(name: str, picture: Picture | None = None) -> list[Component]:
+    """A place for a chart, and the store that fills it."""
+    store = dcc.Store(id=f"{name}-chart", data=picture and specification(picture))
+    return [store, html.Div(id=name, className="picture"), sentence(HOW_TO_ZOOM)]
+
+
+def specification(picture: Picture) -> str:
+    """What a store has: JSON, named for screen readers. Dash looks into every value of anything but a text."""
+    options = {"renderer": "canvas", "ast": False, "downloadFileName": "perfharness", "scaleFactor": 2}
+    more = {"description": picture.title, "usermeta": {"embedOptions": options}}
+    return replace(picture, chart={**picture.chart, **more}).json()
+
+
+def register_chart(app: Dash, name: str) -> None:
+    """Draw what the store has, in the browser."""
+    app.clientside_callback(SHOW_CHART, Output(name, "hidden"), Input(f"{name}-chart", "data"), State(name, "id"))
 
 
 def query_of(search: str | None) -> Query:

@@ -63,7 +63,7 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
 
 def html_page(document: Document) -> str:
     """Render a report."""
-    script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
+    script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), chart_library()
     has_charts = any(isinstance(block, Chart) for block in walk([*document.summary, *document.sections]))
     packed = base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode() if has_charts else ""
     page = _environment().get_template("page.html.jinja")
@@ -86,8 +86,13 @@ def html_fragment(blocks: Sequence[Block]) -> str:
 
 
 @cache
-def _library() -> str:
-    """Bundle of Vega, Vega-Lite and Vega-Embed, cached on disk because bundling is slow."""
+def chart_library() -> str:
+    """Vega, Vega-Lite, Vega-Embed, and our `drawChart`."""
+    return _bundle() + (TEMPLATES / "chart.js").read_text(encoding="utf-8")
+
+
+def _bundle() -> str:
+    """Bundle of vl-convert, cached on disk because bundling is slow."""
     import vl_convert
 
     caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"

@@ -227,12 +227,11 @@ class History:
             of_run = (sa.select(table).where(table.c.run == found["id"]) for table in (figure, promise))
             return Entry(found, *([dict(row) for row in connection.execute(one).mappings()] for one in of_run))
 
-    def values(self, stage: str, metric: str) -> list[Row]:
-        """Runs with a metric, and its values and intervals, oldest first."""
-        statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run)
-        statement = statement.where(figure.c.stage == stage, figure.c.metric == metric)
+    def values(self, stage: str, metric: str) -> dict[str, Row]:
+        """Value and interval of a metric, by run."""
+        statement = sa.select(figure).where(figure.c.stage == stage, figure.c.metric == metric)
         with self._transaction() as connection:
-            return _rows(connection.execute(statement.order_by(run.c.created, run.c.id)))
+            return {row["run"]: row for row in _rows(connection.execute(statement))}
 
     def measured(self, runs: Sequence[str]) -> set[tuple[str, str]]:
         """Stages and metrics of these runs."""

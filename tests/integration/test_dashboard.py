@@ -95,9 +95,10 @@ class Dashboard:
 
     def live(self) -> tuple[str, list[str]]:
         """What the page says, and the names of its lines."""
-        outputs = ["live.children", "lines.figure", "lines.style", "drawn.data"]
-        found = self.call(outputs, {"tick.n_intervals": 1, "url.search": ""}, {"drawn.data": None})
-        return text_of(found["live"]["children"]), [one["name"] for one in found["lines"]["figure"]["data"]]
+        outputs = ["live.children", "lines-chart.data"]
+        found = self.call(outputs, {"tick.n_intervals": 1, "url.search": ""})
+        drawn = json.loads(found["lines-chart"]["data"] or "{}").get("datasets", {})
+        return text_of(found["live"]["children"]), [row["line"] for rows in drawn.values() for row in rows]
 
     def _answer(self, request: urllib.request.Request) -> tuple[int, str]:
         try:
@@ -197,15 +198,14 @@ def created(number: int) -> str:
 
 def test_history_draws_a_figure_of_the_runs_and_marks_its_change(shown: Dashboard) -> None:
     page = shown.page("/", stage=DECODE, metric="cpu_time")
-    figure = component(page, "trend")["figure"]
-    lines = {one["name"]: one for one in figure["data"]}
-    values = next(one for one in lines.values() if len(one["y"]) > 2)
-    assert (len(values["y"]), values["y"][0], values["customdata"][0]) == (RUNS - 2, 8.0, "run-00")
-    assert [(one["mode"], one["customdata"]) for one in figure["data"]][-1] == ("markers", [f"run-{RUNS - 2}"])
-    (mark,) = figure["layout"]["shapes"]
-    assert mark["x0"] == created(CHANGED)[:19]
-    (text,) = figure["layout"]["annotations"]
-    assert 24 <= float(text["text"].split()[0]) <= 26
+    drawn = json.loads(component(page, "trend-chart")["data"])["datasets"]
+    lines = {row["line"]: row for row in drawn["runs"]}
+    values = lines["toy.py"]
+    assert (len(values["value"]), values["value"][0], values["id"][0]) == (RUNS - 2, 8.0, "run-00")
+    assert lines["ended with an error"]["id"] == [f"run-{RUNS - 2}"]
+    (change,) = drawn["changes"]
+    assert (change["line"], change["ms"]) == ("toy.py", values["ms"][CHANGED])
+    assert 24 <= float(change["text"].split()[0]) <= 26
 
 
 @pytest.mark.parametrize(
@@ -375,17 +375,53 @@ def opened(browser: Any, address: str, width: int = 1280, scheme: str = "light")
     assert wrong == []
 
 
+POINTS = """document.getElementById('trend').drawn.then(({ view }) => {
+    const [left, top] = view.origin(), padding = view.padding();
+    const box = view.container().querySelector("canvas").getBoundingClientRect();
+    const inside = (one) => [one, ...(one.items ?? []).flatMap(inside)];
+    const points = inside(view.scenegraph().root).filter((one) => one.href);
+    const [x0, y0] = [box.x + padding.left + left, box.y + padding.top + top];
+    return points.map(({ x, y, href }) => ({ at: [x0 + x, y0 + y], href }));
+})"""
+"""Where the points of the chart are, and what they open."""
+
+ZOOMED = """(name) => document.getElementById(name).drawn.then(
+    ({ view }) => Object.values(view.signal('zoom')).filter(Boolean))"""
+
+
+def points_of(page: Any) -> list[dict[str, Any]]:
+    page.locator("#trend canvas").wait_for()
+    found: list[dict[str, Any]] = page.evaluate(POINTS)
+    return found
+
+
+def zoom_in(page: Any, name: str) -> Any:
+    """Turn the wheel over a chart; returns what it then shows."""
+    page.locator(f"#{name} canvas").hover()
+    page.mouse.wheel(0, -200)
+    assert page.evaluate(ZOOMED, name) == []  # a wheel alone scrolls the page
+    page.locator(f"#{name} canvas").hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    wait_for(lambda: page.evaluate(ZOOMED, name))
+    return page.evaluate(ZOOMED, name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: str) -> None:
     with opened(browser, f"{shown.address}/?stage={DECODE}&metric=cpu_time", width, scheme) as page:
-        points = page.locator("#trend .point")
-        points.first.wait_for()
-        assert points.count() == RUNS
-        assert page.locator("#trend .modebar-btn[data-title^=Share]").count() == 0  # would send it to a cloud
+        assert len(points_of(page)) == RUNS
+        assert page.get_by_label(f"wall/batch (ms) of {RUNS} runs").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#trend summary").click()
+        assert page.locator("#trend .vega-actions a").all_inner_texts() == ["Save as SVG", "Save as PNG"]
+        saved = page.get_by_text("Save as PNG")
+        saved.dispatch_event("mousedown")
+        wait_for(lambda: str(saved.get_attribute("href")).startswith("data:"))
         with page.expect_download() as download:
-            page.locator("#trend .modebar-btn").first.click()
+            saved.dispatch_event("click")
         assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
         page.get_by_role("link", name="commit").focus()
         page.keyboard.press("Enter")
@@ -396,11 +432,21 @@ def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: 
         page.get_by_role("link", name="Compare the 2 chosen").click()
         page.frame_locator("iframe").get_by_text("Comparison").first.wait_for()
         page.get_by_role("link", name="History").click()
-        points.nth(3).click(force=True)
-        page.wait_for_url("**/run?run=run-*")
+        points_of(page)
+        zoom_in(page, "trend")
+        page.locator("#trend canvas").scroll_into_view_if_needed()
+        x, y = points_of(page)[RUNS // 2]["at"]
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + 20, y + 10, steps=4)
+        page.mouse.up()  # moves the chart
+        point = points_of(page)[RUNS // 2]
+        assert point["at"] != [x, y]
+        page.mouse.click(*point["at"])
+        page.wait_for_url(f"**{point['href']}")
         page.frame_locator("iframe").locator("main").wait_for()
         page.go_back()
-        points.first.wait_for()
+        assert len(points_of(page)) == RUNS
 
 
 LOADED = """
@@ -421,7 +467,8 @@ WATCHED = {
 }
 """Arguments of a command that lasts some seconds, and lines that the page draws meanwhile."""
 
-CHART = "document.querySelector('#lines .js-plotly-plot')"
+DRAWS = """(line) => document.getElementById('lines')?.drawn?.then(
+    ({ view }) => Object.values(view.getState().data).flat().some((row) => row.line === line))"""
 HAS_CHANGED = "(before) => document.querySelector('#live .figures')?.innerText !== before"
 
 
@@ -439,12 +486,10 @@ def test_a_run_is_watched_in_a_browser(browser: Any, tmp_path: Path, verb: str) 
             facts = page.locator("#live .figures")
             facts.wait_for()
             for name in lines:
-                page.wait_for_function(f"{CHART}?.data.some((one) => one.name === '{name}')")
-            page.evaluate("document.querySelector('#lines .modebar-btn[data-title=\"Zoom in\"]').click()")
-            page.wait_for_function(f"{CHART}._fullLayout.xaxis.autorange === false")
-            zoomed, before = page.evaluate(f"{CHART}._fullLayout.xaxis.range"), facts.inner_text()
+                page.wait_for_function(DRAWS, arg=name)
+            zoomed, before = zoom_in(page, "lines"), facts.inner_text()
             page.wait_for_function(HAS_CHANGED, arg=before)
-            assert page.evaluate(f"{CHART}._fullLayout.xaxis.range") == zoomed
+            wait_for(lambda: page.evaluate(ZOOMED, "lines") == zoomed)  # a chart with another panel is drawn anew
             (tmp_path / "go").touch()
             page.get_by_role("link", name="Open its report").click()
             page.frame_locator("iframe").locator("main").wait_for()

@@ -101,8 +101,12 @@ class Picture:
 
     def specification(self) -> Specification:
         """Vega-Lite without title and notes, with null for gaps."""
-        made: Specification = orjson.loads(_json(self.chart, self.rows))
+        made: Specification = orjson.loads(self.json())
         return made
+
+    def json(self) -> str:
+        """The specification as JSON."""
+        return _json(self.chart, self.rows).decode()
 
     def save(self, path: Path) -> Path:
         """Write a PNG with title and notes, atomically. Raises `ResultError`."""
