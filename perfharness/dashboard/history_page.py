@@ -170,7 +170,7 @@ def _trend(points: Sequence[Row], metric: str) -> Picture:
         "width": WIDTH,
         "height": HEIGHT,
         "encoding": {
-            "x": {"field": "ms", "type": "temporal", "title": None, "scale": {"type": "utc"}},
+            "x": {"field": "ms", "type": "temporal", "title": None, "scale": {"type": "utc", "padding": 10}},
             "color": {**line, "scale": {"domain": domain, "range": list(colors.values())}},
         },
         "layer": [
