@@ -212,7 +212,7 @@ def test_latency_and_rates_are_compared(tmp_path: Path, capsys: Captured) -> Non
     found = rows(version)
     verdicts = {name: found[name]["verdict"] for name in ("latency.p50", "latency.p99", "achieved_rate")}
     assert verdicts == {"latency.p50": "same", "latency.p99": "slower", "achieved_rate": "faster"}
-    assert found["latency.p99"]["ratio"] == pytest.approx(1.5)
+    assert (found["latency.p99"]["ratio"], found["latency.p99"]["reason"]) == (pytest.approx(1.5), None)
     assert (found["error_rate"]["unit"], any(name.startswith("phases") for name in found)) == ("share", False)
     faster = loadgen(metric={"name": "Completed samples per second", "unit": "samples per second", "value": 999.0})
     found = rows(compared(tmp_path / "loadgen", loadgen(), faster, capsys))
