@@ -212,7 +212,7 @@ def test_latency_and_rates_are_compared(tmp_path: Path, capsys: Captured) -> Non
     found = rows(version)
     verdicts = {name: found[name]["verdict"] for name in ("latency.p50", "latency.p99", "achieved_rate")}
     assert verdicts == {"latency.p50": "same", "latency.p99": "slower", "achieved_rate": "faster"}
-    assert (found["latency.p99"]["ratio"], found["latency.p99"]["reason"]) == (pytest.approx(1.5), None)
+    assert found["latency.p99"]["ratio"] == pytest.approx(1.5)
     assert (found["error_rate"]["unit"], any(name.startswith("phases") for name in found)) == ("share", False)
     faster = loadgen(metric={"name": "Completed samples per second", "unit": "samples per second", "value": 999.0})
     found = rows(compared(tmp_path / "loadgen", loadgen(), faster, capsys))
@@ -331,6 +331,12 @@ def test_limits(
         (result,) = json.loads(out)["limits"]
         assert (result["failed"], result["value"]) == (failed, value if value is None else pytest.approx(value))
         assert (result["value"] is None) == (result["reason"] is not None)
+
+
+def test_what_was_not_measured_keeps_its_reason(tmp_path: Path, capsys: Captured) -> None:
+    folder = str(folder_of(tmp_path / "out", load(phase())))
+    assert run(["compare", folder, folder, "--fail-if", "latency.p99 > 20ms", "--format", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["limits"][0]["reason"] == "too few"
 
 
 def test_the_mean_of_shares_is_that_of_the_launches(tmp_path: Path, capsys: Captured) -> None:
