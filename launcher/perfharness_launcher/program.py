@@ -70,7 +70,7 @@ class Program:
 
 
 def find_program(
-    script: str, arguments: Sequence[str], python: Sequence[str], *, is_module: bool = False, is_file: bool = False
+    script: str, arguments: Sequence[str], python: Sequence[str], *, is_module: bool, is_file: bool
 ) -> Program:
     """Find out what SCRIPT is by its name and the file on PATH.
 
