@@ -71,6 +71,23 @@ def test_options_that_do_not_go_together(options: BackendOptions, says: str) -> 
     assert says in str(backend("onnxruntime").problem(options))
 
 
+NUMBERS = (
+    "float",
+    "double",
+    "float16",
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+def test_types_of_inputs_are_numpys(tmp_path: Path) -> None:
+    """As ONNX itself translates them."""
+    for name in NUMBERS:
+        expected = onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name.upper())).name
+        with loaded(f"({name}[n] x) => ({name}[n] y) {{ y = Identity(x) }}", tmp_path) as session:
+            assert [spec.dtype for spec in (*session.inputs, *session.outputs)] == [expected] * 2
+
+
 def test_models_in_other_precisions(tmp_path: Path) -> None:
     fp16 = tiny_models.onnx_model("fp16")
     with pytest.raises(BackendError, match="fp16"):

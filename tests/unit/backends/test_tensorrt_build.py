@@ -85,6 +85,11 @@ def test_a_small_int8_model_is_built(tmp_path: Path) -> None:
     assert len(made.engine(SHAPES).blob) > 1000
 
 
+def test_types_of_tensors_are_numpys() -> None:
+    assert {name: np.dtype(real.nptype(getattr(real, name.lower()))).name for name in DTYPES} == DTYPES
+    assert {"FLOAT", "HALF", "INT8", "INT32", "INT64", "BOOL", "UINT8"} == DTYPES.keys()
+
+
 def test_profiles() -> None:
     engine = network(profile=PROFILES, workspace_bytes="200000000").engine()
     assert engine.settings["profiles"].count("features:") == 2

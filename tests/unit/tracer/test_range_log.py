@@ -20,6 +20,7 @@ import pytest
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace, pid_of, tid_of
 from perfharness.trace import open_trace
+from perfharness.trace.processes import find_processes
 from perfharness.tracer import range_log
 from perfharness.tracer.output import complete_traces
 from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
@@ -202,9 +203,22 @@ def test_a_forked_child_writes_a_log_of_its_own(log: RangeLog) -> None:
     assert os.waitpid(child, 0)[1] == 0
     head(log, "of the parent", PUSH)
     writer.event(outer | POP)
-    traces = [open_trace(path) for path in complete_traces(Path(log.folder))]
+    paths = complete_traces(Path(log.folder))
+    facts = {
+        one.pid: one.facts and (one.facts.pid, one.facts.parent_pid) for path in paths for one in find_processes(path)
+    }
+    assert facts == {os.getpid(): (os.getpid(), os.getppid()), child: (child, os.getpid())}
+    traces = [open_trace(path) for path in paths]
     found = {int(pid_of(trace.ranges.thread)[0]): [name for name, *_ in rows(trace)] for trace in traces}
     assert found == {os.getpid(): ["outer"], child: ["inner", "new"]}
+
+
+def test_a_log_that_comes_later_goes_into_the_trace(log: RangeLog, clock: Clock) -> None:
+    log.writer().event(head(log, "a", PUSH))
+    assert len(trace_of(log).ranges) == 1
+    later = RangeLog(log.folder, clock)
+    later.writer().event(head(later, "b", PUSH))
+    assert [name for name, *_ in rows(trace_of(later))] == ["a", "b"]
 
 
 def test_events_without_room_on_the_disk_are_counted(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
