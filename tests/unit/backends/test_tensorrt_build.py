@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from perfharness.backends import BackendOptions, backend, model_source
+from perfharness.backends.tensorrt.engine import DTYPES
 from perfharness.errors import BackendError
 from samples.mobilenet_v3.structure import INPUT
 from samples.mobilenet_v3.weights import example_images
