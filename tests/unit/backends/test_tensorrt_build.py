@@ -87,7 +87,7 @@ def test_a_small_int8_model_is_built(tmp_path: Path) -> None:
 
 
 def test_types_of_tensors_are_numpys() -> None:
-    assert {name: np.dtype(real.nptype(getattr(real, name.lower()))).name for name in DTYPES} == DTYPES
+    assert {name: np.dtype(real.nptype(getattr(real.DataType, name))).name for name in DTYPES} == DTYPES
     assert {"FLOAT", "HALF", "INT8", "INT32", "INT64", "BOOL", "UINT8"} == DTYPES.keys()
 
 
