@@ -70,7 +70,7 @@ class Program:
 
 
 def find_program(
-    script: str, arguments: Sequence[str], python: Sequence[str], *, is_module: bool = False, is_file: bool = False
+    script: str, arguments: Sequence[str], python: Sequence[str], *, is_module: bool, is_file: bool
 ) -> Program:
     """Find the program for SCRIPT, by its name and the files on PATH.
 

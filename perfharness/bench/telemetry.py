@@ -106,7 +106,7 @@ def summarize(
     else:
         low, high = (max(0.0, (energy.joules + sign * energy.error_j) / items) for sign in (-1, 1))
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
-    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, 0.0, None, window)
+    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, work=window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "clock not read"
     return TelemetryFigures(

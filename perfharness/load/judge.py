@@ -12,11 +12,8 @@ import pyarrow as pa
 from perfharness.analysis.load.latency import Latencies
 from perfharness.analysis.load.trend import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
 from perfharness.analysis.metrics.clocks import (
-    LOW_CLOCK,
-    RequestedClocks,
     clock_events,
     clock_hold,
-    throttling_of,
 )
 from perfharness.analysis.metrics.findings import NSYS_HOLDS
 from perfharness.errors import ResultError
@@ -181,8 +178,7 @@ def _clocks(part: Sustainable) -> Iterator[ClockChange]:
             continue
         offset = int(clock.time_unix_ns[0] - clock.time_monotonic_ns[0])
         window = begin + offset, end + offset
-        throttling = throttling_of(log, record.subject, RequestedClocks(), window)
-        hold = clock_hold(clock, window, throttling.within(window).get(LOW_CLOCK, 0.0), None, window)
+        hold = clock_hold(clock, window, work=window)
         events = clock_events(log.get(record.subject, "clock_event_reasons"), window)
         yield ClockChange(
             gpu=record.subject,

@@ -133,6 +133,7 @@ def test_failures_are_rows_and_end_one_case_each(tmp_path: Path) -> None:
         assert (one.status, four.status, known(four.process).signal) == ("ok", status, end), name
         assert word in known(four.reason)
         assert (four.latency is None, four.startup.load_ms is not None) == (True, True), "what was known is kept"
+        assert known(four.memory.host_peak_bytes) > 1 << 20
     assert {found["gone", size].status for size in (1, 4)} == {"unavailable"}
     assert "the fake driver is not installed" in done.stdout
     assert not processes_naming(str(out))

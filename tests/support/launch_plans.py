@@ -33,7 +33,8 @@ MIG = GpuFacts((GpuRecord(index=0, uuid="MIG-1111", mig=True),))
 def plan_of(options: LaunchOptions, facts: dict[str, Any] | None = None) -> LaunchPlan:
     """The plan of a launch, whether or not there is such a script."""
     python = options.python_command or (options.python,)
-    program = replace(find_program(options.script, options.script_arguments, python), problem=None)
+    kind = {"is_module": options.module, "is_file": bool(options.python_command)}
+    program = replace(find_program(options.script, options.script_arguments, python, **kind), problem=None)
     machine = {"program": program, "interpreter": PYTHON, **(facts or {})}
     return make_plan(options, MachineFacts(**machine))
 

@@ -89,6 +89,12 @@ VOLATILE = re.compile(
 REPORTED = ("throughput", "stages", "advice", "ranks", "load", "suites", "merged")
 """Parts of a report that no other file holds."""
 
+HEADS = re.compile(r"^#+(?= )|(?<=\*\*)-?\d[^*]*")
+"""In a line outside of tables: the level of a heading, and figures in bold."""
+
+NUMBERS = re.compile(r"^#+|^-$|(?:^|(?<= to ))[-+]?\d[\d,]*(?:\.\d+)?(?![\w.-])")
+"""In a cell: a number at its beginning, both ends of an interval; not those in names, dates and versions."""
+
 SAME = 5e-7
 """Relative difference of two numbers with the same six digits."""
 RESIDUE = 1e-12
@@ -135,6 +141,8 @@ def _reading(name: str, out: Path) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # nothing was written; the code says so
             if verb in READ:
                 snapshot[verb] = READ[verb](printed, out)
+    if "report" in snapshot:
+        snapshot["page"] = snapshot.pop("report")
     with contextlib.suppress(PerfHarnessError):
         snapshot["report"] = _report(place, warmup_batches)
     snapshot["files"] = {
@@ -241,6 +249,17 @@ def _tables(_: str, out: Path) -> dict[str, Any]:
     return tables
 
 
+def _page(_: str, out: Path) -> list[list[str]]:
+    """Return the levels of a report's headings, and the numbers in each line of its tables and first figures.
+
+    `-` is a number that is not known.
+    """
+    lines = (out / "report.md").read_text().splitlines()
+    cells = [line.strip("|").split("|") if "| " in line[:2] else HEADS.findall(line) for line in lines]
+    found = [[number for cell in line for number in NUMBERS.findall(cell.strip())] for line in cells]
+    return [numbers for numbers in found if numbers]
+
+
 def _report(source: Path, warmup_batches: int | None) -> dict[str, Any]:
     report = json.loads(perfharness.report(source, warmup_batches=warmup_batches).model_dump_json())
     parts = [report, *report["runs"]]
@@ -253,6 +272,7 @@ READ: dict[str, Callable[[str, Path], Any]] = {
     "ranges": _ranges,
     "timeline": _timeline,
     "tables": _tables,
+    "report": _page,
 }
 
 

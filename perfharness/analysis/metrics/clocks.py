@@ -131,9 +131,10 @@ def reference_mhz(clock: Series, work: Window | None) -> float | None:
 def clock_hold(
     clock: Series | None,
     window: Window | None,
-    low_s: float,
-    requested_mhz: float | None,
+    requested_mhz: float | None = None,
+    *,
     work: Window | None,
+    low_s: float = 0.0,
 ) -> ClockHold:
     """Judge whether a clock was held over a window in which it was too low for `low_s`."""
     requested = requested_mhz is not None

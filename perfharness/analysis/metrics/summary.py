@@ -164,7 +164,7 @@ def _gpu(
     throttling, requested = throttling or Throttling(), requested or RequestedClocks()
     low_s = {} if seen.window is None else throttling.within(seen.window)
     holds = [
-        clock_hold(seen.series(metric), seen.window, low_s.get(name, 0.0), request, lifetime)
+        clock_hold(seen.series(metric), seen.window, request, work=lifetime, low_s=low_s.get(name, 0.0))
         for name, metric, request in requested.each()
     ]
     counts = [throttled_batches(process, throttling) for process in mine]

@@ -71,6 +71,32 @@ def test_options_that_do_not_go_together(options: BackendOptions, says: str) -> 
     assert says in str(backend("onnxruntime").problem(options))
 
 
+NUMBERS = [
+    "float",
+    "double",
+    "float16",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+
+
+def test_types_of_inputs_are_numpys(tmp_path: Path) -> None:
+    """As ONNX itself translates them."""
+    for name in NUMBERS:
+        expected = onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name.upper())).name
+        precision = "fp16" if name == "float16" else "fp32"
+        graph = f"({name}[n] x) => ({name}[n] y) {{ y = Identity(x) }}"
+        with loaded(graph, tmp_path, precision=precision) as session:
+            assert [spec.dtype for spec in (*session.inputs, *session.outputs)] == [expected] * 2
+
+
 def test_models_in_other_precisions(tmp_path: Path) -> None:
     fp16 = tiny_models.onnx_model("fp16")
     with pytest.raises(BackendError, match="fp16"):

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from perfharness.backends import BackendOptions, backend, model_source
+from perfharness.backends.tensorrt.engine import DTYPES
 from perfharness.errors import BackendError
 from samples.mobilenet_v3.structure import INPUT
 from samples.mobilenet_v3.weights import example_images
@@ -83,6 +84,11 @@ def test_a_small_int8_model_is_built(tmp_path: Path) -> None:
     made = network(precision="int8", calibration=tmp_path / "samples.npz")
     assert {("QUANTIZE", "INT8"), ("DEQUANTIZE", "FLOAT")} <= set(layers(made).values())
     assert len(made.engine(SHAPES).blob) > 1000
+
+
+def test_types_of_tensors_are_numpys() -> None:
+    assert {name: np.dtype(real.nptype(getattr(real.DataType, name))).name for name in DTYPES} == DTYPES
+    assert {"FLOAT", "HALF", "INT8", "INT32", "INT64", "BOOL", "UINT8"} == DTYPES.keys()
 
 
 def test_profiles() -> None:

@@ -78,6 +78,8 @@ def test_values_of_a_file_are_repeated_over_the_batch(tmp_path: Path) -> None:
     for one, shape, wrong in ((SCALE, (), np.zeros(3)), (IMAGE, images, np.zeros((2, 2)))):
         with pytest.raises(UsageError):
             read(one, shape, **{one.name: wrong})
+    with pytest.raises(UsageError, match=r"in\.npz"):
+        read(SCALE, (), scale=np.array(None))  # a pickled object
     with pytest.raises(UsageError):
         input_arrays([IMAGE], {"image": images}, spec(input_file=tmp_path / "none.npz"))
 

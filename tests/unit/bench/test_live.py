@@ -79,6 +79,8 @@ def test_an_onnx_session(tmp_path: Path) -> None:
     placed = tuple(named.values())
     for inputs in (named, placed):
         assert perfharness.LatencyBenchmark(session).benchmark(inputs, 5, 1).iterations == 5
+    measured, *_ = perfharness.BenchmarkSuite({"onnx": session}).run_all_benchmarks([named], **QUICK).cases
+    assert measured.memory.model_file_bytes == file.stat().st_size
     stable = perfharness.AccuracyBenchmark().analyze_numerical_stability(session, [named])
     outputs = [one.name for one in session.get_outputs()]
     assert {stable.metrics[f"{name}.{figure}"] for name in outputs for figure in ("max_absolute", "nan_count")} == {0.0}

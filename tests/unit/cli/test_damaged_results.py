@@ -33,6 +33,15 @@ def test_damaged_results_are_one_sentence(
         assert str(path) in capsys.readouterr().err
 
 
+def test_results_may_hold_text_that_is_no_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = write_side(tmp_path / "base", [10.0])
+    path = Path(base) / "benchmark_mean.json"
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({**tree, "meta": {**tree["meta"], "note": "caf\udce9"}}))
+    assert run_cli(["compare", base, base, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["versions"]
+
+
 def test_folders_may_have_names_that_are_no_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "caf\udce9"
     base, new = write_side(folder / "base", [10.0, 10.1]), write_side(folder / "new", [10.0, 10.1], turn=1)

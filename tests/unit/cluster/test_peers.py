@@ -18,6 +18,7 @@ from perfharness.cluster.member import join
 from perfharness.cluster.node import Node
 from perfharness.cluster.wire import Wire
 from perfharness.model.manifest import MANIFEST_NAME
+from tests.integration.launches import wait_for
 from tests.unit.run_records import manifest_of
 
 TOKEN, PATIENCE_S = b"the secret of this launch", 60.0
@@ -107,6 +108,17 @@ def test_strangers_do_not_disturb_the_nodes(tmp_path: Path, case: str) -> None:
         member.close()
     assert sum("refused a connection" in line for line in said) <= 1
     assert sorted(path.name for path in tmp_path.rglob("*")) == [MANIFEST_NAME, "node_1"]
+
+
+def test_who_is_here_and_who_has_left_may_not_join(tmp_path: Path) -> None:
+    greeting = {"type": "hello", "rank": 1, "count": 2}
+    with node_0(tmp_path) as (_, known, said), ExitStack() as stack:
+        first, again, last = (proven(connected(stack, known), stack) for _ in range(3))
+        assert first.ask(**greeting, host="early")["refused"] is None
+        assert "early" in again.ask(**greeting, host="late")["refused"]
+        first.close()
+        wait_for(lambda: any("early" in line and "gone" in line for line in said))
+        assert "early" not in last.ask(**greeting, host="late")["refused"]
 
 
 def file(name: str, content: bytes = b"x") -> Callable[[Wire, Path], None]:

@@ -333,6 +333,12 @@ def test_limits(
         assert (result["value"] is None) == (result["reason"] is not None)
 
 
+def test_what_was_not_measured_keeps_its_reason(tmp_path: Path, capsys: Captured) -> None:
+    folder = str(folder_of(tmp_path / "out", load(phase())))
+    assert run(["compare", folder, folder, "--fail-if", "latency.p99 > 20ms", "--format", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["limits"][0]["reason"] == "too few"
+
+
 def test_the_mean_of_shares_is_that_of_the_launches(tmp_path: Path, capsys: Captured) -> None:
     paths = [
         str(folder_of(tmp_path / str(place), load(phase(ok=1_000_000 - errors, errors={"x": errors}))))

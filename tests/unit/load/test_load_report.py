@@ -22,7 +22,7 @@ from tests.support.documents import markdown_table as table
 from tests.support.load_lines import FOLDER, START, S, answered, given_up, made_result, write_process
 from tests.support.sample_builder import SampleBuilder
 from tests.support.trace_builder import Recorded
-from tests.unit.charts import lines
+from tests.unit.charts import lines, report_charts
 from tests.unit.export_runs import process_record, run_folder
 from tests.unit.load.test_load_compare import INVALID, loadgen
 from tests.unit.render.test_report import HOSTILE
@@ -220,6 +220,18 @@ def test_a_run_without_traces_has_numbers(recorded: Path, made: LoadReport) -> N
     assert [row["part"] for row in parts] == ["queueing", "sent late", "service"] * 2
     assert float(parts[5]["mean"]) == pytest.approx(7.75, rel=1e-2)
     assert {row["setting"]: row["value"] for row in table(text, "setting")}["processes"] == "1"
+
+
+def test_two_rates_are_a_chart(tmp_path: Path) -> None:
+    folder, result = folder_of(tmp_path / "out", seconds=3, warmup=1)
+    one, picture = result.phases[1], "load_rates_0"
+    assert picture not in report_charts(folder)
+    result.phases.append(one.model_copy(update={"name": "more", "asked_rate": 200.0}))
+    (folder / LOAD_NAME).write_text(result.model_dump_json())
+    rows = report_charts(folder)[picture]["datasets"][f"{picture}_points"]
+    assert [(row["rate"], row["line"], row["ms"]) for row in rows if row["line"] == "p50"] == [
+        (rate, "p50", pytest.approx(one.latency.p50.value)) for rate in (100.0, 200.0)
+    ]
 
 
 def test_tokens_of_a_stream_have_figures_of_their_own(tmp_path: Path) -> None:

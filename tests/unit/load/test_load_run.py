@@ -121,6 +121,7 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
     (tmp_path / "open").mkdir()
     (tmp_path / "closed").mkdir()
     opened = run(tmp_path / "open", stalls, phases=[{"duration": "1s", "rate": 100}])
+    assert opened.phases[0].items == opened.phases[0].ok
     rows = pq.read_table(tmp_path / "open" / REQUESTS_NAME).to_pylist()
     stall_end = rows[20]["done_ns"]
     for row in rows[20:60]:  # by hand, from the end of the stall: exact on any machine

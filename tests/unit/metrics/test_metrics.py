@@ -165,10 +165,10 @@ def test_seconds_of_each_reason() -> None:
 
 def test_a_drop_from_before_to_after() -> None:
     clock = series("1980*50 1800*50")
-    hold = clock_hold(clock, window(0, 10), 5.0, 1980.0, None)
+    hold = clock_hold(clock, window(0, 10), 1980.0, work=None, low_s=5.0)
     assert (hold.before_mhz, hold.after_mhz, hold.low_s) == (1980, 1800, 5)
     assert hold.drop_percent == pytest.approx(9.091)
-    for nothing in (clock_hold(None, window(0, 10), 0, None, None), clock_hold(clock, window(0, 0.5), 0, None, None)):
+    for nothing in (clock_hold(None, window(0, 10), work=None), clock_hold(clock, window(0, 0.5), work=None)):
         assert (nothing.before_mhz, bool(nothing.reason)) == (None, True)
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.diagnosis import with_rank_delays
-from perfharness.analysis.ranks import RankGroup
+from perfharness.analysis.ranks import RankGroup, RunRanks
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.model.diagnosis import Cause, Code, Diagnosis, Place, StageDiagnosis
 from perfharness.model.manifest import MeasuredProcess
+from perfharness.render.blocks import Document
 from perfharness.render.report.sections import document_of
+from perfharness.render.views.ranks import ranks_view
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest
 from perfharness.runs.report.gather import gather
@@ -106,6 +108,18 @@ def test_the_report_has_them(tmp_path: Path) -> None:
     ]
     stages = tables["collectives"].rows
     assert [row[:4] for row in stages] == [[folder, "batch/exchange", "all_reduce", 1.0] for folder in FOLDERS]
+
+
+def test_a_page_has_the_first_64_ranks(tmp_path: Path) -> None:
+    (found,) = gather([locate(made_run(tmp_path / "out", late(100.0, 300.0)))]).runs
+    assert found.ranks is not None
+    (group,) = found.ranks.groups
+    for count, kinds in ((64, ["Table"]), (65, ["Table", "Paragraph"])):
+        ranks = [replace(group.ranks[0], rank=rank) for rank in range(count)]
+        blocks = ranks_view(RunRanks([replace(group, ranks=ranks, reason=None, skew=None, delays=[])]))
+        assert [type(block).__name__ for block in blocks] == kinds
+        (table,) = tables_of(Document("", "", blocks, [])).values()
+        assert [row[0] for row in table.rows] == list(range(64))
 
 
 # ---- verdicts and findings ----

@@ -91,6 +91,7 @@ def test_a_killed_process_leaves_counts_of_the_last_second(tmp_path: Path) -> No
     content = journal(tmp_path)
     assert (content["ended"], content["recorders"][0]["open_ranges"]) == ("running", ["pipeline"])
     assert 10 <= content["recorders"][0]["ranges"] <= 19
+    assert content["startup"]["first_recorder_unix_ns"] <= content["startup"]["first_batch_unix_ns"]
 
 
 def test_several_recorders_and_a_hook_of_the_script(tmp_path: Path) -> None:

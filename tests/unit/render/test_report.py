@@ -18,6 +18,7 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.runs.report.model import RunReport
+from tests.support.documents import markdown_table
 from tests.support.trace_builder import Recorded, TraceBuilder
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import report_charts
@@ -127,6 +128,31 @@ def test_of_a_repeat_the_launch_in_the_middle_is_shown(tmp_path: Path) -> None:
     rows = json.loads((folder / "series.json").read_text())["rows"]
     times = sorted((row["figures"]["video/pipeline/batch"]["cpu_time"], row["folder"]) for row in rows)
     assert report.series[0].shown == times[len(times) // 2][1]
+
+
+def test_how_it_was_measured_is_the_manifest(tmp_path: Path) -> None:
+    """Columns of the processes and the nodes."""
+    gpu = {"index": 0, "uuid": "GPU-1", "name": "H200"}
+    folder = two_processes(tmp_path / "out")
+    path = folder / "manifest.json"
+    tree = json.loads(path.read_text())
+    tree["processes"][1] |= {"ended": "failed", "duration_s": 2.5, "max_rss_bytes": 3_000_000}
+    tree["processes"][1]["placement"] = {"cpus": "4-7"}
+    tree["nodes"] = [
+        {"rank": rank, "count": 2, "launch": "x", "clock_error_ns": 1_500_000 * rank,
+         "environment": {"hostname": f"host{rank}", "driver": "580.1", "gpus": [gpu] * rank}}
+        for rank in (0, 1)
+    ]  # fmt: skip
+    path.write_text(json.dumps(tree))
+    text = written(folder, "md")
+    assert [list(row.values())[:5] for row in markdown_table(text, "process", "resident")] == [
+        ["proc_0_gpu_0", "ok", "-", "-", "-"],
+        ["proc_1_gpu_0", "failed", "2.5", "2.861 MiB", "4-7"],
+    ]
+    assert [list(row.values()) for row in markdown_table(text, "node", "driver")] == [
+        ["0", "host0", "-", "580.1", "0"],
+        ["1", "host1", "H200", "580.1", "1.5"],
+    ]
 
 
 # ---- sections and charts ----

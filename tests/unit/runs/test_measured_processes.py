@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import perfharness
-from perfharness.boot.ranks import LIBRARIES, SOURCES, outer_rank, rank_facts
+from perfharness.boot.ranks import LIBRARIES, SOURCES, outer_rank, rank_facts, ranks_here
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import MeasuredProcess, RunManifest, TracerRecord
@@ -208,6 +211,37 @@ def test_a_manifest_leads_nowhere_else(tmp_path: Path, changes: dict[str, str]) 
 def test_the_rank_of_a_process(environment: dict[str, str], facts: tuple[Any, ...] | None) -> None:
     keys = ("rank", "local_rank", "world_size", "source")
     assert rank_facts(environment) == (None if facts is None else dict(zip(keys, facts, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_good"),
+    [
+        ([1 << 63], False),
+        ([-(1 << 63) - 1], False),
+        ({"a": [math.inf]}, False),
+        ([{"a": math.nan}], False),
+        ([(1 << 63) - 1, -(1 << 63), 0.5, True, None, "x", {"a": [{}]}], True),
+    ],
+)
+def test_numbers_of_a_manifest_are_finite(value: Any, is_good: bool) -> None:
+    with nullcontext() if is_good else pytest.raises(ValidationError, match="must"):
+        manifest_of(companions={"one": {"two": value}})
+
+
+@pytest.mark.parametrize(
+    ("source", "variable"),
+    [
+        ("RANK", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "MPI_LOCALNRANKS"),
+    ],
+)
+def test_how_many_ranks_are_on_this_host(source: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"source": source, "world_size": 8}
+    assert ranks_here(facts) == 8
+    monkeypatch.setenv(variable, "3")
+    assert (ranks_here(facts), ranks_here({**facts, "source": "SLURM_PROCID"})) == (3, 8)
 
 
 def in_group(rank: int, world_size: int) -> SimpleNamespace:

@@ -20,6 +20,7 @@ import pytest
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace, pid_of, tid_of
 from perfharness.trace import open_trace
+from perfharness.trace.processes import find_processes
 from perfharness.tracer import range_log
 from perfharness.tracer.output import complete_traces
 from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
@@ -202,9 +203,21 @@ def test_a_forked_child_writes_a_log_of_its_own(log: RangeLog) -> None:
     assert os.waitpid(child, 0)[1] == 0
     head(log, "of the parent", PUSH)
     writer.event(outer | POP)
-    traces = [open_trace(path) for path in complete_traces(Path(log.folder))]
+    paths = complete_traces(Path(log.folder))
+    facts = {one.pid: one.facts for path in paths for one in find_processes(path)}
+    parents = {pid: one and one.parent_pid for pid, one in facts.items()}
+    assert parents == {os.getpid(): os.getppid(), child: os.getpid()}
+    traces = [open_trace(path) for path in paths]
     found = {int(pid_of(trace.ranges.thread)[0]): [name for name, *_ in rows(trace)] for trace in traces}
     assert found == {os.getpid(): ["outer"], child: ["inner", "new"]}
+
+
+def test_a_log_that_comes_later_goes_into_the_trace(log: RangeLog, clock: Clock) -> None:
+    for name, known in (("a", ["a"]), ("b", ["a", "b"])):
+        one = RangeLog(log.folder, clock)
+        one.writer().event(head(one, name, PUSH))
+        (path,) = complete_traces(Path(log.folder), os.getpid())
+        assert [name for name, *_ in rows(open_trace(path))] == known
 
 
 def test_events_without_room_on_the_disk_are_counted(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:

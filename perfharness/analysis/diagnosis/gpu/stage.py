@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,34 +45,34 @@ class GpuTime:
     """
 
     limits: GpuLimits
-    counters: list[GpuCounters] = field(default_factory=list)
-    has_all_calls: bool = False  # includes calls that start no GPU work
-    busy: float = 0.0  # above 1 if the GPU works longer than the host
-    copy_only: float = 0.0
-    idle: float = 1.0
-    blocking_idle: float = 0.0
-    for_stages: float = 0.0
-    other_stage: str | None = None
-    shared: float = 0.0
-    recompiling: float = 0.0
-    capturing: float = 0.0  # CUDA graphs
-    helpers_reads: float = 0.0
-    headroom: float | None = None  # share of `busy` that its bytes and operations would not need at the GPU's peak
-    launches: float = 0.0
-    launching: float = 0.0  # calls and their preparation
-    launch_calls: float = 0.0  # calls only
-    issued_gpu: float = 0.0  # GPU time of the launched operations
-    copies: float = 0.0
-    copying: float = 0.0
-    copies_gpu: float = 0.0
-    pageable: float = 0.0  # GPU time of copies from or to pageable memory
-    read_backs: float = 0.0
-    reading: float = 0.0
-    waits: float = 0.0
-    synchronizing: float = 0.0
-    turning: float = 0.0  # preparation of read-backs and waits
-    allocations: float = 0.0
-    allocating: float = 0.0
+    counters: list[GpuCounters]
+    has_all_calls: bool  # includes calls that start no GPU work
+    busy: float  # above 1 if the GPU works longer than the host
+    copy_only: float
+    idle: float
+    blocking_idle: float
+    for_stages: float
+    other_stage: str | None
+    shared: float
+    recompiling: float
+    capturing: float  # CUDA graphs
+    helpers_reads: float
+    headroom: float | None  # share of `busy` that its bytes and operations would not need at the GPU's peak
+    launches: float
+    launching: float  # calls and their preparation
+    launch_calls: float  # calls only
+    issued_gpu: float  # GPU time of the launched operations
+    copies: float
+    copying: float
+    copies_gpu: float
+    pageable: float  # GPU time of copies from or to pageable memory
+    read_backs: float
+    reading: float
+    waits: float
+    synchronizing: float
+    turning: float  # preparation of read-backs and waits
+    allocations: float
+    allocating: float
 
 
 def gpu_time(events: StageEvents) -> GpuTime:
@@ -108,10 +108,8 @@ def gpu_time(events: StageEvents) -> GpuTime:
 def _issuing(events: StageEvents) -> dict[str, float]:
     """Host time and counts of the stage's calls by role, each moment counted once."""
     calls, call = events.workload.calls, events.call
-    if not len(call):
-        return {}
     role, step, leads_to = calls.role[call], calls.step_ns[call], calls.leads_to[call]
-    first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # in each range: since its start
+    first = np.flatnonzero(np.diff(events.call_of, prepend=-1))  # in each range: since its start
     step[first] = calls.steps(call[first], calls.start_ns[call[first]] - events.start_ns[events.call_of[first]])
     spent_ns = sum_by_code(role, calls.spent_ns[call], ROLES)
     to_it_ns = sum_by_code(leads_to, step, ROLES)
