@@ -186,6 +186,11 @@ def test_a_page_has_every_section_and_chart(
     assert Counter(chart.partition("_")[0] for chart in found) == charts
     for specification in found.values():
         assert "mark" in vl_convert.vegalite_to_svg(specification)
+        text = json.dumps(specification)
+        keys = {key for rows in specification["datasets"].values() for row in rows for key in row}
+        made = re.findall(r"\w+", " ".join(re.findall(r'"as": (\[[^]]*\]|"\w+")', text)))
+        missing = set(re.findall(r'"field": "(\w+)"', text)) - keys - {*made}
+        assert not missing or not all(specification["datasets"].values()), missing
 
 
 def test_the_numbers_of_a_profiled_run(tmp_path: Path, capsys: Captured) -> None:
