@@ -444,10 +444,15 @@ def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: 
         page.mouse.down()
         page.mouse.move(x + 20, y + 10, steps=4)
         page.mouse.up()  # moves the chart
-        point = next(one for one in points_of(page) if one["href"] == grabbed["href"])
-        assert point["at"] != [x, y]
-        page.mouse.click(*point["at"])
-        page.wait_for_url(f"**{point['href']}")
+        moved: dict[str, list[float]] = {}
+
+        def has_moved() -> bool:
+            moved.update({one["href"]: one["at"] for one in points_of(page)})
+            return moved[grabbed["href"]] != [x, y]
+
+        wait_for(has_moved)
+        page.mouse.click(*moved[grabbed["href"]])
+        page.wait_for_url(f"**{grabbed['href']}")
         page.frame_locator("iframe").locator("main").wait_for()
         page.go_back()
         assert len(points_of(page)) == RUNS

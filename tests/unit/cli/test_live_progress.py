@@ -57,7 +57,7 @@ def test_the_last_second_of_a_load(tmp_path: Path) -> None:
 
 def test_a_case_has_its_median_rate_and_the_time_left() -> None:
     output = io.StringIO()
-    with BenchProgress(Console(file=output)) as progress:
+    with BenchProgress(Console(file=output), is_search=False) as progress:
         cases = [made_up("a", 4, rate=500.0, duration_s=3.0), made_up("b", status="failed", reason="it broke")]
         planned: list[Any] = [SimpleNamespace(case=one.case) for one in cases]
         progress.begin(planned, [])

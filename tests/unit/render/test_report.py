@@ -139,10 +139,15 @@ def test_how_it_was_measured_is_the_manifest(tmp_path: Path) -> None:
     tree["processes"][1] |= {"ended": "failed", "duration_s": 2.5, "max_rss_bytes": 3_000_000}
     tree["processes"][1]["placement"] = {"cpus": "4-7"}
     tree["nodes"] = [
-        {"rank": rank, "count": 2, "launch": "x", "clock_error_ns": 1_500_000 * rank,
-         "environment": {"hostname": f"host{rank}", "driver": "580.1", "gpus": [gpu] * rank}}
+        {
+            "rank": rank,
+            "count": 2,
+            "launch": "x",
+            "clock_error_ns": 1_500_000 * rank,
+            "environment": {"hostname": f"host{rank}", "driver": "580.1", "gpus": [gpu] * rank},
+        }
         for rank in (0, 1)
-    ]  # fmt: skip
+    ]
     path.write_text(json.dumps(tree))
     text = written(folder, "md")
     assert [list(row.values())[:5] for row in markdown_table(text, "process", "resident")] == [
