@@ -115,7 +115,7 @@ def test_an_interrupt_removes_the_worktree(tmp_path: Path, repository: Path) -> 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--run", "toy.py"], "once"),
+        (["--run", "toy.py"], "at least twice"),
         (["--run", "toy.py", "--run", "--nope toy.py"], "--nope"),
         (["--run", "toy.py", "--run", '"toy.py'], "quotation"),
         (["--run", "toy.py", "--run", "-o out toy.py"], "-o"),

@@ -106,7 +106,8 @@ class Dashboard:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
 
 
 def _values(properties: dict[str, Any]) -> list[dict[str, Any]]:
@@ -386,8 +387,8 @@ POINTS = """document.getElementById('trend').drawn.then(({ view }) => {
 })"""
 """Where the points of the chart are, and what they open."""
 
-ZOOMED = """(name) => document.getElementById(name).drawn.then(
-    ({ view }) => Object.values(view.signal('zoom')).filter(Boolean))"""
+ZOOMED = """(name) => Promise.resolve(document.getElementById(name).drawn).then(
+    (drawn) => Object.values(drawn?.view.signal('zoom') ?? {}).filter(Boolean))"""
 
 
 def points_of(page: Any) -> list[dict[str, Any]]:
@@ -401,11 +402,16 @@ def zoom_in(page: Any, name: str) -> Any:
     page.locator(f"#{name} canvas").hover()
     page.mouse.wheel(0, -200)
     assert page.evaluate(ZOOMED, name) == []  # a wheel alone scrolls the page
-    page.locator(f"#{name} canvas").hover()
-    page.keyboard.down("Control")
-    page.mouse.wheel(0, -200)
-    page.keyboard.up("Control")
-    wait_for(lambda: page.evaluate(ZOOMED, name))
+
+    def is_zoomed() -> bool:  # a chart may just be drawn anew
+        page.locator(f"#{name} canvas").hover()
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -200)
+        page.keyboard.up("Control")
+        page.wait_for_timeout(300)
+        return bool(page.evaluate(ZOOMED, name))
+
+    wait_for(is_zoomed)
     return page.evaluate(ZOOMED, name)
 
 
@@ -468,9 +474,9 @@ def answer(request=None):
 
 WATCHED = {
     "launch": (["--tracer", "embedded", "toy.py", "go"], ["decode"]),
-    "stress": (["app.py:answer", "--rate", "100", "--duration", "12s", "--tracer", "embedded"], ["answered", "p99"]),
+    "stress": (["app.py:answer", "--rate", "100", "--duration", "25s", "--tracer", "embedded"], ["answered", "p99"]),
     "bench": (
-        ["--model", "tiny.onnx", "--backend", "onnxruntime", "--batch-size", "1,2,4,8", "--duration", "2"],
+        ["--model", "tiny.onnx", "--backend", "onnxruntime", "--batch-size", "1..64", "--duration", "3"],
         ["tiny onnxruntime/cpu/fp32"],
     ),
 }

@@ -100,7 +100,8 @@ def counts(found: Samples) -> dict[str, dict[str, int]]:
 
 
 def service(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tests.support.metrics_service", *arguments]
+    no_warning = "ignore:This process:DeprecationWarning"  # Python 3.12 and later, of a fork with threads
+    return [sys.executable, "-W", no_warning, "-m", "tests.support.metrics_service", *arguments]
 
 
 def run_service(name: str, **environ: str) -> tuple[dict[str, dict[str, int]], Samples]:
