@@ -13,10 +13,10 @@ const drawChart = (place, chart) => {
   for (const part of chart.vconcat ?? []) part.width = width - (narrow ? 90 : 250);
 
   // A chart that was dragged by a point does not open the point's link.
-  place.onpointerdown = (event) => { place.down = event; };
-  place.addEventListener("click", (event) => {
+  if (!place.onpointerdown) place.addEventListener("click", (event) => {
     if (Math.hypot(event.x - place.down?.x, event.y - place.down?.y) > DRAG) event.stopPropagation();
   }, true);
+  place.onpointerdown = (event) => { place.down = event; };
 
   const before = Promise.resolve(place.drawn).catch(console.error);
   place.drawn = before.then((drawn) => drawn?.finalize()).then(() => vegaEmbed(place, chart, options));

@@ -71,8 +71,8 @@ def cause_lines(cause: Cause) -> list[Line]:
     """Description and place of a cause, then the next step."""
     what, place = cause.what, cause.place
     if place is not None and cause.code is not Code.GIL_CONTENTION:  # whose text names the lock's holder
-        is_all = percent(place.function_share) == percent(cause.share)
-        where = " In" if is_all else f" {percent(place.function_share)} in"
+        share = percent(place.function_share)
+        where = " In" if share in (percent(cause.share), percent(0)) else f" {share} in"
         what += f"{where} {place.function} ({line_of(place)})."
     return [safe_line(what), safe_line(f"→ {cause.step}")]
 
