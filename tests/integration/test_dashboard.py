@@ -442,23 +442,24 @@ def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: 
         points_of(page)
         zoom_in(page, "trend")
         page.locator("#trend canvas").scroll_into_view_if_needed()
-        box = page.locator("#trend canvas").bounding_box()
-        middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        grabbed = min(points_of(page), key=lambda one: math.dist(one["at"], middle))
-        x, y = grabbed["at"]
-        page.mouse.move(x, y)
-        page.mouse.down()
-        page.mouse.move(x + 20, y + 10, steps=4)
-        page.mouse.up()  # moves the chart
-        moved: dict[str, list[float]] = {}
+        moved: dict[str, Any] = {}
 
-        def has_moved() -> bool:
-            moved.update({one["href"]: one["at"] for one in points_of(page)})
-            return moved[grabbed["href"]] != [x, y]
+        def moves() -> bool:  # the page may just have changed its height
+            box = page.locator("#trend canvas").bounding_box()
+            middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            grabbed = min(points_of(page), key=lambda one: math.dist(one["at"], middle))
+            x, y = grabbed["at"]
+            page.mouse.move(x, y)
+            page.mouse.down()
+            page.mouse.move(x + 20, y + 10, steps=4)
+            page.mouse.up()
+            page.wait_for_timeout(300)
+            moved.update(next(one for one in points_of(page) if one["href"] == grabbed["href"]))
+            return moved["at"] != [x, y]
 
-        wait_for(has_moved)
-        page.mouse.click(*moved[grabbed["href"]])
-        page.wait_for_url(f"**{grabbed['href']}")
+        wait_for(moves)
+        page.mouse.click(*moved["at"])
+        page.wait_for_url(f"**{moved['href']}")
         page.frame_locator("iframe").locator("main").wait_for()
         page.go_back()
         assert len(points_of(page)) == RUNS

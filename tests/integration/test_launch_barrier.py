@@ -106,7 +106,7 @@ def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
     with launching(arguments, environment()) as launcher:
         assert launcher.stdout is not None
         for text in launcher.stdout:
-            if "proc_0_gpu_0: waits for the others" in text:
+            if "proc_0_gpu_0: waits at the start barrier" in text:
                 break
         launcher.send_signal(signal.SIGINT)
         launcher.stdout.read()

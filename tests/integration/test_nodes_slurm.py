@@ -249,7 +249,9 @@ def test_ranks_over_nodes_of_which_one_has_another_clock(slurm: dict[str, str], 
     environ = on_nodes(slurm, tmp_path, f'before="{" ".join(in_other_clocks(tmp_path))}"')
     own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = typed("torchrun").replace("HOST:29500", free_address()).replace("-per-node 8", "-per-node 2")
-    command = f"{command} {late_ms}".replace("torchrun", "--annotate-collectives torchrun", 1)
+    command = f"{command} {late_ms}".replace(
+        "torchrun", f"--annotate-collectives {Path(sys.executable).with_name('torchrun')}", 1
+    )
     subprocess.run(command, shell=True, env={**environ, **own}, cwd=tmp_path, check=True)
     record = manifest(tmp_path / "out")["nodes"][1]
     assert abs(record["clock_offset_ns"] + 3_000_000_000) <= record["clock_error_ns"] < 100_000_000

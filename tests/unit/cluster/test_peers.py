@@ -117,7 +117,7 @@ def test_who_is_here_and_who_has_left_may_not_join(tmp_path: Path) -> None:
         assert first.ask(**greeting, host="early")["refused"] is None
         assert "early" in again.ask(**greeting, host="late")["refused"]
         first.close()
-        wait_for(lambda: any("early" in line and "gone" in line for line in said))
+        wait_for(lambda: any("early" in line and "lost" in line for line in said))
         assert "early" not in last.ask(**greeting, host="late")["refused"]
 
 
