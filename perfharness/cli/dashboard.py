@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import webbrowser
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -74,6 +76,7 @@ def dashboard(
     Output().line(place)
     if asked.opened and not webbrowser.open(place):
         raise ResultError(f"No browser could be started; open {place} yourself.")
+    Thread(target=import_module, args=("altair",), daemon=True).start()  # slow, and the first report needs it
     try:
         server.serve_forever()
     except KeyboardInterrupt:

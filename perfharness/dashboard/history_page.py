@@ -40,6 +40,9 @@ PAGE_ROWS = 25
 HEIGHT = 300
 LINE_PX = 12
 FAILED = "ended with an error"
+CLOCK = {"hours": "%H:%M", "minutes": "%H:%M"}
+"""Vega's formats by unit of time, without AM and PM."""
+
 RUN_STAGE = "(run)"
 """The stage of figures of the run as a whole, in lists and addresses."""
 
@@ -170,7 +173,10 @@ def _trend(points: Sequence[Row], metric: str) -> Picture:
         "width": WIDTH,
         "height": HEIGHT,
         "encoding": {
-            "x": {"field": "ms", "type": "temporal", "title": None, "scale": {"type": "utc", "padding": 10}},
+            "x": {
+                "field": "ms", "type": "temporal", "title": None, "axis": {"format": CLOCK},
+                "scale": {"type": "utc", "padding": 10},
+            },
             "color": {**line, "scale": {"domain": domain, "range": list(colors.values())}},
         },
         "layer": [

@@ -330,7 +330,9 @@ def test_a_launch_is_watched_to_its_end_and_its_report_is_linked(tmp_path: Path)
     script.write_text(SCRIPT)
     with dashboard(tmp_path) as shown:
         assert "Nothing is running" in shown.live()[0]
-        with launching(("--telemetry", "--tracer", "embedded", "-o", out, script, go), environment()) as launcher:
+        with launching(
+            ("--telemetry", "--tracer", "embedded", "-o", out, script, go), environment(PERFHARNESS_HISTORY="off")
+        ) as launcher:
             wait_for(lambda: hanging(out, 1))
             wait_for(lambda: "decode" in shown.live()[1])
             text, _ = shown.live()
@@ -515,7 +517,9 @@ def test_a_run_is_watched_in_a_browser(browser: Any, tmp_path: Path, verb: str) 
 @contextlib.contextmanager
 def measuring(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A command that the test watches; it ends with the test."""
-    with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.DEVNULL) as started:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(PERFHARNESS_HISTORY="off"), stderr=subprocess.DEVNULL
+    ) as started:
         try:
             yield started
         finally:
@@ -528,7 +532,9 @@ def test_a_killed_launch_is_shown_as_ended(browser: Any, tmp_path: Path) -> None
     script, out = tmp_path / "toy.py", tmp_path / "out"
     script.write_text(SCRIPT)
     with dashboard(out) as shown, opened(browser, f"{shown.address}/live") as page:
-        with launching(("--tracer", "embedded", "-o", out, script, tmp_path / "go"), environment()) as launcher:
+        with launching(
+            ("--tracer", "embedded", "-o", out, script, tmp_path / "go"), environment(PERFHARNESS_HISTORY="off")
+        ) as launcher:
             page.locator("#live .figures").wait_for()
             launcher.kill()
             page.get_by_text("was killed").wait_for()
