@@ -174,7 +174,10 @@ def _trend(points: Sequence[Row], metric: str) -> Picture:
         "height": HEIGHT,
         "encoding": {
             "x": {
-                "field": "ms", "type": "temporal", "title": None, "axis": {"format": CLOCK},
+                "field": "ms",
+                "type": "temporal",
+                "title": None,
+                "axis": {"format": CLOCK},
                 "scale": {"type": "utc", "padding": 10},
             },
             "color": {**line, "scale": {"domain": domain, "range": list(colors.values())}},
