@@ -457,7 +457,7 @@ def test_pages_in_a_browser(browser: Any, shown: Dashboard, width: int, scheme: 
             page.mouse.up()
             page.wait_for_timeout(300)
             moved.update(next(one for one in points_of(page) if one["href"] == grabbed["href"]))
-            return moved["at"] != [x, y]
+            return bool(moved["at"] != [x, y])
 
         wait_for(moves)
         page.mouse.click(*moved["at"])
