@@ -214,11 +214,12 @@ class Core:
             pop = _then(pop, self._journal.write_now_and_then)
         if stack.lane and node.parent is stack.root:
             pop = _then(pop, partial(self._local.stack.release, stack))
-        if self._hook is not None and (node.begin_ns or stack.node is node.parent):  # else its begin is unknown
+        knows_begin = node.begin_ns or stack.node is node.parent
+        if self._hook is not None and knows_begin:
             push, pop = _call_at_end(node, self._hook, push, pop)
         if self._timer is not None and node.is_batch:
             pop = _then(pop, self._timer.item_counter(stack, node))
-        if self._timer is not None and (node.begin_ns or stack.node is node.parent):
+        if self._timer is not None and knows_begin:
             node.times = self._timer.times_of(stack, node)
         node.push, node.pop = push, pop
         node.is_active = push is not None or pop is not None or node.times is not None

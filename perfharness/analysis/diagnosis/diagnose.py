@@ -107,7 +107,7 @@ class Pass:
         used = cpus_used(probe.events, stages.start_ns[stage.rows], stages.end_ns[stage.rows])
         if used is None:
             return None
-        cpus = min(self.supply.cpus, self.supply.cpus if self.quota is None else self.quota.cpus)
+        cpus = self.supply.cpus if self.quota is None else min(self.supply.cpus, self.quota.cpus)
         return float(np.average(used, weights=np.maximum(length, 1))) * self.supply.processes / cpus
 
     def _length(self, stage: StageRows) -> Int64:
