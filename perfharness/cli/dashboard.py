@@ -6,7 +6,6 @@ import os
 import webbrowser
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Annotated
 
 import typer
@@ -62,6 +61,7 @@ def dashboard(
     if asked.history is not None:
         os.environ[HISTORY] = asked.history
     try:
+        import_module("altair")  # else the first report waits for it
         from perfharness.dashboard.app import make_app, make_server_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "perfharness":
@@ -76,7 +76,6 @@ def dashboard(
     Output().line(place)
     if asked.opened and not webbrowser.open(place):
         raise ResultError(f"No browser could be started; open {place} yourself.")
-    Thread(target=import_module, args=("altair",), daemon=True).start()  # slow, and the first report needs it
     try:
         server.serve_forever()
     except KeyboardInterrupt:

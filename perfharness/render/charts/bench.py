@@ -42,6 +42,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     Specification,
+    fields,
     numbers,
     short_label,
     wrapped,
@@ -176,7 +177,7 @@ def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
         return None
     x = alt.X("speedup:Q").title(textwrap.wrap(_speedup_label(suite), 44))
     y = alt.Y("case:N").sort([row["case"] for row in rows]).title(None)
-    tooltip = ["case:N", *numbers("speedup", "speedup_low", "speedup_high")]
+    tooltip = [*fields("case:N"), *numbers("speedup", "speedup_low", "speedup_high")]
     bars = sheet.chart("bars", rows).encode(y=y)
     one = sheet.chart("one", [{"speedup": 1.0}]).mark_rule(color=LIMIT, strokeDash=DASHED)
     chart = alt.layer(
@@ -215,7 +216,7 @@ def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
     sheet = Sheet(name)
     y = alt.Y("layer:N").sort([row["layer"] for row in rows]).title(None)
     chart = sheet.chart("layers", rows, width=WIDTH, height=alt.Step(ROW_HEIGHT)).mark_bar(color=LINE_PALETTE[0])
-    chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=["name:N", *numbers("ms")])
+    chart = chart.encode(x=alt.X("ms:Q").title("ms per inference"), y=y, tooltip=[*fields("name:N"), *numbers("ms")])
     case = CaseNames.of((one.case for one in suite.cases), with_model=True).case(result.case)
     return sheet.made(chart, f"layers of {case}")
 
@@ -324,7 +325,7 @@ def _drawn(
     points = at_value.mark_point(strokeWidth=1.5, opacity=1, size=45).encode(
         fill=by_curve(alt.Fill, ["white" if one.is_wrong else one.color for one in curves]),
         shape=by_curve(alt.Shape, [one.shape for one in curves]),
-        tooltip=["curve:N", "batch:Q", *numbers("x", "y", "y_low", "y_high")],
+        tooltip=[*fields("curve:N", "batch:Q"), *numbers("x", "y", "y_low", "y_high")],
     )
     layers = [
         rule.encode(x=x("x"), y=y("y_low"), y2="y_high:Q"),

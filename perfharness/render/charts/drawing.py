@@ -164,7 +164,7 @@ class Sheet:
             for place, (line, (seconds, values)) in enumerate(points.items())
         ]
         chart = self.chart(name, rows, **size).transform_flatten(["seconds", "value"])
-        return chart.encode(tooltip=["line:N", "seconds:Q", "value:Q"])
+        return chart.encode(tooltip=fields("line:N", "seconds:Q", "value:Q"))
 
     def lines(self, name: str, points: Mapping[str, Points], styles: Styles, step: str, **size: Any) -> Any:
         """Make a chart of lines over time; `step` is Vega's interpolation."""
@@ -189,11 +189,18 @@ def colors(field: str, of: Mapping[str, str], **legend: Any) -> Any:
     return alt.Color(f"{field}:N").title(None).scale(domain=list(of), range=list(of.values())).legend(**legend)
 
 
-def numbers(*fields: str) -> list[Any]:
+def fields(*names: str) -> list[Any]:
+    """Tooltips of fields like `stage:N`. Altair takes 8 ms for each name in place of them."""
+    import altair as alt
+
+    return [alt.Tooltip(name) for name in names]
+
+
+def numbers(*names: str) -> list[Any]:
     """Tooltips of numbers with five digits."""
     import altair as alt
 
-    return [alt.Tooltip(f"{field}:Q", format=",.5~g") for field in fields]
+    return [alt.Tooltip(f"{name}:Q", format=",.5~g") for name in names]
 
 
 def message(text: str, width: float, height: float) -> Any:

@@ -22,6 +22,7 @@ from perfharness.render.charts.drawing import (
     Points,
     Row,
     Sheet,
+    fields,
     message,
     wrapped,
 )
@@ -154,7 +155,7 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         box.mark_bar(height=18, opacity=0.7).encode(x=x("q1"), x2="q3:Q", color=alt.Color("color:N").scale(None)),
         box.mark_tick(color="black", thickness=2, height=18).encode(x=x("median")),
         mean.mark_rule(color="black", strokeWidth=3).encode(x=x("low"), x2="high:Q"),
-        diamond.encode(x=x("value"), tooltip=["engine:N", "value:Q", "low:Q", "high:Q"]),
+        diamond.encode(x=x("value"), tooltip=fields("engine:N", "value:Q", "low:Q", "high:Q")),
     )
     column = alt.X("column:N").sort(None).title(None)
     table = sheet.chart("table", figures, width=56 * (len(speeds.columns) - 1), height=height).mark_text()

@@ -26,6 +26,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     colors,
+    fields,
     numbers,
     wrapped,
 )
@@ -96,7 +97,7 @@ def _add_phases(sheet: OverTime, result: LoadResult) -> None:
         })  # fmt: skip
     sheet.shade("phases", rows, opacity=0.55)
     text = sheet.chart("phases", rows).mark_text(fontSize=10, clip=True)
-    tooltip = ["phase:N", "load:N", "seconds:Q", "until:Q"]
+    tooltip = fields("phase:N", "load:N", "seconds:Q", "until:Q")
     sheet.add(text.encode(x=sheet.x("middle"), text="label:N", tooltip=tooltip), height=18)
     if any(phase.is_warmup for phase in result.phases):
         sheet.notes.append("sand-coloured: dropped as warm-up")
@@ -231,7 +232,7 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
     x = x.scale(type="log", domain=domain, nice=False)  # the bins have equal ratios
     bars = sheet.chart("bins", rows).mark_rect(color=PALETTE[0], stroke="white", strokeWidth=0.3, clip=True)
     y = alt.Y("requests:Q").title("answers").axis(tickCount=4, tickMinStep=1)
-    layers = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q", tooltip=[*numbers("from", "to"), "requests:Q"])]
+    layers = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q", tooltip=[*numbers("from", "to"), *fields("requests:Q")])]
     if objective_ms is not None and domain[0] < objective_ms < domain[1]:
         rule = sheet.chart("objective", [{"from": objective_ms}]).mark_rule(color=LIMIT, strokeDash=DASHED)
         layers.append(rule.encode(x=x))
@@ -280,7 +281,7 @@ def rates_picture(name: str, result: LoadResult) -> Picture | None:
         chart.mark_line().encode(y=y("ms")),
         chart.mark_rule(strokeWidth=2, opacity=0.6).encode(y=y("low"), y2="high:Q"),
         chart.mark_point(filled=True, size=55, opacity=1).encode(
-            y=y("ms"), tooltip=["line:N", "phase:N", "rate:Q", *numbers("ms", "low", "high")]
+            y=y("ms"), tooltip=[*fields("line:N", "phase:N", "rate:Q"), *numbers("ms", "low", "high")]
         ),
     ]
     sheet.notes.append("vertical lines: 95 % intervals")

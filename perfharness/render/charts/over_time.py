@@ -23,6 +23,7 @@ from perfharness.render.charts.drawing import (
     Sheet,
     Styles,
     colors,
+    fields,
     message,
     wrapped,
 )
@@ -199,6 +200,6 @@ class Readings:
             return
         bars = self.sheet.chart(f"{name}throttling", rows).mark_bar(color=RED, height=12)
         y = alt.Y("reason:N").sort(labels).title(None).axis(orient="right", labelLimit=180)
-        bars = bars.encode(x=self.sheet.x(), x2="until:Q", y=y, tooltip=["reason:N", "seconds:Q", "until:Q"])
+        bars = bars.encode(x=self.sheet.x(), x2="until:Q", y=y, tooltip=fields("reason:N", "seconds:Q", "until:Q"))
         self.sheet.notes.append("red bars: GPU clocks were lowered")
         self.sheet.panels.append(bars.properties(width=WIDTH, height=18 * len(reasons)))

@@ -17,6 +17,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     colors,
+    fields,
     numbers,
     short_label,
 )
@@ -82,7 +83,7 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
         x=alt.X("ms:Q").title("ms per batch"),
         y=alt.Y("stage:N").sort(texts).title(None),
         color=colors("time", kinds, orient="top") if has_gpu else alt.value(PALETTE[0]),
-        tooltip=["stage:N", "time:N", *numbers("ms")],
+        tooltip=[*fields("stage:N", "time:N"), *numbers("ms")],
     )
     if has_gpu:
         chart = chart.encode(yOffset=alt.YOffset("time:N").sort(list(kinds)))
@@ -112,7 +113,7 @@ def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
         y=alt.Y("rank:N").sort([f"rank {one.rank}" for one in ranks]).title(None),
         color=colors("time", kinds, orient="top"),
         order="place:Q",
-        tooltip=["rank:N", "time:N", *numbers("ms")],
+        tooltip=[*fields("rank:N", "time:N"), *numbers("ms")],
     )
     return sheet.made(chart, "Time of a batch, by rank")
 
@@ -192,7 +193,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
         x=ms.axis(tickCount=5, grid=False),
         x2="to:Q",
         y=alt.Y("batches:Q").title("batches").axis(tickCount=4, tickMinStep=1),
-        tooltip=[*numbers("from", "to"), "batches:Q"],
+        tooltip=[*numbers("from", "to"), *fields("batches:Q")],
     )
     return sheet.made(chart, path_text(found.path[1:]) or path_text(found.path))
 
@@ -216,7 +217,7 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
         color=colors("kind", used, orient="top"),
         stroke=alt.Stroke("kind:N").title(None).scale(**scale).legend(orient="top"),
         fillOpacity=alt.FillOpacity("filled:Q").scale(None).legend(None),
-        tooltip=["name:N", "kind:N", *numbers("start", "duration")],
+        tooltip=[*fields("name:N", "kind:N"), *numbers("start", "duration")],
     )
     wheel = "wheel![event.shiftKey || event.ctrlKey]"
     layers = [bars.add_params(alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom=wheel))]
@@ -287,7 +288,7 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
         layers.append(bars.encode(x=x("low"), x2="end:Q", y=y, color=color))
         sheet.notes.append("lines: the interval that decides the verdict")
     points = sheet.chart("points", rows).mark_point(filled=True, size=60, opacity=1)
-    tooltip = ["figure:N", "verdict:N", *numbers("change", "low", "high")]
+    tooltip = [*fields("figure:N", "verdict:N"), *numbers("change", "low", "high")]
     layers.append(points.encode(x=x("change"), y=y, color=color, tooltip=tooltip))
     if any(row["high"] > most for row in intervals):
         sheet.notes.append(f"intervals are clipped at {most:+,.0f} %")

@@ -18,6 +18,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     colors,
+    fields,
     message,
     numbers,
 )
@@ -91,7 +92,7 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
             y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
             color=color if len(lines) > 1 else color.legend(None),
             strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
-            tooltip=["line:N", "processes:Q", *numbers("value")],
+            tooltip=[*fields("line:N", "processes:Q"), *numbers("value")],
         )
     )
     return alt.layer(*marks, chart).properties(width=WIDTH, height=HEIGHT)

@@ -18,7 +18,7 @@ from perfharness.analysis.metrics.telemetry_lines import (
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.model.units import NS_PER_S
-from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, wrapped
+from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, fields, wrapped
 from perfharness.render.charts.over_time import (
     BLACK,
     COLORS,
@@ -131,7 +131,7 @@ def _add_cores(readings: Readings) -> None:
         x2="until:Q",
         y=alt.Y("core:O").sort(load.cores).title("core").axis(labels=labels, ticks=labels),
         color=alt.Color("busy:Q").scale(scheme="cividis", reverse=True, domain=[0, 100]).title("busy (%)"),
-        tooltip=["core:O", "seconds:Q", "busy:Q"],
+        tooltip=fields("core:O", "seconds:Q", "busy:Q"),
     )
     readings.sheet.panels.append(chart)
 
