@@ -34,7 +34,7 @@ STEPS = {
     "read back": "Keep values on the GPU and read them once per batch (.item(), .cpu(), .tolist(), nonzero() wait).",
     "synchronize": "Wait once per batch, where the result is needed; order work by streams and events.",
     "launches": "Issue fewer operations: a CUDA graph, torch.compile(mode='reduce-overhead'), jax.jit, larger batches.",
-    "explain": "Add --explain to see which functions and waits take the time.",
+    "explain": "Launch with --explain to see which functions and waits take the time.",
     "more samples": "Run more batches.",
     "inner stages": "Look at the stages inside it.",
     "smaller stages": "Annotate its parts as stages.",

@@ -57,7 +57,7 @@ def advice_view(
     if unknown := [names[path] for path in unexplained(diagnoses)]:
         listed = safe_line(", ".join(unknown[:LISTED_STAGES]))
         more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
-        step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
+        step = "" if has_profile(diagnoses.values()) else " Launch with --explain (runs the script twice)."
         blocks.append(Paragraph(f"Not known what limits {listed}{more}.{step}"))
     return blocks
 

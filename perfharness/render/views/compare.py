@@ -181,7 +181,7 @@ def _counts(rows: Iterable[ComparedRow]) -> str:
 
 def _advice(one: GradedAdvice) -> str:
     got = f"saved {milliseconds(one.got_ms)}" if one.got_ms >= 0 else f"takes {milliseconds(-one.got_ms)} more"
-    what = one.cause if one.advice.startswith("Add --explain") else one.advice[0].lower() + one.advice[1:]
+    what = one.cause if one.advice.startswith("Launch with --explain") else one.advice[0].lower() + one.advice[1:]
     stage = one.stage.rpartition("/")[2]
     return f"advice for {stage}: {what}: predicted up to {milliseconds(one.promised_ms)}, {got}"
 
