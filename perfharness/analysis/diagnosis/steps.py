@@ -63,8 +63,8 @@ THREADS = {
 """Option of each library for more threads."""
 LESS = {
     "json": "fewer or smaller values, or a binary form",
-    "onnxruntime": "a smaller or quantized model",
-    "torch": "a smaller or quantized model, torch.compile",
+    "onnxruntime": "a smaller model, or a quantized one if it measures faster",
+    "torch": "a smaller model, or a quantized one if it measures faster, torch.compile",
     "PIL": "Image.draft or reduce before decoding",
     "logging": "fewer messages, a higher level",
 }
@@ -79,7 +79,7 @@ def cheaper(place: Place, library: Library | None, cpu_load: float | None) -> st
     """Suggest how to compute less in this function, most of whose time is in `library`."""
     if library is None:
         what = f"line {place.line}" if place.function.startswith("<") else place.function
-        return f"Make {what} cheaper, or spread its work over processes."
+        return f"Make {what} cheaper, or spread its work over processes (try -np 2)."
     call, less = f"{library.function} of {library.name}", LESS.get(library.name, "smaller inputs, cheaper options")
     threads = THREADS.get(library.name)
     if threads is None or cpu_load is None:
