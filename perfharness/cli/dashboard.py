@@ -56,7 +56,8 @@ def dashboard(
 
     Listens on 127.0.0.1 only, needs no network, and changes no run. Needs the extra dashboard.
 
-    Exit codes: 0 ended by Ctrl-C; 1 dash is not installed, or no browser could be started; 2 usage.
+    Exit codes: 0 ended by Ctrl-C; 1 dash is not installed, the history cannot be read, or no browser could be started;
+    2 usage.
     """
     if asked.history is not None:
         os.environ[HISTORY] = asked.history
@@ -71,7 +72,10 @@ def dashboard(
         ) from error
     from perfharness.dashboard.known import KnownRuns
 
-    server = make_server_of(make_app(KnownRuns(folders or [])), asked.port)
+    known = KnownRuns(folders or [])
+    if asked.history is not None:
+        known.newest(1)  # raises if it is not a history
+    server = make_server_of(make_app(known), asked.port)
     place = f"http://{server.host}:{server.port}/"
     Output().line(place)
     if asked.opened and not webbrowser.open(place):

@@ -318,7 +318,9 @@ class History:
             ) from error
         except (SQLAlchemyError, OSError) as error:
             why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-            raise HistoryError(f"the history {self.place} cannot be used: {why}") from error
+            raise HistoryError(
+                f"the history {self.place} cannot be used: {why}; name a file or postgresql://…"
+            ) from error
 
 
 def _rows(result: sa.CursorResult[Any]) -> list[Row]:
