@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
@@ -17,7 +17,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import ProcessResult, Tree
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.progress import in_steps
 from perfharness.render.blocks import Block, Paragraph, Section
 from perfharness.render.views.diagnosis import diagnoses_of, matching_stages, stage_view
@@ -37,40 +37,18 @@ def register(app: typer.Typer) -> None:
 class AnalyzeSettings(BaseModel):
     """Options of `analyze`."""
 
-    parallel: Annotated[
-        Literal["auto", "data", "model"] | None,
-        Option(
-            ("--parallel",),
-            MEANING,
-            "Ranks process different items (data) or the same ones (model). [default: as launched]",
-        ),
-    ] = None
-    output_dir: Annotated[
-        Path | None,
-        Option(
-            ("-o", "--output-dir"),
-            OUTPUT,
-            "Folder for the results of bare traces, or of the joined runs of nodes (launch --nodes). [default: none]",
-        ),
-    ] = None
-    stage: Annotated[
-        str | None,
-        Option(
-            ("--stage",),
-            DETAILS,
-            "Show only the diagnosis of this stage: a name or a printed path.",
-            metavar="NAME",
-        ),
-    ] = None
-    slowest: Annotated[
-        int | None,
-        Option(
-            ("--slowest",),
-            DETAILS,
-            "Show only the N slowest batches (requests) of each loop, next to a typical one.",
-            metavar="N",
-        ),
-    ] = Field(default=None, ge=1)
+    parallel: Literal["auto", "data", "model"] | None = option(
+        "Ranks process different items (data) or the same ones (model). [default: as launched]", MEANING
+    )
+    output_dir: Path | None = option(
+        "Folder for the results of bare traces, or of the joined runs of nodes (launch --nodes). [default: none]",
+        OUTPUT,
+        flags="-o --output-dir",
+    )
+    stage: str | None = option("Show only the diagnosis of this stage: a name or a printed path.", DETAILS, "NAME")
+    slowest: int | None = option(
+        "Show only the N slowest batches (requests) of each loop, next to a typical one.", DETAILS, "N", ge=1
+    )
 
 
 @with_settings()

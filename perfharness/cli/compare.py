@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import (
@@ -25,7 +25,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import Reading
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
@@ -74,91 +74,64 @@ def percentage(text: Any) -> Any:
 class CompareSettings(BaseModel):
     """Options of `compare`."""
 
-    renamed: Annotated[
-        list[str], Option(("--map",), MATCHING, "A stage that was renamed in NEW. Repeatable.", metavar="OLD=NEW")
-    ] = []
-    stage: Annotated[
-        list[str],
-        Option(
-            ("--stage",),
-            MATCHING,
-            "Compare only this stage; fewer rows need fewer launches. Repeatable.",
-            metavar="NAME",
-        ),
-    ] = []
-    allow: Annotated[
-        list[str],
-        Option(
-            ("--allow",),
-            MATCHING,
-            "Compare despite this difference: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
-            "reading (--domain, --batch-pattern), batches (--capture-batches), validity (MLPerf).",
-            metavar="DIFFERENCE",
-        ),
-    ] = []
-    min_effect: Annotated[
-        float,
-        BeforeValidator(percentage),
-        Option(("--min-effect",), DECIDING, "Smallest change that counts. [default: 2%]", metavar="PERCENT"),
-    ] = 0.02
-    alpha: Annotated[
-        float,
-        BeforeValidator(percentage),
-        Option(("--alpha",), DECIDING, "False-alarm rate over all rows. [default: 5%]", metavar="PERCENT"),
-    ] = Field(default=0.05, gt=0, lt=0.5)
-    spread: Annotated[
-        float | None,
-        BeforeValidator(percentage),
-        Option(
-            ("--spread",),
-            DECIDING,
-            "Known standard deviation between launches; needed with one launch per version.",
-            metavar="PERCENT",
-        ),
-    ] = Field(default=None, gt=0)
-    fail_on: Annotated[
-        str | None,
-        Option(
-            ("--fail-on",),
-            GATE,
-            "Exit with 3 if a row is slower, faster, same, undecided ('not proven') or not-comparable.",
-            metavar="VERDICT,…",
-        ),
-    ] = None
-    fail_if: Annotated[
-        list[str],
-        Option(
-            ("--fail-if",),
-            GATE,
-            "Exit with 3 if NEW meets this: 'inference.p95 > 20ms', 'throughput < -5%'. Repeatable.",
-            metavar="LIMIT",
-        ),
-    ] = []
-    run: Annotated[
-        list[str],
-        Option(
-            ("--run",),
-            MEASURE,
-            "Launch with these arguments of `perfharness launch`, in turns; the first --run is BASE. Repeatable.",
-            metavar="LAUNCH",
-        ),
-    ] = []
-    rev: Annotated[
-        str | None,
-        Option(
-            (REV,),
-            MEASURE,
-            "Launch SCRIPT of this commit (BASE) and of the working tree in turns. Must be the last option: arguments "
-            "of `perfharness launch` follow.",
-            metavar="REV … SCRIPT",
-        ),
-    ] = None
-    repeat: Annotated[
-        int | None, Option(("--repeat",), MEASURE, f"Launches of each version. [default: {DEFAULT_COUNT}]", metavar="N")
-    ] = Field(default=None, ge=1)
-    output_dir: Annotated[
-        Path | None, Option(("-o", "--output-dir"), MEASURE, f"Folder of the launches. [default: {OUTPUT_DIR}]")
-    ] = None
+    renamed: list[str] = option(
+        "A stage that was renamed in NEW. Repeatable.", MATCHING, "OLD=NEW", flags="--map", default=[]
+    )
+    stage: list[str] = option(
+        "Compare only this stage; fewer rows need fewer launches. Repeatable.", MATCHING, "NAME", default=[]
+    )
+    allow: list[str] = option(
+        "Compare despite this difference: gpu, cpu, tracer, processes, warm-up, clocks, load, pass (of profiling), "
+        "reading (--domain, --batch-pattern), batches (--capture-batches), validity (MLPerf).",
+        MATCHING,
+        "DIFFERENCE",
+        default=[],
+    )
+    min_effect: float = option(
+        "Smallest change that counts. [default: 2%]", DECIDING, "PERCENT", default=0.02, parse=percentage
+    )
+    alpha: float = option(
+        "False-alarm rate over all rows. [default: 5%]",
+        DECIDING,
+        "PERCENT",
+        default=0.05,
+        parse=percentage,
+        gt=0,
+        lt=0.5,
+    )
+    spread: float | None = option(
+        "Known standard deviation between launches; needed with one launch per version.",
+        DECIDING,
+        "PERCENT",
+        parse=percentage,
+        gt=0,
+    )
+    fail_on: str | None = option(
+        "Exit with 3 if a row is slower, faster, same, undecided ('not proven') or not-comparable.", GATE, "VERDICT,…"
+    )
+    fail_if: list[str] = option(
+        "Exit with 3 if NEW meets this: 'inference.p95 > 20ms', 'throughput < -5%'. Repeatable.",
+        GATE,
+        "LIMIT",
+        default=[],
+    )
+    run: list[str] = option(
+        "Launch with these arguments of `perfharness launch`, in turns; the first --run is BASE. Repeatable.",
+        MEASURE,
+        "LAUNCH",
+        default=[],
+    )
+    rev: str | None = option(
+        "Launch SCRIPT of this commit (BASE) and of the working tree in turns. Must be the last option: arguments "
+        "of `perfharness launch` follow.",
+        MEASURE,
+        "REV … SCRIPT",
+        flags=REV,
+    )
+    repeat: int | None = option(f"Launches of each version. [default: {DEFAULT_COUNT}]", MEASURE, "N", ge=1)
+    output_dir: Path | None = option(
+        f"Folder of the launches. [default: {OUTPUT_DIR}]", MEASURE, flags="-o --output-dir"
+    )
 
 
 @with_settings()

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.output import Output
@@ -18,7 +18,7 @@ from perfharness.cli.support.settings import with_settings
 from perfharness.distribution import install_command
 from perfharness.errors import ResultError, ToolNotFoundError
 from perfharness.model.environment import HISTORY
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 
 def register(app: typer.Typer) -> None:
@@ -29,14 +29,9 @@ def register(app: typer.Typer) -> None:
 class DashboardSettings(BaseModel):
     """Options of `dashboard`."""
 
-    history: Annotated[
-        str | None,
-        Option(("--history",), "", f"Database of the history, a path or postgresql://… [default: ${HISTORY}]"),
-    ] = None
-    port: Annotated[int, Option(("--port",), "", "Port on 127.0.0.1; 0 takes a free one.")] = Field(
-        default=8050, ge=0, le=65535
-    )
-    opened: Annotated[bool, Option(("--open",), "", "Open a browser.")] = False
+    history: str | None = option(f"Database of the history, a path or postgresql://… [default: ${HISTORY}]")
+    port: int = option("Port on 127.0.0.1; 0 takes a free one.", default=8050, ge=0, le=65535)
+    opened: bool = option("Open a browser.", flags="--open", default=False)
 
 
 @with_settings()

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 class HistorySettings(BaseModel):
     """Options of `history`."""
 
-    script: Annotated[str | None, Option(("--script",), "", "Only runs of this script.", metavar="NAME")] = None
-    limit: Annotated[int, Option(("--limit",), "", "List the newest N runs.", metavar="N")] = Field(default=20, ge=1)
+    script: str | None = option("Only runs of this script.", "", "NAME")
+    limit: int = option("List the newest N runs.", "", "N", default=20, ge=1)
 
 
 @with_settings()

@@ -32,7 +32,7 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import read_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, RunManifest
-from perfharness.model.settings import Option, options_of
+from perfharness.model.settings import option, options_of
 from perfharness.progress import listening
 from perfharness.render.text import safe
 from perfharness_launcher.options import (
@@ -68,36 +68,19 @@ EPILOG = (
 class DryRun(BaseModel):
     """The option --dry-run."""
 
-    dry_run: Annotated[bool, Option(("--dry-run",), OUTPUT, "Print the plan and start nothing.")] = False
+    dry_run: bool = option("Print the plan and start nothing.", OUTPUT, default=False)
 
 
 class SeriesSettings(DryRun):
     """Options of several launches, and --config."""
 
-    np_sweep: Annotated[
-        str | None, Option(("--np-sweep",), SERIES, "Launch with each number of processes.", metavar="N,…")
-    ] = None
-    repeat: Annotated[
-        int | None,
-        Option(("--repeat",), SERIES, "Launch N times; print means with their 95 % intervals.", metavar="N"),
-    ] = None
-    cold: Annotated[
-        bool,
-        Option(("--cold",), SERIES, "Time start-up with a cold and a warm file cache, --repeat times each."),
-    ] = False
-    overhead: Annotated[
-        bool,
-        Option(("--overhead",), SERIES, "Measure what tracing costs: launch traced and untraced in turns."),
-    ] = False
-    config: Annotated[
-        Path | None,
-        Option(
-            ("--config",),
-            "",
-            f"File with a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
-            metavar="FILE.toml",
-        ),
-    ] = None
+    np_sweep: str | None = option("Launch with each number of processes.", SERIES, "N,…")
+    repeat: int | None = option("Launch N times; print means with their 95 % intervals.", SERIES, "N")
+    cold: bool = option("Time start-up with a cold and a warm file cache, --repeat times each.", SERIES, default=False)
+    overhead: bool = option("Measure what tracing costs: launch traced and untraced in turns.", SERIES, default=False)
+    config: Path | None = option(
+        f"File with a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]", "", "FILE.toml"
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
 from perfharness.cli.launch import DryRun, watching
 from perfharness.cli.support.help import GroupedCommand
@@ -15,7 +14,7 @@ from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAI
 from perfharness.cli.support.output import FullOutput, results_line
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf import LAUNCH_SETTINGS, TEST, MlperfSettings
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.views.plan import plan_view
 from perfharness_launcher.options import LaunchOptions
 
@@ -29,15 +28,12 @@ SHOWN = {
 class Checks(DryRun):
     """Options of `mlperf` besides those of the test."""
 
-    fail_if: Annotated[
-        list[str],
-        Option(
-            ("--fail-if",),
-            TEST,
-            "Exit with 3 if CONDITION is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'. Repeatable.",
-            metavar="CONDITION",
-        ),
-    ] = Field(default_factory=list)
+    fail_if: list[str] = option(
+        "Exit with 3 if CONDITION is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'. Repeatable.",
+        TEST,
+        "CONDITION",
+        default=[],
+    )
 
 
 def register(app: typer.Typer) -> None:

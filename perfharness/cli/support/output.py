@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 from perfharness.render.text import ascii_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ OUTPUT = "Output"
 class Output(BaseModel):
     """Streams of a verb, and the option --format."""
 
-    format: Annotated[Literal["text", "json", "md"], Option(("--format",), OUTPUT, "Format of the results.")] = "text"
+    format: Literal["text", "json", "md"] = option("Format of the results.", OUTPUT, default="text")
     quiet: bool = False
     verbose: bool = False
 
@@ -122,8 +122,10 @@ def _printing() -> Any:
 class FullOutput(Output):
     """The same with --quiet and --verbose."""
 
-    quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only: no progress, no warnings.")] = False
-    verbose: Annotated[
-        bool,
-        Option(("-v", "--verbose"), OUTPUT, "Print the diagnosis, all notes, and the output of launched processes."),
-    ] = False
+    quiet: bool = option("Print errors only: no progress, no warnings.", OUTPUT, flags="-q --quiet", default=False)
+    verbose: bool = option(
+        "Print the diagnosis, all notes, and the output of launched processes.",
+        OUTPUT,
+        flags="-v --verbose",
+        default=False,
+    )
