@@ -9,13 +9,7 @@ import typer
 from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import (
-    CONTEXT,
-    EXIT_CHECK_FAILED,
-    EXIT_FAILED,
-    EXIT_OK,
-    split_commas,
-)
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, split_commas
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from perfharness_launcher.supervise import Observer
 
 MATCHING, DECIDING, GATE, MEASURE = "Matching", "Significance", "Gate", "Launching"
-"""Help groups."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
@@ -191,14 +190,12 @@ def compare_verb(
 
 
 def _measure_runs(runs: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the commands in turns and return the folder of each."""
     if len(runs) < 2:
         raise UsageError("give --run at least twice: for BASE and for each NEW")
     return _measure([_launch_of(text, f"--run '{text}'") for text in runs], count, folder, output)
 
 
 def _measure_revision(revision: str, words: Sequence[str], count: int, folder: Path, output: Output) -> list[str]:
-    """Launch the script of a commit and of the working tree in turns and return the folder of each."""
     from perfharness.runs.comparison.revision import worktree_of
 
     new = _launch_of(shlex.join(words), f"{REV} {revision}")

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.bench_options import (
-    MEASURING,
-    RESULTS,
-    check_utf8,
-    say_drawn,
-)
+from perfharness.cli.support.bench_options import MEASURING, RESULTS, check_utf8, say_drawn
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line, split_commas
 from perfharness.cli.support.settings import with_settings
@@ -138,7 +133,6 @@ SHOWN = {
     *("engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device"),
     *("input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir"),
 }
-"""Options in `--help`; `--help-all` shows all."""
 
 
 def register(app: typer.Typer) -> None:

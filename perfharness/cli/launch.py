@@ -35,13 +35,7 @@ from perfharness.model.manifest import MANIFEST_NAME, RunManifest
 from perfharness.model.settings import option, options_of
 from perfharness.progress import listening
 from perfharness.render.text import safe
-from perfharness_launcher.options import (
-    PROJECT_NAME,
-    SETTINGS_NAME,
-    TABLE,
-    LaunchOptions,
-    launch_options,
-)
+from perfharness_launcher.options import PROJECT_NAME, SETTINGS_NAME, TABLE, LaunchOptions, launch_options
 
 if TYPE_CHECKING:
     from perfharness.runs.launch import LaunchResult
@@ -51,13 +45,11 @@ if TYPE_CHECKING:
     from perfharness_launcher.supervise import Observer
 
 SERIES = "Several launches"
-"""Help group."""
 
 SHOWN = {
     "num_processes", "num_gpus", "gpu_offset", "gpus", "timeout_s", "log_level", "warmup_batches", "annotate", "tracer",
     "explain", "maximize_clocks", "output_dir", "format", "verbose", "dry_run", "np_sweep", "repeat", "config",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 EPILOG = (
     f"Settings can also be in table [{TABLE}] of {SETTINGS_NAME} next to SCRIPT. Only there:"

@@ -22,7 +22,6 @@ SHOWN = {
     "backend", "precision", "max_batch", "scenario", "benchmark", "user_conf", "target_qps", "target_latency_ms",
     "min_duration_s", "min_queries", "dataset", "output_dir", "fail_if", "format", "dry_run",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 
 class Checks(DryRun):

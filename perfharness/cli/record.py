@@ -17,7 +17,6 @@ from perfharness.errors import NothingRecordedError
 from perfharness.model.settings import option
 
 WINDOW = "Window"
-"""Help group."""
 
 
 class RecordSettings(BaseModel):

@@ -19,7 +19,6 @@ from perfharness.files import STDOUT
 from perfharness.model.settings import option
 
 COST = "Cost"
-"""Help group."""
 
 
 class ReportSettings(BaseModel):

@@ -33,7 +33,6 @@ SHOWN = {
     "profile", "start", "rate", "rates", "arrivals", "concurrency", "duration_s", "warmup_s", "backend", "objective",
     "fail_if", "num_processes", "output_dir", "format",
 }  # fmt: skip
-"""Options in `--help`; `--help-all` shows all."""
 
 EPILOG = "docs/examples/load.toml has all settings of a profile."
 

@@ -160,6 +160,21 @@ class Section:
 Block = Table | Paragraph | Items | Figures | Chart | Details | Section
 
 
+def filled(sections: Iterable[Section]) -> list[Section]:
+    """Sections without the empty ones."""
+    return [section for section in sections if section.blocks or section.sections]
+
+
+def facts(name: str, rows: Sequence[Sequence[Cell]], first: str = "what") -> Table:
+    """Table of names and values."""
+    return Table(name, [Column(first), Column("value")], rows)
+
+
+def omitted(count: int, text: str) -> list[Paragraph]:
+    """Note on entries that are not shown, or nothing if `count` is 0 or less."""
+    return [Paragraph(f"{count} {text}", "note")] if count > 0 else []
+
+
 @dataclass(frozen=True)
 class Document:
     """Report."""

@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import ResultError
 from perfharness.files import replacing
-from perfharness.render.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Column,
-    Document,
-    cell_text,
-    kind_of,
-    plain,
-    spans,
-    walk,
-)
+from perfharness.render.blocks import Block, Cell, Chart, Column, Document, cell_text, kind_of, plain, spans, walk
 from perfharness.render.text import safe, safe_line
 
 if TYPE_CHECKING:
@@ -135,7 +124,6 @@ def _environment() -> Any:
 
 
 def _trusted(text: str) -> Any:
-    """Mark text of this package as safe HTML."""
     import markupsafe
 
     return markupsafe.Markup(text)
@@ -155,7 +143,6 @@ def _percent(cell: Cell, column: Column) -> str:
 
 
 def _markup(line: Any) -> Any:
-    """Line as HTML with styles."""
     import markupsafe
 
     parts = [

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from perfharness.render.console import Console
 
 OUTPUT = "Output"
-"""Help group."""
 
 
 class Output(BaseModel):

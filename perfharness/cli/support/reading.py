@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import ReadAs
 
 MEANING = "Batches and ranges"
-"""Help group."""
 
 SOURCE = "RUN_OR_TRACE"
 SOURCE_HELP = "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite or .nsys-rep)."

@@ -162,7 +162,6 @@ def _ends(name: str, one: Estimate | None) -> Row:
 
 
 def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
-    """Draw the speed-up of each case over the baseline."""
     import altair as alt
 
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
@@ -206,7 +205,6 @@ def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | No
 
 
 def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    """Draw the time of each layer of the recommended case."""
     import altair as alt
 
     if (found := layers_of_best(suite)) is None:
@@ -384,14 +382,12 @@ def _quantity(sheet: Sheet, label: str, values: Sequence[float | None]) -> Speci
 
 
 def _missing_notes(names: CaseNames, missing: Sequence[tuple[str, BenchCase]]) -> Iterator[str]:
-    """Notes on missing data by reason."""
     for reason, cases in in_groups(missing):
         named = textwrap.shorten("; ".join(names.cells(cases)), MAX_NAMED, placeholder=" ...")
         yield f"not shown: {named}: {textwrap.shorten(reason, 220)}"
 
 
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
-    """Reason for a missing value of a result."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
         return f"no speed-up: {short_backend(suite.baseline or 'the baseline')} was not measured at this batch size"
     reason = result.reasons.get(what)

@@ -80,7 +80,6 @@ CONFIG: Specification = {
     },
     "line": {"strokeCap": "butt", "strokeWidth": 1.4},
 }
-"""Vega-Lite configuration of all charts."""
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,7 @@ from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
 from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
 from perfharness.render.blocks import cell_text
-from perfharness.render.charts.drawing import (
-    LINE_PALETTE,
-    NUMBERS,
-    OWN,
-    Picture,
-    Points,
-    Row,
-    Sheet,
-    message,
-    wrapped,
-)
+from perfharness.render.charts.drawing import LINE_PALETTE, NUMBERS, OWN, Picture, Points, Row, Sheet, message, wrapped
 from perfharness.render.views.engines import speed_table
 
 ENGINES_PAGE = "compare_engines"

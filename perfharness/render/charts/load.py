@@ -34,7 +34,6 @@ from perfharness.render.text import percentile_label, safe_line
 from perfharness.runs.report.model import LoadBins, LoadPoint, LoadReport
 
 PHASES = ("#e3eaf2", "#f3f5f8")
-"""Alternating colours of phases."""
 
 PERCENTILE_COLORS = {
     "p50": PALETTE[0],
@@ -45,7 +44,6 @@ PERCENTILE_COLORS = {
     "max": GREY,
 }
 ERRORS = (PALETTE[5], *(color for color in LINE_PALETTE if color != PALETTE[5]))
-"""Colours of error kinds."""
 
 CHARACTERS = 46
 """Characters for the names of all phases on a narrow page."""
@@ -103,7 +101,6 @@ def _add_phases(sheet: OverTime, result: LoadResult) -> None:
 
 
 def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -> None:
-    """Add the percentiles of the latency or lateness, with the objective."""
     curves = [curve for curve in load.curves if curve.time == time]
     values = [point.ms for curve in curves for point in curve.points if point.ms]
     if not values:
@@ -133,7 +130,6 @@ def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -
 
 
 def _add_rates(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindow]) -> None:
-    """Add the rates of requests asked, due, answered, and answered without error."""
     asked = [phase for phase in result.phases if phase.asked_rate is not None]
     ends = [(phase.start_s, phase.start_s + phase.duration_s) for phase in asked]
     points: dict[str, Points] = {

@@ -26,12 +26,7 @@ from perfharness.analysis.suites.bench_names import (
 )
 from perfharness.analysis.suites.recommend import separable
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
-from perfharness.model.bench_suite import (
-    BenchMergedResult,
-    BenchSuiteResult,
-    MissedConstraint,
-    Recommendation,
-)
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MissedConstraint, Recommendation
 from perfharness.render.blocks import (
     Block,
     Cell,
@@ -224,7 +219,6 @@ def _six_digits(value: float | None) -> Cell:
 
 
 def _state(result: CaseResult) -> str:
-    """Status of a failed case, or a mark for wrong answers."""
     if result.status != "ok":
         return result.status
     return "wrong answer" if gives_wrong_answers(result) else ""
@@ -351,7 +345,6 @@ def _over(found: Iterable[tuple[int, MissedConstraint]], limit: float) -> str:
 
 
 def _merged_remarks(merged: BenchMergedResult) -> Iterator[Entry]:
-    """Machine and baseline of each run, missing numbers, and differences."""
     for run in merged.runs:
         against = short_backend(run.baseline or "?")
         yield f"{run.name}: {device_text(run.machine)}, {run.created}, speed-up over {against} ({run.path})"

@@ -81,7 +81,6 @@ def compare_view(comparison: Comparison, *, fold: bool, charts: bool = False) ->
 
 
 def _stage(row: ComparedRow) -> str:
-    """Path of the stage, with its new path if it was renamed."""
     if not row.stage:
         return "(run)"
     return row.stage if row.new_stage is None else f"{row.stage} -> {row.new_stage}"
@@ -197,7 +196,6 @@ def _limit(result: LimitResult) -> str:
 
 
 def _notes(version: ComparedVersion) -> list[str]:
-    """Differences, figures that were not compared, and remarks."""
     found = [f"differs: {_difference(one)}" for one in version.differences]
     for side, name in (("base", "the base"), ("new", version.side.name)):
         stages = [_stage_time(one) for one in version.unmatched if one.side == side]

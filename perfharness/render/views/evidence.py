@@ -30,7 +30,6 @@ SHOWN = 0.02
 """Smallest share of a stage's time in a summary."""
 
 Names = Mapping[Path, str]
-"""Names of stages."""
 
 FUNCTIONS: Columns[FunctionShare] = [
     (Column("function"), lambda one: one.function),

@@ -131,7 +131,6 @@ def _means(series: Series, label: str) -> Iterator[Block]:
 
 
 def _stages(name: str, columns: Sequence[Column], cells: Mapping[str, Sequence[Cell]], note: str) -> Iterator[Block]:
-    """Table with one row per stage."""
     shown = list(cells)[:MAX_STAGES]
     if not shown:
         return
@@ -206,7 +205,6 @@ def _overhead(series: Series) -> Iterator[Block]:
 
 
 def _added(one: Overhead | None) -> list[Cell]:
-    """Overhead and its interval."""
     if one is None or one.overhead is None:
         return [None, None]
     interval = None if one.low is None else f"{percent(one.low)} to {percent(one.high)}"
