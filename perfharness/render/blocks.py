@@ -90,10 +90,20 @@ Columns = Sequence[tuple[Column, Callable[[Entry], Cell]]]
 """Columns, each with a function from an entry to its cell."""
 
 
-def table_of(name: str, columns: Columns[Entry], entries: Iterable[Entry], note: str = "") -> Table:
-    """Make a table with one row per entry."""
+def table_of(
+    name: str,
+    columns: Columns[Entry],
+    entries: Iterable[Entry],
+    note: str = "",
+    names: Iterable[str] | None = None,
+    heading: str = "stage",
+) -> Table:
+    """Make a table with one row per entry; `names` are its first column."""
     rows = [[cell(one) for _, cell in columns] for one in entries]
-    return Table(name, [column for column, _ in columns], rows, note)
+    shown = [column for column, _ in columns]
+    if names is None:
+        return Table(name, shown, rows, note)
+    return Table(name, [Column(heading), *shown], [[first, *row] for first, row in zip(names, rows, strict=True)], note)
 
 
 @dataclass(frozen=True)

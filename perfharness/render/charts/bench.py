@@ -46,6 +46,7 @@ from perfharness.render.charts.drawing import (
     short_label,
     wrapped,
 )
+from perfharness.render.numbers import scaled
 
 BENCH_PAGE = "bench_charts"
 WIDTH, HEIGHT, ROW_HEIGHT = 640, 340, 20
@@ -117,7 +118,7 @@ def _plots(suite: BenchSuiteResult) -> Iterator[Plot]:
     most = limits.memory_limit_bytes
     yield Plot(
         "memory",
-        lambda one: _estimate(memory_of(one), 1e9),
+        lambda one: _estimate(scaled(memory_of(one), 1e9)),
         "memory",
         f"peak {label} (GB)",
         None if most is None else (most / 1e9, f"limit: {most / 1e9:g} GB"),
@@ -148,8 +149,8 @@ def _speedup_label(suite: BenchSuiteResult) -> str:
     return f"speed-up against {short_backend(suite.baseline or '?')} (same batch size)"
 
 
-def _estimate(value: float | None, unit: float = 1.0) -> Estimate | None:
-    return None if value is None else Estimate(value=value / unit)
+def _estimate(value: float | None) -> Estimate | None:
+    return None if value is None else Estimate(value=value)
 
 
 def _ends(name: str, one: Estimate | None) -> Row:

@@ -41,10 +41,9 @@ from perfharness.render.blocks import (
     table_of,
 )
 from perfharness.render.charts.bench import bench_pictures, by_model, layers_of_best
-from perfharness.render.numbers import factor, interval, significant
+from perfharness.render.numbers import factor, interval, scaled, significant
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
-GB = 1e9
 Entry = Line | list[Line]
 ACCURACY = ("top1", "f1_macro", "mae", "r2", "cosine")
 """Default metrics in the table of cases."""
@@ -191,7 +190,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
         (Column("items/s", "number", drop=1), value("items/s")),
         (Column("speed-up", "number", meaning), lambda one: _speedup(one, suite)),
         (Column("state"), _state),
-        (Column("memory GB", "number", drop=3), lambda one: _gigabytes(memory_of(one))),
+        (Column("memory GB", "number", drop=3), lambda one: scaled(memory_of(one), 1e9)),
         (Column("W", "number", "mean power", drop=7), lambda one: one.power_mean_w),
         (Column("J/item", "number", drop=5), value("J/item")),
         *((Column(name, "number", drop=6), metric_of(name)) for name in ([metric] if metric else ACCURACY)),
@@ -208,10 +207,6 @@ def cases_table(suite: BenchSuiteResult) -> Table:
 def _speedup(result: CaseResult, suite: BenchSuiteResult) -> Cell:
     base = baseline_of(result, suite.cases, suite.baseline)
     return "base" if base is result and result.status == "ok" else _factor(speedup(result, base))
-
-
-def _gigabytes(size: int | None) -> Cell:
-    return None if size is None else size / GB
 
 
 def _six_digits(value: float | None) -> Cell:

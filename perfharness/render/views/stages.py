@@ -86,10 +86,7 @@ def _known(columns: Columns[Entry], entries: Sequence[Entry], *, has_gpu: bool) 
 
 
 def _named(name: str, columns: Columns[Entry], entries: Mapping[Path, Entry], note: str, first: str = "stage") -> Table:
-    """Table with a first column of stage or range names."""
-    made = table_of(name, columns, entries.values(), note)
-    rows = [[stage, *row] for stage, row in zip(row_names(list(entries)), made.rows, strict=True)]
-    return Table(name, [Column(first), *made.columns], rows, note)
+    return table_of(name, columns, entries.values(), note, row_names(list(entries)), first)
 
 
 def stages_view(
