@@ -42,6 +42,7 @@ from perfharness.render.charts.drawing import (
     Row,
     Sheet,
     Specification,
+    alt,
     numbers,
     short_label,
     wrapped,
@@ -163,8 +164,6 @@ def _ends(name: str, one: Estimate | None) -> Row:
 
 
 def _speedups(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
-    import altair as alt
-
     sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
     rows: list[Row] = []
     for result in suite.cases:
@@ -206,8 +205,6 @@ def layers_of_best(suite: BenchSuiteResult) -> tuple[CaseResult, list[Row]] | No
 
 
 def _layers(name: str, suite: BenchSuiteResult) -> Picture | None:
-    import altair as alt
-
     if (found := layers_of_best(suite)) is None:
         return None
     result, rows = found
@@ -304,7 +301,6 @@ def _drawn(
     sheet: Sheet, rows: list[Row], curves: Sequence[Curve], plot: Plot, x_axis: Specification, y_axis: Specification
 ) -> Any:
     """Layers of a chart: intervals, lines, and markers, which are hollow for wrong answers."""
-    import altair as alt
 
     def x(field: str) -> Any:
         return alt.X(f"{field}:Q", **x_axis)

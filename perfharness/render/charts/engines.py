@@ -14,7 +14,18 @@ from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
 from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
 from perfharness.render.blocks import cell_text
-from perfharness.render.charts.drawing import LINE_PALETTE, NUMBERS, OWN, Picture, Points, Row, Sheet, message, wrapped
+from perfharness.render.charts.drawing import (
+    LINE_PALETTE,
+    NUMBERS,
+    OWN,
+    Picture,
+    Points,
+    Row,
+    Sheet,
+    alt,
+    message,
+    wrapped,
+)
 from perfharness.render.views.engines import speed_table
 
 ENGINES_PAGE = "compare_engines"
@@ -55,8 +66,6 @@ def engine_pictures(comparison: EngineComparison, folder: Path) -> list[Picture]
 
 def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw the image, the ground truth, and each engine's map, error and difference to the first engine."""
-    import altair as alt
-
     rows = map_tiles(comparison, folder)
     shapes = [tile.values.shape for row in rows for tile in row if not isinstance(tile.values, str)]
     height = round(min(2.0, max(0.3, shapes[0][0] / shapes[0][1])) * TILE) if shapes else TILE
@@ -66,8 +75,6 @@ def maps_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 
 def _tile(tile: Tile, height: int) -> Any:
-    import altair as alt
-
     caption = "" if isinstance(tile.values, str) else tile.caption
     title = alt.TitleParams(wrapped(tile.title, 38).split("\n"), subtitle=wrapped(caption, 44).split("\n"), fontSize=11)
     if isinstance(tile.values, str):
@@ -109,8 +116,6 @@ def bitmap(values: npt.NDArray[Any], colors: str, top: float | None) -> str:
 
 def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw a box of the timed iterations and a row of figures per engine."""
-    import altair as alt
-
     sheet, engines = Sheet("speed_benchmark"), comparison.engines
     found = latency_boxes(comparison, folder)
     names = {one.name: wrapped(one.name, NAME_WIDTH) for one in engines}
@@ -166,8 +171,6 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
 
 def gpu_picture(comparison: EngineComparison, folder: Path) -> Picture:
     """Draw one panel per metric, with one line per engine; without a GPU, draw the reason."""
-    import altair as alt
-
     title = "no GPU was sampled"
     if comparison.gpu_uuid:
         where = f"GPU {comparison.gpu_index} {comparison.gpu_uuid}"

@@ -25,6 +25,7 @@ from perfharness.render.charts.drawing import (
     Points,
     Row,
     Sheet,
+    alt,
     colors,
     numbers,
     wrapped,
@@ -214,8 +215,6 @@ def rate_text(phase: PhaseResult) -> str:
 
 def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Picture:
     """Draw a histogram of the latencies of a phase."""
-    import altair as alt
-
     sheet = Sheet(name)
     rows: list[Row] = [
         {"from": low, "to": high, "requests": count, "zero": 0}
@@ -237,8 +236,6 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
 
 def rates_picture(name: str, result: LoadResult) -> Picture | None:
     """Draw percentiles over requested rates, with intervals; None for fewer than two rates."""
-    import altair as alt
-
     phases = [one for one in result.phases if not one.is_warmup and one.asked_rate is not None]
     percentiles = ("p50", "p95", "p99", "p99_9")
     rows: list[Row] = [

@@ -17,6 +17,7 @@ from perfharness.render.charts.drawing import (
     Picture,
     Row,
     Sheet,
+    alt,
     colors,
     message,
     numbers,
@@ -32,8 +33,6 @@ Lines = Mapping[str, Sequence[float | None]]
 
 def scaling_picture(series: Series) -> Picture:
     """Draw one panel per quantity over the number of processes."""
-    import altair as alt
-
     sheet = Sheet("scaling")
     rows = sorted(series.rows, key=lambda row: row.num_processes)
     figures = [row.figures.get(WHOLE, {}) for row in rows]
@@ -73,8 +72,6 @@ def scaling_picture(series: Series) -> Picture:
 
 def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: Any, marks: Sequence[Any]) -> Any:
     """Lines of one quantity, with gaps at missing points."""
-    import altair as alt
-
     rows: list[Row] = [
         {"processes": number, "line": name, "value": value}
         for name, values in lines.items()
@@ -99,8 +96,6 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
 
 def _marks(sheet: Sheet, series: Series, x: Any) -> list[Any]:
     """Labelled vertical lines at the knee and at failed launches."""
-    import altair as alt
-
     rows: list[Row] = [
         {"processes": row.num_processes, "text": "failed", "color": PALETTE[5]}
         for row in series.rows

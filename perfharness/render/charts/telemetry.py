@@ -18,7 +18,7 @@ from perfharness.analysis.metrics.telemetry_lines import (
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.model.units import NS_PER_S
-from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, wrapped
+from perfharness.render.charts.drawing import GREY, LIGHT_GREY, PALETTE, WARMUP, Picture, Points, Row, alt, wrapped
 from perfharness.render.charts.over_time import (
     BLACK,
     COLORS,
@@ -110,8 +110,6 @@ def _rate(log: SampleLog, subject: str, metric: str) -> Series | None:
 
 def _add_cores(readings: Readings) -> None:
     """Add one row per core; dark is busy."""
-    import altair as alt
-
     if (load := core_load(readings.log, readings.zero_ns)) is None:
         return
     rows: list[Row] = [
