@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput, Output
 from perfharness.cli.support.reading import MEANING, SOURCE, SOURCE_HELP, Reading
@@ -53,7 +53,7 @@ class AnalyzeSettings(BaseModel):
 
 @with_settings()
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar=f"{SOURCE}…", help=SOURCE_HELP)],
+    runs: Annotated[list[Path], argument(f"{SOURCE}…", SOURCE_HELP)],
     *,
     reading: Reading,
     asked: AnalyzeSettings,
@@ -163,10 +163,10 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
     if not any(matching_stages(diagnosis, stage) for diagnosis in named.values()):
         there = sorted({one.path[-1] for diagnosis in named.values() for one in diagnosis.stages})
         raise UsageError(f"No stage '{stage}'. Stages of this run: {', '.join(there) or 'none'}.")
-    if output.is_json:
-        output.json_document({name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()})
-    else:
-        output.show([Section(name, stage_view(diagnosis, stage)) for name, diagnosis in named.items()])
+    output.document(
+        {name: diagnosis_of_stage(diagnosis, stage) for name, diagnosis in named.items()},
+        [Section(name, stage_view(diagnosis, stage)) for name, diagnosis in named.items()],
+    )
     output.findings(analyzed.findings)
     return exit_code(analyzed.findings)
 
@@ -177,10 +177,7 @@ def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -
     from perfharness.runs.run import open_located
 
     found, findings = open_located(located, read_as).find_slowest(most)
-    if output.is_json:
-        output.json_document(found.model_dump(mode="json"))
-    else:
-        output.show(slowest_view(found, details=output.verbose))
+    output.document(found, slowest_view(found, details=output.verbose))
     has_any = any(loop.requests for loop in found.loops)
     if not has_any:
         output.message("No measured batches; lower -w, or see `perfharness export --table ranges`.")

@@ -16,7 +16,7 @@ from perfharness.cli.support.bench_options import (
     say_drawn,
     suite_options,
 )
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
@@ -44,10 +44,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings(shown=SHOWN)
 def bench(
-    suite: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
-    ] = None,
+    suite: Annotated[Path | None, argument("[SUITE.toml]", "The suite; or name models and backends.")] = None,
     *,
     options: SuiteOptions,
     run: BenchSettings,

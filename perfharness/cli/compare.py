@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     EXIT_OK,
@@ -138,11 +138,10 @@ def compare_verb(
     context: typer.Context,
     sides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="BASE NEW…",
-            help="The launches of each version, joined by commas: runs, repeats, suites of bench, traces, results of"
+        argument(
+            "BASE NEW…",
+            "The launches of each version, joined by commas: runs, repeats, suites of bench, traces, results of"
             " trtexec, history:ID.",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -158,6 +157,7 @@ def compare_verb(
     condition is met or cannot be judged, or nothing could be compared.
     """
     from perfharness.analysis.comparison.compare import Rule
+    from perfharness.render.views.compare import compare_view
     from perfharness.runs.comparison.compare import compare_sides
     from perfharness.runs.comparison.limits import parse_limit
     from perfharness.runs.comparison.match import CompareOptions
@@ -185,7 +185,9 @@ def compare_verb(
         raise UsageError("give BASE and NEW: run folders or repeats, several of a version joined by commas")
     base, *others = [read_side(side, reading.read_as()) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
-    _show(comparison, output)
+    output.document(comparison, compare_view(comparison, fold=output.format == "md"))
+    if not output.is_json:
+        output.findings(finding for version in comparison.versions for finding in version.findings)
     raise typer.Exit(_exit_code(comparison, verdicts, output))
 
 
@@ -259,16 +261,6 @@ def _launch_of(text: str, where: str) -> LaunchOptions:
     return launch_options(
         values["script"], values["script_arguments"] or (), {**chosen, "explain": False}, values["config"]
     )
-
-
-def _show(comparison: Comparison, output: Output) -> None:
-    if output.is_json:
-        output.json_document(comparison.model_dump(mode="json"))
-        return
-    from perfharness.render.views.compare import compare_view
-
-    output.show(compare_view(comparison, fold=output.format == "md"))
-    output.findings(finding for version in comparison.versions for finding in version.findings)
 
 
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:

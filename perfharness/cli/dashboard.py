@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.distribution import install_command
@@ -38,11 +38,10 @@ class DashboardSettings(BaseModel):
 def dashboard(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[OUT…]",
-            help="Runs, repeats, suites of bench, and folders to search for running ones. [default: the history and "
+        argument(
+            "[OUT…]",
+            "Runs, repeats, suites of bench, and folders to search for running ones. [default: the history and "
             "the current folder]",
-            show_default=False,
         ),
     ] = None,
     *,

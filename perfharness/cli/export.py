@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import exit_code
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import SOURCE, SOURCE_HELP, Reading
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings()
 def export(
-    source: Annotated[Path | None, typer.Argument(metavar=SOURCE, help=SOURCE_HELP, show_default=False)] = None,
+    source: Annotated[Path | None, argument(SOURCE, SOURCE_HELP)] = None,
     *,
     asked: ExportSettings,
     reading: Reading,

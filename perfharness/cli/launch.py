@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import (
     CONTEXT,
     CONTEXT_OF_A_COMMAND_LINE,
@@ -83,14 +83,9 @@ def register(app: typer.Typer) -> None:
 @with_settings(LaunchOptions, shown=SHOWN)
 def launch_verb(
     context: typer.Context,
-    script: Annotated[
-        str, typer.Argument(metavar="SCRIPT", help="A .py file, `python …`, or any program.", show_default=False)
-    ],
+    script: Annotated[str, argument("SCRIPT", "A .py file, `python …`, or any program.")],
     script_arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SCRIPT ARGUMENTS]...", help="Everything after SCRIPT is passed to it.", show_default=False
-        ),
+        list[str] | None, argument("[SCRIPT ARGUMENTS]...", "Everything after SCRIPT is passed to it.")
     ] = None,
     *,
     series: SeriesSettings,
@@ -320,10 +315,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     series = series_run.series
     if series.kind == "processes":
         draw_scaling(series, series_run.folder, output)
-    if output.is_json:
-        output.json_document(series.model_dump(mode="json"))
-    else:
-        output.show(series_view(series))
+    output.document(series, series_view(series))
     findings += [*series.findings, *of_history]
     output.findings(findings)
     output.message(results_line(series_run.folder.absolute()))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perfharness.cli.launch import DryRun, watching
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, results_line
@@ -43,9 +43,7 @@ def register(app: typer.Typer) -> None:
 @with_settings(MlperfSettings, LaunchOptions, only={*MlperfSettings.model_fields, *LAUNCH_SETTINGS}, shown=SHOWN)
 def mlperf_verb(
     context: typer.Context,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model file, or module:function.", show_default=False)
-    ],
+    model: Annotated[str, argument("MODEL", "A model file, or module:function.")],
     *,
     checks: Checks,
     output: FullOutput,
@@ -69,10 +67,8 @@ def mlperf_verb(
         output.findings(plan.launch.findings)
         raise typer.Exit(EXIT_OK)
     run = run_test(plan, command_line(), partial(watching, output=output))
-    if output.is_json:
-        output.json_document(run.result.model_dump(mode="json"))
-    else:
-        output.show(mlperf_view(run.result))
+    output.document(run.result, mlperf_view(run.result))
+    if not output.is_json:
         output.show(output.result(run.launch.summary.mean, run.launch.summary.results))
     output.findings(run.findings)
     output.message(results_line(run.launch.folder))

@@ -9,7 +9,7 @@ import typer
 from pydantic import BaseModel
 
 from perfharness.cli.launch import show_result
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import OUTPUT, FullOutput
 from perfharness.cli.support.settings import with_settings
@@ -37,10 +37,7 @@ def register(app: typer.Typer) -> None:
 
 @with_settings()
 def record_verb(
-    target: Annotated[
-        str,
-        typer.Argument(metavar="PID|OUT", help="A process (and its children), or the folder of a running launch."),
-    ],
+    target: Annotated[str, argument("PID|OUT", "A process (and its children), or the folder of a running launch.")],
     *,
     asked: RecordSettings,
     output: FullOutput,

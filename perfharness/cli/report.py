@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
 from perfharness.cli.support.output import OUTPUT, Output
 from perfharness.cli.support.reading import SOURCE, Reading
@@ -49,9 +49,7 @@ def register(app: typer.Typer) -> None:
 def report_verb(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar=f"{SOURCE}…", help="Runs, their processes, repeats, sweeps, cold starts, traces, suites of bench."
-        ),
+        argument(f"{SOURCE}…", "Runs, their processes, repeats, sweeps, cold starts, traces, suites of bench."),
     ],
     *,
     asked: ReportSettings,

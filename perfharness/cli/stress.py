@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, command_line, exit_code
 from perfharness.cli.support.output import FullOutput, Output, results_line
@@ -95,12 +95,7 @@ def register(app: typer.Typer) -> None:
 @with_settings(LaunchOptions, only=LAUNCH_SETTINGS, shown=SHOWN)
 def stress_verb(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="module:function, file.py:function, a model, or a URL.", show_default=False
-        ),
-    ],
+    target: Annotated[str, argument("TARGET", "module:function, file.py:function, a model, or a URL.")],
     *,
     asked: TargetSettings,
     load: LoadSettings,

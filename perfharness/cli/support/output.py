@@ -86,6 +86,13 @@ class Output(BaseModel):
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
         _printing().print_blocks(self.errors, findings_view(findings, least=least))
 
+    def document(self, content: BaseModel | Mapping[str, Any], blocks: Iterable[Block]) -> None:
+        """Print blocks, or with --format json the content that they show."""
+        if self.is_json:
+            self.json_document(content.model_dump(mode="json") if isinstance(content, BaseModel) else content)
+        else:
+            self.show(blocks)
+
     def json_document(self, content: Mapping[str, Any]) -> None:
         """Print a JSON document to stdout."""
         from perfharness.runs.files.json_files import json_bytes
