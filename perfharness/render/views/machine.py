@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfharness.analysis.metrics.results import GpuMetrics, MetricFigures, RunMetrics
 from perfharness.render.blocks import Block, Cell, Column, Paragraph, Table
-from perfharness.render.numbers import number, percent, significant, size
+from perfharness.render.numbers import number, percent, scaled, significant, size
 
 MIB = float(1 << 20)
 POWER = ("power_sample_w", "power_instant_w", "power_average_w")
@@ -21,7 +21,7 @@ FIGURES = (
 )
 """Metrics of a GPU in the table; others are in benchmark_mean.json."""
 
-UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
+UNITS = {"bytes": "MiB", "w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
 
 
 def machine_view(metrics: RunMetrics | None) -> list[Block]:
@@ -80,11 +80,7 @@ def _is_known(found: MetricFigures | None) -> bool:
 
 def _metric_row(name: str, found: MetricFigures) -> list[Cell]:
     stem, _, unit = name.rpartition("_")
-    scale, label = 1.0, name
-    if unit == "bytes":
-        scale, label = 1 / MIB, f"{stem} (MiB)"
-    elif unit in UNITS:
-        label = f"{stem} ({UNITS[unit]})"
+    label = f"{stem} ({UNITS[unit]})" if unit in UNITS else name
     values = (found.mean, found.min, found.p50, found.p95, found.max)
-    scaled = [None if value is None else value * scale for value in values]
-    return [label.replace("_", " "), *scaled, found.new_readings]
+    shown = [scaled(value, MIB if unit == "bytes" else 1.0) for value in values]
+    return [label.replace("_", " "), *shown, found.new_readings]
