@@ -151,15 +151,11 @@ def speed_picture(comparison: EngineComparison, folder: Path) -> Picture:
         mean.mark_rule(color="black", strokeWidth=3).encode(x=x("low"), x2="high:Q"),
         diamond.encode(x=x("value"), tooltip=["engine:N", "value:Q", "low:Q", "high:Q"]),
     )
-    column = alt.X("column:N").sort(None).title(None)
+    column = alt.X("column:N").sort(None).title(None).axis(orient="top", labelAngle=0, ticks=False, domain=False)
     table = sheet.chart("table", figures, width=56 * (len(speeds.columns) - 1), height=height).mark_text()
-    table = table.encode(
-        x=column.axis(orient="top", labelAngle=0, ticks=False, domain=False), y=engine.axis(None), text="text:N"
-    )
-    sheet.notes.append(
-        "box: quartiles; line: median; whiskers: p5, p95; diamond: mean with its 95 % interval; table: ms"
-    )
-    sheet.notes += [f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok"]
+    table = table.encode(x=column, y=engine.axis(None), text="text:N")
+    about = "box: quartiles; line: median; whiskers: p5, p95; diamond: mean with its 95 % interval; table: ms"
+    sheet.notes += [about, *(f"{one.name}: {one.status}: {one.reason}" for one in engines if one.status != "ok")]
     size = " x ".join(map(str, comparison.settings.input_size))
     device = "GPU" if comparison.gpu_uuid else "CPU"
     title = f"latency of one image of {size} on the {device}: copy in, execute, copy out, synchronize"

@@ -102,27 +102,23 @@ def _add_phases(sheet: OverTime, result: LoadResult) -> None:
 
 
 def _add_percentiles(sheet: OverTime, title: str, load: LoadReport, time: str) -> None:
-    curves = [curve for curve in load.curves if curve.time == time]
-    values = [point.ms for curve in curves for point in curve.points if point.ms]
+    curves = {percentile_label(curve.of): curve for curve in load.curves if curve.time == time}
+    values = [point.ms for curve in curves.values() for point in curve.points if point.ms]
     if not values:
         return
-    is_log = max(values) > WIDE_RANGE * min(values)
+    is_log, is_latency = max(values) > WIDE_RANGE * min(values), time == "latency"
     points = {
-        percentile_label(curve.of): _steps(
-            curve.points, [point.ms or (None if is_log else point.ms) for point in curve.points]
-        )
-        for curve in curves
+        label: _steps(curve.points, [point.ms or (None if is_log else point.ms) for point in curve.points])
+        for label, curve in curves.items()
     }
-    styles = {percentile_label(curve.of): (PERCENTILE_COLORS[curve.of], SOLID) for curve in curves}
-    is_latency = time == "latency"
+    styles = {label: (PERCENTILE_COLORS[curve.of], SOLID) for label, curve in curves.items()}
     if is_latency and load.result.objective is not None:
         points["objective"] = [sheet.begin_s, sheet.end_s], [load.result.objective.latency_ms] * 2
         styles["objective"] = LIMIT, DASHED
     scale = {"type": "log", "nice": False} if is_log else {}
     sheet.add_lines(title, points, styles, "linear", height=1.5 * HEIGHT if is_latency else 0.8 * HEIGHT, **scale)
     if is_latency:
-        missing = [percentile_label(one) for one in ("p99", "p99_9") if one not in {curve.of for curve in curves}]
-        if missing:
+        if missing := [label for label in ("p99", "p99.9") if label not in curves]:
             sheet.notes.append(f"{' and '.join(missing)} latency: too few answers (10 above the percentile are needed)")
         sheet.notes.append(
             "Each point covers enough time for 10 values above the percentile on average. "
@@ -173,12 +169,11 @@ def _add_errors(sheet: OverTime, result: LoadResult, windows: Sequence[LoadWindo
     groups = {wrapped(safe_line(kind)): [kind] for kind in own}
     if rest := kinds[len(own) :]:
         groups["others"] = rest
-    areas = {
-        name: [_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows]
+    seconds = [*(one.start_s for one in windows), sheet.end_s]
+    points: dict[str, Points] = {
+        name: (seconds, [*(_per_second(one, sum(one.errors.get(kind, 0) for kind in group)) for one in windows), 0.0])
         for name, group in groups.items()
     }
-    seconds = [*(one.start_s for one in windows), sheet.end_s]
-    points = {kind: (seconds, [*values, 0.0]) for kind, values in areas.items()}
     sheet.add_areas("errors (per second)", points, dict(zip(points, ERRORS, strict=False)), 0.8 * HEIGHT)
 
 
@@ -237,26 +232,24 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
 def rates_picture(name: str, result: LoadResult) -> Picture | None:
     """Draw percentiles over requested rates, with intervals; None for fewer than two rates."""
     phases = [one for one in result.phases if not one.is_warmup and one.asked_rate is not None]
-    percentiles = ("p50", "p95", "p99", "p99_9")
+    palette = {percentile_label(of): PERCENTILE_COLORS[of] for of in ("p50", "p95", "p99", "p99_9")}
     rows: list[Row] = [
         {
             "rate": phase.asked_rate,
             "phase": safe_line(phase.name),
-            "line": percentile_label(of),
-            **getattr(phase.latency, of).model_dump(include={"low", "high"}),
-            "ms": getattr(phase.latency, of).value,
+            "line": label,
+            **figure.model_dump(include={"low", "high"}),
+            "ms": figure.value,
         }
         for phase in phases
-        for of in percentiles
-        if getattr(phase.latency, of).value is not None
+        for label in palette
+        if (figure := getattr(phase.latency, label.replace(".", "_"))).value is not None
     ]
     if not rows or len({round(one.asked_rate or 0.0, 6) for one in phases}) < 2:
         return None
     sheet = Sheet(name)
     used = {row["line"] for row in rows}
-    color = colors(
-        "line", {percentile_label(of): PERCENTILE_COLORS[of] for of in percentiles if percentile_label(of) in used}
-    )
+    color = colors("line", {label: color for label, color in palette.items() if label in used})
     limits = [] if result.objective is None else [result.objective.latency_ms]
     values = [*(row["ms"] for row in rows if row["ms"]), *limits]
     scale: dict[str, Any] = {"zero": True}

@@ -161,9 +161,8 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
         sheet.notes.append(f"line: median of {size} consecutive batches; grey: their range")
     layers.append(line.encode(x=x, y=y("ms"), tooltip=tooltip))
     if clip:
-        sheet.notes.append(
-            f"clipped at the longest measured batch, {top:,.4g} ms; longest in warm-up: {longest:,.4g} ms"
-        )
+        of_warmup = f"longest in warm-up: {longest:,.4g} ms"
+        sheet.notes.append(f"clipped at the longest measured batch, {top:,.4g} ms; {of_warmup}")
     if series.throttled is None and has_gpu:
         sheet.notes.append("GPU throttling not known")
     title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
@@ -192,8 +191,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
 
 def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -> Picture:
     """Draw stages, CUDA calls and GPU operations of one batch over time; zoomable."""
-    sheet = Sheet(name)
-    rows = [_bar_row(bar) for bar in found.bars]
+    sheet, rows = Sheet(name), [_bar_row(bar) for bar in found.bars]
     used = {label: color for kind, (label, color) in KINDS.items() if any(bar.kind == kind for bar in found.bars)}
     scale = {"domain": list(used), "range": list(used.values())}
     ms = alt.X("start:Q").title("ms since the batch began").axis(grid=True)
@@ -217,9 +215,8 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
         if bar.kind == "stage" and found.end_ms and bar.end_ms - bar.start_ms > LABELLED * found.end_ms
     ]
     if texts:
-        text = sheet.chart("names", texts).mark_text(
-            clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=BAR_TEXT_WIDTH)
-        )
+        limit = alt.ExprRef(expr=BAR_TEXT_WIDTH)
+        text = sheet.chart("names", texts).mark_text(clip=True, align="left", dx=3, fontSize=10, limit=limit)
         layers.append(text.encode(x=x, y=y, text="short:N"))
     if found.gpu_reason is not None and has_gpu:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")

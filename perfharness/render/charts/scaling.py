@@ -80,16 +80,13 @@ def _panel(sheet: Sheet, label: str, processes: Sequence[int], lines: Lines, x: 
     of_line = {name: GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(lines)}
     dashes = [DASHED if name == IDEAL else SOLID for name in lines]
     color = colors("line", of_line)
-    chart = (
-        sheet.chart(label, rows)
-        .mark_line(point={"size": 45, "opacity": 1})
-        .encode(
-            x=x,
-            y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
-            color=color if len(lines) > 1 else color.legend(None),
-            strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
-            tooltip=["line:N", "processes:Q", *numbers("value")],
-        )
+    chart = sheet.chart(label, rows).mark_line(point={"size": 45, "opacity": 1})
+    chart = chart.encode(
+        x=x,
+        y=alt.Y("value:Q").title(label.replace(" (", "\n(").split("\n")).axis(format=NUMBERS, tickCount=5),
+        color=color if len(lines) > 1 else color.legend(None),
+        strokeDash=alt.StrokeDash("line:N").scale(domain=list(lines), range=dashes).legend(None),
+        tooltip=["line:N", "processes:Q", *numbers("value")],
     )
     return alt.layer(*marks, chart).properties(width=WIDTH, height=HEIGHT)
 
