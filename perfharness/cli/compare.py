@@ -217,19 +217,19 @@ def _measure(
         UsageError: a command line is wrong; nothing was started.
         LaunchError: interrupted.
     """
-    from perfharness.cli.launch import SeriesView
+    from perfharness.cli.launch import watching_series
     from perfharness.runs.series.launching import labels_of_turns, series_in_turns
 
     labels = labels_of_turns(len(cases))
     series = series_in_turns(cases, folder.absolute() if tree is not None else folder, count)
-    view = SeriesView(output, len(series.launches))
+    watch = watching_series(output, len(series.launches))
 
     def place(label: str) -> AbstractContextManager[None]:
         return tree.entered() if tree is not None and label == labels[0] else nullcontext()
 
     @contextmanager
     def observe(plan: LaunchPlan) -> Iterator[Observer]:
-        with place(plan.options.output_dir.parent.name), view.watching(plan) as observer:
+        with place(plan.options.output_dir.parent.name), watch(plan) as observer:
             yield observer
 
     series.plan(place)

@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -214,25 +214,22 @@ def _earlier_s(plan: LaunchPlan) -> float | None:
     return None
 
 
-class SeriesView:
-    """Progress of several launches."""
-
-    def __init__(self, output: Output, count: int) -> None:
-        self._output, self._count = output, count
-        self._begin_s, self._done = time.monotonic(), 0
+def watching_series(output: Output, count: int) -> Callable[[LaunchPlan], AbstractContextManager[Observer]]:
+    """Return what shows the progress of each of several launches."""
+    begin_s, done = time.monotonic(), 0
 
     @contextmanager
-    def watching(self, plan: LaunchPlan) -> Iterator[Observer]:
-        """Show the progress of the next launch."""
+    def watch(plan: LaunchPlan) -> Iterator[Observer]:
         from perfharness.cli.support.progress import time_left
 
-        place = f"{plan.options.output_dir} ({self._done + 1} of {self._count})"
-        left = time_left(self._begin_s, self._done, self._count)
-        self._output.message(f"\n{place}{f', {left}' if left else ''}")
-        each_s = (time.monotonic() - self._begin_s) / self._done if self._done else None
-        with watching(plan, self._output, each_s) as observer:
+        nonlocal done
+        left = time_left(begin_s, done, count)
+        output.message(f"\n{plan.options.output_dir} ({done + 1} of {count}){f', {left}' if left else ''}")
+        with watching(plan, output, (time.monotonic() - begin_s) / done if done else None) as observer:
             yield observer
-        self._done += 1
+        done += 1
+
+    return watch
 
 
 def show_launch(plan: LaunchPlan, output: Output, command: Sequence[str] = ()) -> int:
@@ -255,22 +252,18 @@ def show_launch_on_ray(options: LaunchOptions, output: Output, *, is_dry: bool) 
     from perfharness.runs.launch import launch_on_ray, plans_on_ray
 
     say_settings(options, output)
-    plans, result = list[str](), None
     with (
         naming_settings(options),
         LaunchView(output.messages, show_output=output.verbose) as view,
         redirect_stdout(io.StringIO()),  # Ray prints pages of logs when a node is lost
     ):
-        if is_dry:
-            plans = plans_on_ray(options, view)
-        else:
-            result = launch_on_ray(options, command_line(), view)
-    for text in plans:
+        found = plans_on_ray(options, view) if is_dry else launch_on_ray(options, command_line(), view)
+    if not isinstance(found, list):
+        show_result(found, output)
+        return code_of(found)
+    for text in found:
         output.line(text)
-    if result is None:
-        return EXIT_OK
-    show_result(result, output)
-    return code_of(result)
+    return EXIT_OK
 
 
 def code_of(result: LaunchResult) -> int:
@@ -300,7 +293,7 @@ def show_series(series_run: SeriesRun, output: Output) -> int:
     findings: list[Finding] = []
     of_history: Sequence[Finding] = ()  # reported once
     interrupted = False
-    for one in series_run.run(SeriesView(output, len(series_run.launches)).watching, output.message):
+    for one in series_run.run(watching_series(output, len(series_run.launches)), output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             output.error(str(one.error))
