@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,8 +61,6 @@ class LaunchView(Observer):
         self._ending = True
         self._due.set()
         self._thread.join()
-        for mirror in self._mirrors:
-            mirror.close()
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Show these processes."""
@@ -202,11 +201,7 @@ class LogMirror:
         if self._file is None:
             with contextlib.suppress(OSError):
                 self._file = self._path.open("rb")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+                weakref.finalize(self, self._file.close)
 
     def new_lines(self) -> list[str]:
         """Next added lines, each prefixed with the name; empty at the end of the file."""
