@@ -51,12 +51,13 @@ def option(
     Args:
         text: for the help.
         flags: separated by blanks; empty for the name of the field.
-        default: value, or ... for a required option.
+        default: value, function that returns it, or ... for a required option.
         parse: converts a given value. Raises `ValueError`.
         key: name in `model_dump(by_alias=True)`, or None for that of the field.
         limits: `ge`, `gt`, `lt` or `le`, as in pydantic.
     """
-    field: Any = Field(default, serialization_alias=key, **limits)
+    given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    field: Any = Field(serialization_alias=key, **given, **limits)
     field.metadata.append(Option(tuple(flags.split()), panel, text, metavar, negative, show_default))
     if parse is not None:
         field.metadata.append(BeforeValidator(parse))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from perfharness.analysis.diagnosis import Advice, advise, unexplained
 from perfharness.model.diagnosis import Cause, Code, Diagnosis
+from perfharness.model.findings import listed
 from perfharness.render.blocks import Block, Items, Line, Paragraph, Section, Span, Style
 from perfharness.render.numbers import milliseconds, percent
 from perfharness.render.text import safe_line
@@ -52,10 +53,8 @@ def advice_view(
         entries = [_entry(one, names[one.path], widths, diagnoses) for one in shown]
         blocks.append(Section(f"What to do first{left_out}", [Items(entries, numbered=True)]))
     if unknown := [names[path] for path in unexplained(diagnoses)]:
-        listed = safe_line(", ".join(unknown[:LISTED_STAGES]))
-        more = f" and {len(unknown) - LISTED_STAGES} more" if len(unknown) > LISTED_STAGES else ""
         step = "" if has_profile(diagnoses.values()) else " Add --explain (runs the script twice)."
-        blocks.append(Paragraph(f"Not known what limits {listed}{more}.{step}"))
+        blocks.append(Paragraph(f"Not known what limits {safe_line(listed(unknown, LISTED_STAGES))}.{step}"))
     return blocks
 
 
