@@ -86,13 +86,8 @@ def analyze(
             runs_located = [one for one in located if one.trace is None]
             folders = [analyze_runs(one, read_as) for one in in_steps(runs_located, lambda one: f"reading {one.path}")]
     documents: dict[str, Tree] = {}
-    shown: list[Block] = []
-    analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
-    not_written: list[str] = []
-    for found in folders:
-        shown += show_runs(found, output, documents)
-        analyzed.append(found)
-        not_written += found.not_written
+    shown = [block for found in folders for block in show_runs(found, output, documents)]
+    analyzed: list[AnalyzedRuns | AnalyzedTraces] = [*folders]
     if traces:
         read = analyze_traces(
             traces, read_as, asked.output_dir, with_data=output.is_json, with_diagnosis=output.verbose
@@ -104,7 +99,7 @@ def analyze(
         output.json_documents(documents)
     findings = [finding for one in analyzed for finding in one.findings]
     output.findings(findings)
-    if not_written:
+    if not_written := [line for one in folders for line in one.not_written]:
         raise ResultError("\n".join(not_written))
     raise typer.Exit(exit_code(findings) if all(one.has_numbers for one in analyzed) else EXIT_CHECK_FAILED)
 

@@ -120,15 +120,14 @@ def stress_verb(
         return LoadView(output.messages)
 
     limits = limits_of(asked.fail_if)
-    shapes = shapes_of(model.shape) if model.shape else None
-    of_model = {"backend": model.backend, "device": model.device, "precision": model.precision, "shapes": shapes}
-    own = {name: value for name, value in {**load.model_dump(), **of_model}.items() if value is not None}
-    request = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
+    own = {**load.model_dump(exclude_none=True), **model.model_dump(exclude={"shape"}, exclude_none=True)}
+    if model.shape:
+        own["shapes"] = shapes_of(model.shape)
     result = stress(
         target,
         asked.profile,
         asked.start,
-        {name: value for name, value in request.items() if value is not None},
+        asked.model_dump(include={"expect_status", "expect_text"}, exclude_none=True),
         observing,
         command=command_line(),
         **own,
@@ -143,12 +142,9 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit]) -
     from perfharness.render.views.diagnosis import diagnoses_of, diagnosis_view
     from perfharness.render.views.load import load_view
 
-    if output.is_json:
-        output.json_document(result.load.model_dump(mode="json"))
-    else:
-        output.show(load_view(report_of(result.load)))
-        if output.verbose:
-            output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
+    output.document(result.load, load_view(report_of(result.load)))
+    if output.verbose and not output.is_json:
+        output.show(diagnosis_view(diagnoses_of(result.launch.summary.results)))
     output.findings(result.findings)
     output.message(results_line(result.launch.folder))
     if result.load.status == "stopped-by-errors":
