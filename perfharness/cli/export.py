@@ -84,13 +84,8 @@ def export(
     if file is None and (names != [RANGES] or asked.format is not None):
         raise UsageError("Add -o FILE; only `--table ranges` can be printed.")
     wanted = asked.format or _format_of(file, names)
-    if (
-        file is not None
-        and not names
-        and asked.format is None
-        and wanted in WRITERS
-        and (source / BENCH_NAME).is_file()
-    ):
+    is_suite = not names and asked.format is None and (source / BENCH_NAME).is_file()
+    if file is not None and is_suite and wanted in WRITERS:
         from perfharness.bench import read_suite
         from perfharness.bench.results import bench_table  # slow to import
 

@@ -233,14 +233,11 @@ class Curve:
 
 def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     """Curves with one colour per backend, mode and settings, and one dash and marker per precision, device and GPU."""
-
-    def hue_of(case: BenchCase) -> tuple[str, ...]:
-        return case.backend, case.mode, case.variant
-
-    def kind_of(case: BenchCase) -> tuple[str | None, ...]:
-        return case.precision, case.device, case.gpu
-
-    cells = in_groups(((hue_of(result.case), kind_of(result.case)), result) for result in suite.cases)
+    cells = in_groups(
+        (((case.backend, case.mode, case.variant), (case.precision, case.device, case.gpu)), result)
+        for result in suite.cases
+        for case in [result.case]
+    )
     hues = list(dict.fromkeys(hue for (hue, _), _ in cells))
     kinds = list(dict.fromkeys(kind for (_, kind), _ in cells))
     curves = []
