@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.help import GroupedCommand, argument
 from perfharness.cli.support.output import Output
 from perfharness.cli.support.settings import with_settings
 from perfharness.distribution import install_command
 from perfharness.errors import ResultError, ToolNotFoundError
 from perfharness.model.environment import HISTORY
-from perfharness.model.settings import Option
+from perfharness.model.settings import option
 
 
 def register(app: typer.Typer) -> None:
@@ -28,25 +28,19 @@ def register(app: typer.Typer) -> None:
 class DashboardSettings(BaseModel):
     """Options of `dashboard`."""
 
-    history: Annotated[
-        str | None,
-        Option(("--history",), "", f"Database of the history, a path or postgresql://… [default: ${HISTORY}]"),
-    ] = None
-    port: Annotated[int, Option(("--port",), "", "Port on 127.0.0.1; 0 takes a free one.")] = Field(
-        default=8050, ge=0, le=65535
-    )
-    opened: Annotated[bool, Option(("--open",), "", "Open a browser.")] = False
+    history: str | None = option(f"Database of the history, a path or postgresql://… [default: ${HISTORY}]")
+    port: int = option("Port on 127.0.0.1; 0 takes a free one.", default=8050, ge=0, le=65535)
+    opened: bool = option("Open a browser.", flags="--open", default=False)
 
 
 @with_settings()
 def dashboard(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[OUT…]",
-            help="Runs, repeats, suites of bench, and folders to search for running ones. [default: the history and "
+        argument(
+            "[OUT…]",
+            "Runs, repeats, suites of bench, and folders to search for running ones. [default: the history and "
             "the current folder]",
-            show_default=False,
         ),
     ] = None,
     *,

@@ -50,6 +50,11 @@ LAST_LINE = "Help: perfharness VERB --help. Also: --version, --guide (for progra
 OTHER = "Other options"
 
 
+def argument(metavar: str, text: str) -> Any:
+    """Argument of a verb."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
 class GroupedCommand(TyperCommand):
     """A command whose --help groups options by their `rich_help_panel`."""
 

@@ -16,6 +16,7 @@ from perfharness.render.charts.drawing import (
     Picture,
     Row,
     Sheet,
+    alt,
     colors,
     fields,
     numbers,
@@ -62,8 +63,6 @@ LEAST_CHANGE, MOST_TIMES = 10.0, 3.0
 
 def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], *, has_gpu: bool) -> Picture | None:
     """Draw mean wall, GPU and GPU busy time per batch of each stage; None without data."""
-    import altair as alt
-
     sheet = Sheet(name)
     kinds = {"wall": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
     texts = _distinct([short_label(label, 40) for label in labels[:MAX_STAGES]])
@@ -92,8 +91,6 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
 
 def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
     """Draw the time of a batch per rank: waiting for the last rank, other communication, the rest."""
-    import altair as alt
-
     sheet = Sheet(name)
     kinds = {"other work": LIGHT_GREY, "communication": PALETTE[0], "waiting for the last rank": PALETTE[1]}
     rows: list[Row] = []
@@ -128,8 +125,6 @@ def _distinct(texts: Sequence[str]) -> list[str]:
 
 def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
     """Draw the wall time of batches in order; shade warm-up and throttled batches."""
-    import altair as alt
-
     sheet, series = Sheet(name), found.series
     size = series.batches_per_group
     batch = alt.X("batch:Q").title("batch").axis(tickMinStep=1)
@@ -167,9 +162,8 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
         sheet.notes.append(f"line: median of {size} consecutive batches; grey: their range")
     layers.append(line.encode(x=x, y=y("ms"), tooltip=tooltip))
     if clip:
-        sheet.notes.append(
-            f"clipped at the longest measured batch, {top:,.4g} ms; longest in warm-up: {longest:,.4g} ms"
-        )
+        of_warmup = f"longest in warm-up: {longest:,.4g} ms"
+        sheet.notes.append(f"clipped at the longest measured batch, {top:,.4g} ms; {of_warmup}")
     if series.throttled is None and has_gpu:
         sheet.notes.append("GPU throttling not known")
     title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
@@ -178,8 +172,6 @@ def series_picture(name: str, found: LoopSeries, *, has_gpu: bool) -> Picture:
 
 def distribution_picture(name: str, found: StageDistribution) -> Picture:
     """Draw a histogram of the wall time per batch."""
-    import altair as alt
-
     sheet, values = Sheet(name), found.histogram
     rows: list[Row] = [
         {"from": low, "to": high, "batches": count}
@@ -200,10 +192,7 @@ def distribution_picture(name: str, found: StageDistribution) -> Picture:
 
 def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -> Picture:
     """Draw stages, CUDA calls and GPU operations of one batch over time; zoomable."""
-    import altair as alt
-
-    sheet = Sheet(name)
-    rows = [_bar_row(bar) for bar in found.bars]
+    sheet, rows = Sheet(name), [_bar_row(bar) for bar in found.bars]
     used = {label: color for kind, (label, color) in KINDS.items() if any(bar.kind == kind for bar in found.bars)}
     scale = {"domain": list(used), "range": list(used.values())}
     ms = alt.X("start:Q").title("ms since the batch began").axis(grid=True)
@@ -227,9 +216,8 @@ def timeline_picture(name: str, found: BatchTimeline, *, has_gpu: bool = True) -
         if bar.kind == "stage" and found.end_ms and bar.end_ms - bar.start_ms > LABELLED * found.end_ms
     ]
     if texts:
-        text = sheet.chart("names", texts).mark_text(
-            clip=True, align="left", dx=3, fontSize=10, limit=alt.ExprRef(expr=BAR_TEXT_WIDTH)
-        )
+        limit = alt.ExprRef(expr=BAR_TEXT_WIDTH)
+        text = sheet.chart("names", texts).mark_text(clip=True, align="left", dx=3, fontSize=10, limit=limit)
         layers.append(text.encode(x=x, y=y, text="short:N"))
     if found.gpu_reason is not None and has_gpu:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
@@ -260,8 +248,6 @@ def _bar_row(bar: Bar) -> Row:
 
 def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str]) -> Picture | None:
     """Draw the change of each figure with its interval; None without data."""
-    import altair as alt
-
     sheet = Sheet(name)
     known = [(row, stage) for row, stage in zip(version.rows, stages, strict=True) if row.ratio is not None]
     if not known:

@@ -1,8 +1,7 @@
 """Queues whose waits are known: theory, the arrivals that we make, and what the generator measures.
 
 Theory and arrivals are compared over a hundred thousand requests, without a clock. What is measured is compared with
-the recursion over the same arrivals, request by request: no wait is shorter. How much longer they are, which is the
-machine's doing, `scripts/load_queues` measures.
+the recursion over the same arrivals, request by request: no wait is shorter.
 """
 
 from __future__ import annotations
