@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.model.columns import Bool, Int64
-from perfharness.model.columns import Float64 as Float64
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.diagnosis import Path as Path
 from perfharness.model.findings import Finding

@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from perfharness.model.base import Record
-from perfharness.model.columns import Bool, Columns, Int64
-from perfharness.model.columns import Float64 as Float64
+from perfharness.model.columns import Bool, Columns, Float64, Int64
 
 TELEMETRY_NAME = "telemetry.parquet"
 LIVE_NAME = ".telemetry.jsonl"

@@ -18,8 +18,7 @@ from pydantic import Field
 
 from perfharness.analysis.statistics import ALPHA, student_t
 from perfharness.model.base import Record
-from perfharness.model.result import Float64
-from perfharness.model.trace import Int64
+from perfharness.model.columns import Float64, Int64
 
 MIN_EFFECT = 0.02
 """Smallest relative difference that counts."""

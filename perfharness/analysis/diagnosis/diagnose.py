@@ -15,6 +15,7 @@ from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, StageEve
 from perfharness.analysis.diagnosis.host import HostTime, HostTimes
 from perfharness.analysis.stages.times import StageRows, stage_rows
 from perfharness.analysis.stages.warmup import judge_loops
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.diagnosis import (
     CopyGroup,
     Diagnosis,
@@ -24,7 +25,7 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
     WarmupDiagnosis,
 )
-from perfharness.model.trace import Bool, GpuDevice, Int64
+from perfharness.model.trace import GpuDevice
 from perfharness.model.units import NS_PER_MS
 
 MAX_STAGES = 200

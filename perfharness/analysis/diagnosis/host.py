@@ -17,10 +17,9 @@ from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_t
 from perfharness.analysis.timeline.busy import BLOCK_ROWS, BusyLine
 from perfharness.analysis.timeline.grouping import distinct, sum_by_code
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
+from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.model.diagnosis import FunctionShare, Place
 from perfharness.model.host_samples import HostState
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64, Integers
 
 MIN_SAMPLES = 10
 """Fewest samples of a stage to explain its unrecorded time."""

@@ -10,7 +10,8 @@ import numpy as np
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model import conventions
-from perfharness.model.trace import Int64, Trace
+from perfharness.model.columns import Int64
+from perfharness.model.trace import Trace
 from perfharness.trace.names import code_of
 
 WINDOW_SHARE = 0.5

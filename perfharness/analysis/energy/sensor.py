@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.statistics import student_t
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.telemetry import SampleLog
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 COUNTER = "energy_total_mj"

@@ -13,8 +13,8 @@ from perfharness.analysis.stages.times import stage_of_calls
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.analysis.timeline.grouping import rows_by_code
-from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import BatchLoop, GpuWork, path_text
 
 OUTSIDE = "outside of stages"
 """Traced GPU work outside all stages."""

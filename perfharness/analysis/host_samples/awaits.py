@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.host_samples.frames import is_library
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from perfharness.model.trace import Bool, Int64
 
 STEP = ("asyncio/events.py", "_run")
 """Runs a step of a coroutine or a callback."""

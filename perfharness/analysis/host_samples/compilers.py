@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfharness.model.columns import Int64
 from perfharness.model.host_samples import Frame
-from perfharness.model.trace import Int64
 
 Names = Mapping[str, frozenset[str] | None]
 """Functions by end of file name; None for all functions of a file."""

@@ -10,8 +10,8 @@ import numpy as np
 from perfharness.analysis.metrics.figures import Held, Window, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
-from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MAX_DROP = 0.05

@@ -8,9 +8,9 @@ import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.analysis.statistics import min_count, weighted_quantile
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.rounding import figure
-from perfharness.model.telemetry import Float64, Series
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.telemetry import Series
 
 MIN_KNOWN = 0.5
 """Least part of a window with known values; with less, a mean would represent another window."""

@@ -7,8 +7,8 @@ import numpy as np
 from perfharness.analysis import statistics
 from perfharness.analysis.metrics.figures import Window, held
 from perfharness.analysis.metrics.results import BatchPeak, Growth
+from perfharness.model.columns import Int64
 from perfharness.model.telemetry import Series
-from perfharness.model.trace import Int64
 from perfharness.model.units import NS_PER_S
 
 BLOCKS = 20

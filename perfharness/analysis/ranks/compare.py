@@ -30,8 +30,8 @@ from perfharness.analysis.ranks.work import RankWork
 from perfharness.analysis.statistics import student_interval
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct, group_rows, sum_by_code
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import Path
 from perfharness.model.units import NS_PER_MS
 
 MIN_BATCHES = 8

@@ -10,8 +10,7 @@ import numpy as np
 from perfharness.analysis.ranks.results import Basis, Parallel
 from perfharness.analysis.ranks.work import RankWork, batch_keys
 from perfharness.analysis.timeline.grouping import group_rows, occurrences
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
 
 Common = list[Int64]
 """Batches common to all ranks, as positions in each rank."""

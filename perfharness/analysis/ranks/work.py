@@ -18,8 +18,9 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.grouping import distinct, group_rows, occurrences, sum_by_code
 from perfharness.model import conventions
 from perfharness.model.activity import CODES
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64, Trace
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import Path
+from perfharness.model.trace import GpuOperationKind, Trace
 from perfharness.trace.names import by_name
 
 COLLECTIVE_KERNEL = re.compile(r"(?<![A-Za-z0-9])(?:nccl(?:Dev)?Kernel_?([A-Za-z]*)|cross_device_(reduce))")

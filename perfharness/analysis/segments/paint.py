@@ -18,9 +18,9 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import distinct, group_rows, row_order, select, sum_by_code, unique
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.model.host_samples import HostEventKind
-from perfharness.model.result import Float64
-from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
+from perfharness.model.trace import PROCESS_MASK
 from perfharness.trace.columns import narrow
 
 WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)

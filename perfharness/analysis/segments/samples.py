@@ -19,9 +19,8 @@ from perfharness.analysis.segments.paint import Segments, Sums, sum_by
 from perfharness.analysis.stages.roles import STAGE_SUFFIX, StageTable
 from perfharness.analysis.timeline.grouping import distinct, select
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
 
 OF_STATE: Mapping[int, Activity] = {
     HostState.RUNNING: Activity.COMPUTE,

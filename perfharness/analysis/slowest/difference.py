@@ -16,8 +16,9 @@ from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model.activity import ACTIVITIES
-from perfharness.model.result import Float64, path_text
-from perfharness.model.trace import GpuOperationKind, Int64
+from perfharness.model.columns import Float64, Int64
+from perfharness.model.result import path_text
+from perfharness.model.trace import GpuOperationKind
 from perfharness.model.units import NS_PER_MS
 
 MIN_NS = 1_000.0

@@ -22,8 +22,8 @@ from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timel
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct, select
-from perfharness.model.result import Float64, path_text
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
+from perfharness.model.result import path_text
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MIN_TYPICAL = 5

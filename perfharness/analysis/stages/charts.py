@@ -12,8 +12,9 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.busy import stretches
 from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.analysis.timeline.grouping import count_by_code, sum_by_code
-from perfharness.model.result import BatchLoop, Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import BatchLoop, Path
+from perfharness.model.trace import GpuOperationKind
 from perfharness.model.units import NS_PER_MS, NS_PER_S
 
 MAX_POINTS = 1000

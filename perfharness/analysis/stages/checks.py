@@ -14,9 +14,10 @@ from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows, sum_by_code
 from perfharness.model import conventions
+from perfharness.model.columns import Int64
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal
-from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, Trace, pid_of
 from perfharness.trace.names import code_of
 
 CAPTURED = "batches-captured"

@@ -22,9 +22,9 @@ from perfharness.analysis.timeline.grouping import (
     unique,
 )
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Float64, Path
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import NO_INDEX, PER_ITEM, TIMES, Entries, EntryTable, Path
 from perfharness.model.rounding import BELOW, DECIMALS
-from perfharness.model.trace import Bool, Int64, Integers
 
 
 def make_entries(stages: StageTable, times: StageTimes, throttled: Mapping[str, Bool] | None) -> Entries:

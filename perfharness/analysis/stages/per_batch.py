@@ -10,9 +10,9 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
-from perfharness.model.result import PER_ITEM, TIMES, BatchValues, Float64, Path, Tree
+from perfharness.model.columns import Bool, Float64
+from perfharness.model.result import PER_ITEM, TIMES, BatchValues, Path, Tree
 from perfharness.model.rounding import figure
-from perfharness.model.trace import Bool
 
 ValuesByPath = Mapping[Path, BatchValues]
 

@@ -24,9 +24,10 @@ from perfharness.analysis.timeline.grouping import (
 )
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, Path
-from perfharness.model.trace import Bool, Int64, Integers, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import NvtxRanges, Trace, pid_of
 from perfharness.trace.names import code_of
 
 NOT_COUNTED = -1

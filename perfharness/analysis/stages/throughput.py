@@ -14,10 +14,10 @@ import numpy as np
 
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import unique
+from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.manifest import is_part_of
-from perfharness.model.result import BatchLoop, Float64, path_text
+from perfharness.model.result import BatchLoop, path_text
 from perfharness.model.rounding import figure
-from perfharness.model.trace import Bool, Int64
 from perfharness.model.units import NS_PER_S
 
 MIN_BATCHES = 3

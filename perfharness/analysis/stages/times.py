@@ -11,8 +11,9 @@ from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.timeline.grouping import group_rows, occurrences, rows_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT, innermost_at
 from perfharness.analysis.timeline.projection import RangeTable
-from perfharness.model.result import Float64, Path
-from perfharness.model.trace import ApiCalls, Bool, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.result import Path
+from perfharness.model.trace import ApiCalls
 from perfharness.model.units import NS_PER_MS
 
 

@@ -15,8 +15,8 @@ from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throug
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.grouping import distinct, rows_by_code, unique
+from perfharness.model.columns import Bool
 from perfharness.model.result import TIMES, BatchLoop, EntryTable, OutsideStage, Path, ProcessResult, Tree
-from perfharness.model.trace import Bool
 
 if TYPE_CHECKING:
     from perfharness.analysis.analysis import Analysis

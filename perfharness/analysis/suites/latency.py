@@ -17,7 +17,7 @@ from perfharness.analysis.statistics import (
     trend,
 )
 from perfharness.model.bench import Estimate, LatencyStats
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 BLOCKS = 20
 """Number of medians used to detect a drift."""

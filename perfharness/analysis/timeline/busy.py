@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.timeline.grouping import group_rows, row_order
-from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
 BLOCK_ROWS = 1 << 16

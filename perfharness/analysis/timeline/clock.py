@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from perfharness.model import conventions
+from perfharness.model.columns import Int64
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import ClockTieRecord
-from perfharness.model.trace import ClockSource, Int64, Trace, TraceClock
+from perfharness.model.trace import ClockSource, Trace, TraceClock
 from perfharness.trace.names import code_of
 
 ROW_GAP_NS = 10_000_000

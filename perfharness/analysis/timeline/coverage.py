@@ -21,9 +21,10 @@ from perfharness.analysis.timeline.cuda_calls import (
     calls_named,
 )
 from perfharness.analysis.timeline.grouping import distinct
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
-from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, Integers, NvtxRanges, Trace, pid_of
+from perfharness.model.trace import ApiCalls, GpuOperationKind, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
 """Fewest ranges without CUDA calls, because the end of a pipeline may have a few."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.trace.columns import arrow_array
 
 if TYPE_CHECKING:

@@ -16,18 +16,9 @@ from perfharness.analysis.timeline.busy import ThreadOrder, expand
 from perfharness.analysis.timeline.coverage import find_untraced_work, never_closed
 from perfharness.analysis.timeline.grouping import distinct, row_order
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, Nesting, nest, running_maximum_before
+from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.model.findings import Finding
-from perfharness.model.trace import (
-    PROCESS_MASK,
-    ApiCalls,
-    Bool,
-    GpuOperations,
-    Int64,
-    Integers,
-    NvtxRanges,
-    Trace,
-    pid_of,
-)
+from perfharness.model.trace import PROCESS_MASK, ApiCalls, GpuOperations, NvtxRanges, Trace, pid_of
 from perfharness.trace.columns import narrow
 
 BLOCK_MEMBERS = 1 << 20

@@ -26,7 +26,7 @@ from perfharness.analysis.statistics import (
     trend,
     weighted_quantile,
 )
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 SHARES = (0.5, 0.9, 0.95)
 NORMAL = {share: NormalDist().inv_cdf(share) for share in SHARES}

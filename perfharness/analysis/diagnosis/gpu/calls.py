@@ -18,16 +18,8 @@ from perfharness.analysis.timeline.cuda_calls import call_activities
 from perfharness.analysis.timeline.intervals import nest
 from perfharness.analysis.timeline.projection import Launches
 from perfharness.model.activity import CODES, Activity
-from perfharness.model.trace import (
-    Bool,
-    CopyKind,
-    GpuOperationKind,
-    Int64,
-    Integers,
-    MemoryKind,
-    OperationDetails,
-    Trace,
-)
+from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.trace import CopyKind, GpuOperationKind, MemoryKind, OperationDetails, Trace
 from perfharness.trace.columns import narrow
 
 _Value = TypeVar("_Value", bound=np.generic)

@@ -13,9 +13,9 @@ import numpy as np
 from perfharness.analysis.diagnosis.gpu.calls import stays_inside
 from perfharness.analysis.diagnosis.gpu.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.columns import Float64, Int64
 from perfharness.model.diagnosis import GpuCounters, RooflinePoint
-from perfharness.model.result import Float64
-from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind, Int64
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, GpuOperationKind
 
 MAX_UNCERTAINTY = 0.10
 """Largest half-width of a share's bounds: beyond it, 40 and 60 % cannot be told apart."""

@@ -26,8 +26,9 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.cuda_calls import BEGINS_CAPTURE, ENDS_CAPTURE, calls_named
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.activity import CODES, Activity
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.diagnosis import CopyGroup, GpuCounters, GpuLimits, KernelGroup
-from perfharness.model.trace import Bool, CopyKind, Int64, MemoryKind
+from perfharness.model.trace import CopyKind, MemoryKind
 
 MIN_BATCHES = 6
 """Fewest batches for a statement about the steady state (the second half)."""

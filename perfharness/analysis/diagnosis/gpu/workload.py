@@ -16,8 +16,8 @@ from perfharness.analysis.stages.times import StageRows
 from perfharness.analysis.timeline.busy import BusyLine, expand, overlaps
 from perfharness.analysis.timeline.gpus import Gpus, find_gpus
 from perfharness.analysis.timeline.grouping import sum_by_code, unique
-from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, GpuOperationKind, GpuOperations, Int64, Integers, Trace
+from perfharness.model.columns import Bool, Float64, Int64, Integers
+from perfharness.model.trace import GpuOperationKind, GpuOperations, Trace
 from perfharness.model.units import NS_PER_MS
 from perfharness.trace.columns import narrow
 
