@@ -9,10 +9,11 @@ from types import MappingProxyType
 import numpy as np
 
 from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEnergy, RunEnergy, StageEnergy
-from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, Window, read_sensor
+from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, read_sensor
 from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.analysis.metrics.results import GpuMetrics
+from perfharness.analysis.timeline.busy import Window
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import SampleLog

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.statistics import student_t
+from perfharness.analysis.timeline.busy import Window
 from perfharness.model.columns import Float64, Int64
 from perfharness.model.telemetry import SampleLog
 from perfharness.model.units import NS_PER_S
@@ -39,9 +40,6 @@ SWING = 2.0
 """Largest change of power within a batch, relative to its mean."""
 
 IN_STEP = "updates of the sensor coincide with the same part of each batch"
-
-Window = tuple[int, int]
-"""Start and end, UTC ns."""
 
 
 @dataclass(frozen=True)

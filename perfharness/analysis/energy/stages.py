@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.results import StageEnergy
-from perfharness.analysis.energy.sensor import COUNTER, Energy, Sensor, Window
-from perfharness.analysis.timeline.busy import BusyLine, merge, stretches
+from perfharness.analysis.energy.sensor import COUNTER, Energy, Sensor
+from perfharness.analysis.timeline.busy import BusyLine, Window, merge, stretches
 from perfharness.model.columns import Int64
 from perfharness.model.rounding import figure
 from perfharness.model.units import NS_PER_S

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.metrics.figures import Held, Window, held
+from perfharness.analysis.metrics.figures import Held, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window
 from perfharness.model.columns import Bool, Int64
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
 from perfharness.model.units import NS_PER_S
@@ -50,6 +50,11 @@ class Throttling:
         """Mask, by reason, of the intervals it overlaps; without reasons that overlap none."""
         during = {reason: line.within(start_ns, end_ns) > 0 for reason, line in self.lines.items()}
         return {reason: touched for reason, touched in during.items() if touched.any()}
+
+    def any_touched(self, start_ns: Int64, end_ns: Int64) -> Bool:
+        """Mask of the intervals it overlaps."""
+        lengths = [line.within(start_ns, end_ns) for line in self.lines.values()]
+        return np.any([np.zeros(len(start_ns)), *lengths], axis=0)
 
     def within(self, window: Window) -> dict[str, float]:
         """Seconds in a window, by reason."""

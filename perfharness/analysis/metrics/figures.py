@@ -8,6 +8,7 @@ import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.analysis.statistics import min_count, weighted_quantile
+from perfharness.analysis.timeline.busy import Window
 from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.rounding import figure
 from perfharness.model.telemetry import Series
@@ -17,9 +18,6 @@ MIN_KNOWN = 0.5
 
 HOLD_READINGS = 3.0
 """Usual reading intervals for which a value holds after the last reading."""
-
-Window = tuple[int, int]
-"""Start and end, UTC ns."""
 
 
 @dataclass(frozen=True)

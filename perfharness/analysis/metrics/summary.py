@@ -18,7 +18,7 @@ from perfharness.analysis.metrics.clocks import (
     of_any,
     throttling_known,
 )
-from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
+from perfharness.analysis.metrics.figures import counter_total, window_figures
 from perfharness.analysis.metrics.memory import batch_peak, growth
 from perfharness.analysis.metrics.results import (
     GpuMetrics,
@@ -28,7 +28,7 @@ from perfharness.analysis.metrics.results import (
     RunMetrics,
     WindowKind,
 )
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window
 from perfharness.model.telemetry import (
     GPM_RATES,
     GPM_SHARES,
@@ -193,9 +193,7 @@ def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int |
     if process.reason is not None:
         return None
     batches = process.batches
-    touched = throttling.touched(batches.start_ns, batches.end_ns)
-    any_reason = np.logical_or.reduce([*touched.values(), np.zeros(len(batches.warmup), dtype=np.bool_)])
-    return int((any_reason & ~batches.warmup).sum())
+    return int((throttling.any_touched(batches.start_ns, batches.end_ns) & ~batches.warmup).sum())
 
 
 def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> float | None:

@@ -35,9 +35,6 @@ class Sums:
     ns: Float64
     samples: Float64
 
-    def __len__(self) -> int:
-        return len(self.ns)
-
 
 def sum_by(keys: dict[str, Int64], ns: Float64, samples: Float64) -> Sums:
     """Sum per combination of key values, in order of first appearance."""

@@ -214,12 +214,11 @@ def typical_best_worst(values: Float64) -> dict[Which, int]:
     """Indices of the values nearest to the median, smallest and largest, without duplicates."""
     if not len(values) or np.isnan(values).all():
         return {}
-    found: dict[Which, int] = {"typical": int(np.nanargmin(np.abs(values - np.nanmedian(values))))}
-    best, worst = int(np.nanargmin(values)), int(np.nanargmax(values))
-    if best not in found.values():
-        found["best"] = best
-    if worst not in found.values():
-        found["worst"] = worst
+    typical, found = np.nanargmin(np.abs(values - np.nanmedian(values))), dict[Which, int]()
+    every: dict[Which, np.intp] = {"typical": typical, "best": np.nanargmin(values), "worst": np.nanargmax(values)}
+    for which, at in every.items():
+        if at not in found.values():
+            found[which] = int(at)
     return found
 
 

@@ -219,7 +219,7 @@ def _missing_items(journals: Sequence[RecorderJournal], trace: Trace) -> Iterato
     recorders, marks = find_recorders(trace), trace.marks
     if recorders is None:
         return
-    owner = recorders.owner_of(marks.category)
+    owner = recorders.owner[marks.category]
     is_count = marks.name == code_of(trace.names, conventions.MARK_ITEMS)
     at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
     found = _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
@@ -248,7 +248,7 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> PerRecor
     """Number of ranges in the trace per recorder and process, including deleted ones."""
     recorders = find_recorders(trace)
     if recorders is not None:
-        owner, names = recorders.owner_of(trace.ranges.category), recorders.owners
+        owner, names = recorders.owner[trace.ranges.category], recorders.owners
     else:
         # Without recorder declarations, count the ranges of their domains.
         domains = {record.domain: record.name for journal in journals for record in journal.recorders}

@@ -77,7 +77,8 @@ def mean_tree(processes: Sequence[ValuesByPath]) -> Tree:
     """Mean of each number over all batches of all processes; `batches` is per process that has the entry."""
     tree: Tree = {}
     for path, values in pooled(processes).items():
-        mean = {key: json_number(mean) for key, (_, mean) in numbers(values, slice(None)).items()}
+        of_key = numbers(values, slice(None)).items()
+        mean = {key: None if np.isnan(mean) else figure(mean) for key, (_, mean) in of_key}
         per_process = len(values.warmup) / sum(path in one for one in processes)
         subtree_at(tree, path).update(mean, batches=int(per_process) if per_process.is_integer() else per_process)
     return tree
@@ -91,11 +92,6 @@ def statistics_tree(processes: Sequence[ValuesByPath]) -> Tree:
             of_totals = mean if key.endswith(PER_ITEM) else None
             subtree_at(tree, path)[key] = summarise(column, of_totals).to_json()
     return tree
-
-
-def json_number(value: float) -> float | None:
-    """Round a number for writing; NaN (not measured) becomes None."""
-    return None if np.isnan(value) else figure(value)
 
 
 def subtree_at(tree: Tree, path: Path) -> Tree:

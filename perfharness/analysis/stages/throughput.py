@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine, Window
 from perfharness.analysis.timeline.grouping import unique
 from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.manifest import is_part_of
@@ -25,8 +25,6 @@ MIN_BATCHES = 3
 
 MIN_WINDOW_NS = 1_000_000
 """Shortest window; below it, annotation costs of microseconds per batch dominate."""
-
-Window = tuple[int, int]
 
 
 @dataclass(frozen=True)

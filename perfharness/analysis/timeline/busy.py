@@ -8,6 +8,9 @@ from perfharness.analysis.timeline.grouping import group_rows, row_order
 from perfharness.model.columns import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
+Window = tuple[int, int]
+"""Start and end, ns."""
+
 BLOCK_ROWS = 1 << 16
 """Rows processed at a time, so that temporary arrays fit in the CPU's cache."""
 

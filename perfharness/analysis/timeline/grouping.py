@@ -133,14 +133,11 @@ def _encode(column: Integers) -> tuple[Integers, Int64]:
         return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
     if low > 0:  # avoids the copy for shifting
         low, span = 0, low + span
-    if span <= 2 * len(column) + SMALL_TABLE:
-        return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
-    encoded = arrow_array(column).dictionary_encode()
-    code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
-    return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)
-
-
-def _encode_by_table(position: Integers, span: int) -> tuple[Integers, Int64]:
+    if span > 2 * len(column) + SMALL_TABLE:
+        encoded = arrow_array(column).dictionary_encode()
+        code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+        return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)
+    position = np.subtract(column, low, dtype=np.int64) if low else column
     first_row = _first_rows(position, span)
     used = np.flatnonzero(first_row >= 0)
     used = used[np.argsort(first_row[used], kind="stable")]

@@ -147,11 +147,9 @@ def _usual_launch(trace: Trace, launches: Launches) -> float:
 def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
     """The enclosing call of each call, -1 for most. Few calls are nested, so only those are searched."""
     parent = np.full(len(start), -1, dtype=np.int32)
-    if not len(start):
-        return parent
     # Put threads one after the other on one line, so that one running maximum serves all.
     e = end
-    if thread[0] != thread[-1]:  # calls are ordered by thread
+    if len(start) and thread[0] != thread[-1]:  # calls are ordered by thread
         e = end + np.r_[0, np.cumsum(thread[1:] != thread[:-1])] * (int(end.max()) - int(start.min()) + 1)
     is_inner = np.r_[False, e[1:] <= np.maximum.accumulate(e)[:-1]]
     inner, outer = np.flatnonzero(is_inner), np.flatnonzero(~is_inner)

@@ -42,8 +42,6 @@ def trace_counters(events: StageEvents) -> list[GpuCounters]:
     these. Empty without readings.
     """
     workload = events.workload
-    if workload.trace.gpu_metrics is None:
-        return []
     wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
     if not len(wanted):
         wanted = events.operation[stays_inside(workload.trace.details, events.operation)]
