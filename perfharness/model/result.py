@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from perfharness.model.columns import Bool, Float64, Int64
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.diagnosis import Path as Path
@@ -174,12 +172,6 @@ class GpuWork:
     stages: tuple[str, ...] = ()  # paths of benchmark.json
     busy: tuple[tuple[Int64, Int64], ...] = ()
     reason: str | None = None  # why they are unknown
-
-    def all_busy(self) -> tuple[Int64, Int64]:
-        """Starts and ends of all busy times."""
-        starts = [start for start, _ in self.busy] or [np.empty(0, dtype=np.int64)]
-        ends = [end for _, end in self.busy] or [np.empty(0, dtype=np.int64)]
-        return np.concatenate(starts), np.concatenate(ends)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from perfharness.analysis.energy.results import GpuEnergy, IdlePower, ProcessEnergy, RunEnergy, StageEnergy
 from perfharness.analysis.energy.sensor import IN_STEP, MIN_UPDATES, SOURCES, Energy, Sensor, read_sensor
-from perfharness.analysis.energy.stages import Known, Spans, per, rounded, stage_energies, union
+from perfharness.analysis.energy.stages import Known, per, rounded, stage_energies
 from perfharness.analysis.energy.work import MeasuredProcess, merged, no_window, union_window
 from perfharness.analysis.metrics.results import GpuMetrics
-from perfharness.analysis.timeline.busy import Window
+from perfharness.analysis.timeline.busy import Spans, Window, union
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.machines import gpu_name
 from perfharness.model.telemetry import SampleLog

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.metrics.figures import Held, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
-from perfharness.analysis.timeline.busy import BusyLine, Window
+from perfharness.analysis.timeline.busy import BusyLine, Window, union
 from perfharness.model.columns import Bool, Int64
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, clock_event_names
 from perfharness.model.units import NS_PER_S
@@ -54,7 +54,8 @@ class Throttling:
     def any_touched(self, start_ns: Int64, end_ns: Int64) -> Bool:
         """Mask of the intervals it overlaps."""
         lengths = [line.within(start_ns, end_ns) for line in self.lines.values()]
-        return np.any([np.zeros(len(start_ns)), *lengths], axis=0)
+        found: Bool = np.any([np.zeros(len(start_ns)), *lengths], axis=0)
+        return found
 
     def within(self, window: Window) -> dict[str, float]:
         """Seconds in a window, by reason."""
@@ -87,9 +88,7 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
     """All throttled times of a GPU (for a MIG instance, its whole GPU), by NVML's reasons and by low clocks. `work`:
     when processes ran, to derive a reference if no clock was requested.
     """
-    parts = []
-    nothing = np.empty(0, dtype=np.int64)
-    idle = BusyLine(nothing, nothing)
+    parts, idle = [], BusyLine(*union([]))
     reasons = log.get(uuid, "clock_event_reasons")
     if reasons is not None and reasons.is_read.any():
         steps = _states(reasons)

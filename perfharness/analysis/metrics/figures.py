@@ -48,10 +48,7 @@ class Held:
 
 
 def held(series: Series) -> Held:
-    """Readings of a metric as steps. A failed reading ends the step before it."""
-    if not len(series):
-        nothing = np.empty(0, dtype=np.int64)
-        return Held(nothing, nothing, np.empty(0))
+    """At least one reading of a metric as steps. A failed reading ends the step before it."""
     at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
     time, hold = series.time_unix_ns, HOLD_READINGS * series.usual_ns
     end = np.append(time[at[1:]], int(time[-1] + hold))

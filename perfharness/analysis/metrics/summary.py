@@ -28,7 +28,7 @@ from perfharness.analysis.metrics.results import (
     RunMetrics,
     WindowKind,
 )
-from perfharness.analysis.timeline.busy import BusyLine, Window
+from perfharness.analysis.timeline.busy import BusyLine, Window, union
 from perfharness.model.telemetry import (
     GPM_RATES,
     GPM_SHARES,
@@ -200,7 +200,7 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
     """Part of the window with traced GPU work; None if some is unknown."""
     if window is None or not processes or any(process.work.reason for process in processes):
         return None
-    line = BusyLine(*np.concatenate([process.work.all_busy() for process in processes], axis=1))
+    line = BusyLine(*union([spans for process in processes for spans in process.work.busy]))
     busy = int(line.within(np.asarray([window[0]]), np.asarray([window[1]]))[0])
     return round(busy / (window[1] - window[0]), 6)
 

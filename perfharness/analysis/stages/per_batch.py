@@ -46,8 +46,6 @@ def values_per_batch(stages: StageTable, times: StageTimes) -> dict[Path, BatchV
 
 def pooled(processes: Sequence[ValuesByPath]) -> dict[Path, BatchValues]:
     """Join the values of all processes."""
-    if len(processes) == 1:
-        return dict(processes[0])
     found = {}
     for path in dict.fromkeys(path for values in processes for path in values):
         parts = [values[path] for values in processes if path in values]

@@ -197,10 +197,8 @@ class StageEvents:
     @cached_property
     def kernels(self) -> StageKernels:
         """Kernels among the stage's operations."""
-        groups, kernel, length = self.workload.kernels, self.operation, self.operation_ns
-        is_kernel = self.operation_kind == GpuOperationKind.KERNEL
-        if not is_kernel.all():
-            kernel, length = kernel[is_kernel], length[is_kernel]
+        groups, is_kernel = self.workload.kernels, self.operation_kind == GpuOperationKind.KERNEL
+        kernel, length = self.operation[is_kernel], self.operation_ns[is_kernel]
         group = groups.of[kernel]
         return StageKernels(kernel, length, group, sum_by_code(group, length, len(groups)))
 
