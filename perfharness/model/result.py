@@ -64,10 +64,6 @@ class Statistics:
     p99: float | None
     max: float | None
 
-    def to_json(self) -> dict[str, float | int | None]:
-        """The tree for the result files."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True)
 class BatchValues:

@@ -108,10 +108,6 @@ class Series(Columns):
         """Median time between readings; 0 for fewer than two."""
         return float(np.median(np.diff(self.time_unix_ns))) if len(self) > 1 else 0.0
 
-    def select(self, which: Bool) -> Series:
-        """Select readings by mask."""
-        return Series(*(column[which] for column in vars(self).values()))
-
     def updates(self) -> Series:
         """Successful readings with a new value."""
         return self.select(self.is_read & self.is_new)

@@ -85,7 +85,7 @@ class HostTimes:
         self._thread_times = thread_times(analysis.trace)
         segments = paint(analysis)
         samples = sample_times(analysis, segments)
-        self._samples = None if samples is None else samples.where(kept[samples.row])
+        self._samples = None if samples is None else samples.select(kept[samples.row])
         length = segments.end_ns - segments.start_ns
         length[~kept[segments.row]] = 0
         self._recorded = self._with_inner(segments.stage, segments.activity, length)
@@ -99,7 +99,7 @@ class HostTimes:
         if not whole:
             return HostTime({Activity.UNKNOWN: 1.0})
         other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
-        mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
+        mine = None if samples is None else samples.select(self._is_inside(path)[samples.stage])
         count = 0.0 if mine is None else float(mine.count.sum())
         hidden = float(self._hidden[path]) / whole
         if mine is None or count < MIN_SAMPLES:
@@ -119,7 +119,7 @@ class HostTimes:
         """Functions of the stage with this path."""
         if self._samples is None:
             return []
-        return self._stacks.functions(self._samples.where(self._is_inside(path)[self._samples.stage]))
+        return self._stacks.functions(self._samples.select(self._is_inside(path)[self._samples.stage]))
 
     def _with_readings(self, path: int, shares: Float64) -> Float64:
         """Divide the unknown time by readings of how long its threads ran and waited for a CPU (lower bounds)."""

@@ -94,9 +94,9 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
         steps = _states(reasons)
         masks = steps.value.astype(np.int64)
         for mask in np.unique(masks).tolist():
-            given = steps.at(masks == mask)
+            given = steps.select(masks == mask)
             parts += [(name, given.start_ns, given.end_ns) for name in clock_event_names(mask) if SLOWS.get(name, True)]
-        resting = steps.at((masks & IDLE_BIT) > 0)
+        resting = steps.select((masks & IDLE_BIT) > 0)
         idle = BusyLine(resting.start_ns, resting.end_ns)
     for name, metric, request in requested.each():
         clock = log.get(uuid, metric)
@@ -104,7 +104,7 @@ def throttling_of(log: SampleLog, uuid: str, requested: RequestedClocks, work: W
             steps = held(clock) if work is None else held(clock).within(work)
             rests = idle.within(steps.start_ns, steps.end_ns) >= (steps.end_ns - steps.start_ns) / 2
             least = (1 - MAX_DROP) * (request or reference_mhz(clock, work) or 0.0)
-            low = steps.at((steps.value < least) & ~rests)
+            low = steps.select((steps.value < least) & ~rests)
             parts += [(name, low.start_ns, low.end_ns)] if len(low.value) else []
     return _joined(parts)
 

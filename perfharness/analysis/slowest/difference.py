@@ -98,7 +98,7 @@ class Divided:
         if self._samples is None:
             return {}
         samples = self._samples
-        mine = samples.where((samples.stage == stage) & ~samples.is_recorded & np.isin(samples.batch, rows))
+        mine = samples.select((samples.stage == stage) & ~samples.is_recorded & np.isin(samples.batch, rows))
         if mine.count.sum() < MIN_SAMPLES:
             return {}
         sums = mine.sum_by("activity")
@@ -125,10 +125,10 @@ class Divided:
         """Cause of most of a part: the GPU work it waited for, or a CUDA function."""
         segments = self._segments
         at = (segments.stage == key[0]) & (np.asarray([one.value for one in ACTIVITIES])[segments.activity] == key[1])
-        mine = segments.where(at & ((segments.gpu >= 0) | (segments.name >= 0)))
+        mine = segments.select(at & ((segments.gpu >= 0) | (segments.name >= 0)))
         grown: dict[int, float] = {}
         for rows, factor in ((np.asarray([row]), 1.0), (typical, -1.0 / len(typical))):
-            sums = mine.where(np.isin(mine.batch, rows)).sum_by("gpu", "name")
+            sums = mine.select(np.isin(mine.batch, rows)).sum_by("gpu", "name")
             for gpu, name, took in zip(sums.keys["gpu"].tolist(), sums.keys["name"].tolist(), sums.ns, strict=True):
                 code = gpu if gpu >= 0 else name
                 grown[code] = grown.get(code, 0.0) + factor * float(took)
@@ -141,7 +141,7 @@ class Divided:
             return None
         samples, names = self._samples, [one.value for one in ACTIVITIES]
         at = (samples.batch == row) & (samples.stage == key[0]) & (samples.line >= 0)
-        mine = samples.where(at & (samples.activity == names.index(key[1])))
+        mine = samples.select(at & (samples.activity == names.index(key[1])))
         if not len(mine):
             return None
         sums = mine.sum_by("line")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def statistics_tree(processes: Sequence[ValuesByPath]) -> Tree:
     for path, values in pooled(processes).items():
         for key, (column, mean) in numbers(values, ~values.warmup).items():
             of_totals = mean if key.endswith(PER_ITEM) else None
-            subtree_at(tree, path)[key] = summarise(column, of_totals).to_json()
+            subtree_at(tree, path)[key] = asdict(summarise(column, of_totals))
     return tree
 
 

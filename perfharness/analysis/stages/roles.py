@@ -20,11 +20,10 @@ from perfharness.analysis.timeline.grouping import (
     group_rows,
     row_order,
     rows_of_levels,
-    select,
 )
 from perfharness.analysis.timeline.intervals import MAX_LEVELS, NO_PARENT, Nesting, nest
 from perfharness.model import conventions
-from perfharness.model.columns import Bool, Int64, Integers
+from perfharness.model.columns import Bool, Columns, Int64, Integers
 from perfharness.model.findings import Finding, Severity, listed
 from perfharness.model.result import RESERVED_KEYS, Path
 from perfharness.model.trace import NvtxRanges, Trace, pid_of
@@ -97,7 +96,7 @@ class StagePaths:
 
 
 @dataclass(frozen=True)
-class StageTable:
+class StageTable(Columns):
     """Ranges that become results, without deleted ones, ordered by (owner, thread, lane, start). `parent` indexes this
     table, `index` the trace's ranges, `owner` the recorders (plain NVTX: domains) in `owners`, `name` the `names`.
     `batch_index` is valid where `is_batch`; `items` may be `NOT_COUNTED`; `is_shared`: other ranks process the same
@@ -125,9 +124,6 @@ class StageTable:
     findings: list[Finding]
     from_recorder: bool
     barrier_waits: BarrierWaits = NO_WAITS
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @cached_property
     def paths(self) -> StagePaths:
@@ -501,7 +497,7 @@ def _rows(table: StageTable, rows: Int64) -> StageTable:
     """Select rows in this order and renumber parents."""
     place = np.full(len(table) + 1, NO_PARENT, dtype=np.int32)
     place[rows] = np.arange(len(rows))
-    return replace(select(table, rows), parent=place[table.parent[rows]])
+    return replace(table.select(rows), parent=place[table.parent[rows]])
 
 
 def _with_free_names(table: StageTable) -> StageTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,7 +91,7 @@ def outside_tree(results: Sequence[ProcessResult]) -> list[Tree]:
         tree: Tree = {"path": list(path), "count": len(values[TIMES[0]])}
         for time, column in values.items():
             total = float(column.sum())
-            tree[time] = {"total": None if np.isnan(total) else round(total, 6), **summarise(column).to_json()}
+            tree[time] = {"total": None if np.isnan(total) else round(total, 6), **asdict(summarise(column))}
         found.append(tree)
     return found
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
 from perfharness.model.columns import Bool, Float64, Int64, Integers
 from perfharness.trace.columns import arrow_array
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Table = TypeVar("Table", bound="DataclassInstance")
 
 SMALL_TABLE = 1 << 16
 """Table size that is cheap for any number of rows."""
@@ -78,12 +72,6 @@ def rows_of_levels(level: Integers) -> list[Integers]:
     order = np.argsort(level, kind="stable").astype(np.int32)
     bounds = np.cumsum(np.bincount(level))
     return np.split(order, bounds[:-1]) if len(bounds) else []
-
-
-def select(table: Table, rows: Bool | Integers) -> Table:
-    """Select rows of a record of columns; other fields stay."""
-    columns = {field.name: getattr(table, field.name) for field in fields(table)}
-    return replace(table, **{name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)})
 
 
 def occurrences(*columns: Integers) -> Int64:
