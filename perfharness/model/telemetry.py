@@ -184,10 +184,8 @@ class TelemetryMeta(Record):
 
     def update_period_ns(self, subject: str, metric: str) -> int | None:
         """Observed update period of the source; None if unknown."""
-        for record in self.update_periods:
-            if record.subject == subject and record.metric == metric:
-                return record.period_ns
-        return None
+        source = subject, metric
+        return next((one.period_ns for one in self.update_periods if (one.subject, one.metric) == source), None)
 
 
 @dataclass(frozen=True)

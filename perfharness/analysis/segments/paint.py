@@ -85,7 +85,7 @@ def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
     threads.
     """
     stages, calls = analysis.stages, Calls(analysis)
-    rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
+    rows = np.flatnonzero(stages.parent < 0) if rows is None else rows
     start, end, row, activity, name = _painted(analysis, rows, calls)
     segments = Segments(
         start_ns=start,

@@ -158,10 +158,7 @@ class Divided:
     def stages(self, row: int, typical: Int64) -> list[results.StageBeside]:
         """Total time of each stage's ranges."""
         stages = self._analysis.stages
-        outer, length = (
-            np.asarray(self._analysis.stage_times.outer_batch),
-            (stages.end_ns - stages.start_ns) / NS_PER_MS,
-        )
+        outer, length = self._analysis.stage_times.outer_batch, (stages.end_ns - stages.start_ns) / NS_PER_MS
         inside = np.flatnonzero(np.isin(outer, np.append(typical, row)))
         places = {batch: place for place, batch in enumerate([row, *typical.tolist()])}
         place = np.asarray([places[batch] for batch in outer[inside].tolist()], dtype=np.int64)
@@ -181,7 +178,7 @@ class Divided:
 
 def _without_ids(analysis: Analysis, batches: Int64) -> Int64:
     """For each path, the path to count its time for: the one around it if names contain ids."""
-    paths, outer = analysis.stages.paths, np.asarray(analysis.stage_times.outer_batch)
+    paths, outer = analysis.stages.paths, analysis.stage_times.outer_batch
     rows = np.flatnonzero(np.isin(outer, batches))
     groups = group_rows(np.asarray(paths.code)[rows], outer[rows])
     once = np.bincount(paths.code[rows[groups.first]], minlength=len(paths)) == 1

@@ -97,7 +97,8 @@ def throughput(
     groups = [group for each in sharing.groups if len(group := [name for name in each if name in known]) > 1]
     once: dict[str, Any] = {"counted_once": groups} if groups else {}
     missing = {name: how for name, how in (failed or {}).items() if counts(name)}
-    window = _common(counted, clock_is_utc, missing)
+    missing |= {name: one for name, one in counted.items() if isinstance(one, str)}
+    window = _common(known, clock_is_utc, missing)
     if isinstance(window, str) or sharing.unknown is not None:
         reason = window if isinstance(window, str) else str(sharing.unknown)
         return {**_no_rate(reason), **once, "concurrency": None, "processes": rates}
@@ -165,17 +166,12 @@ def _too_little(process: _Process, window: Window) -> str | None:
     return None
 
 
-def _common(counted: Mapping[str, _Process | str], clock_is_utc: bool, failed: Mapping[str, str]) -> Window | str:
+def _common(known: Mapping[str, _Process], clock_is_utc: bool, missing: Mapping[str, str]) -> Window | str:
     """Window in which all processes are in steady state, or the reason why there is none."""
-    for name, how in failed.items():
+    for name, how in missing.items():
         return f"{name} {how}"
-    if not counted:
+    if not known:
         return "no process has a result"
-    known = {}
-    for name, one in counted.items():
-        if isinstance(one, str):
-            return f"{name} {one}"
-        known[name] = one
     if len(known) > 1 and not clock_is_utc:
         return "a trace has no UTC start time, so the processes cannot be aligned"
     window = _overlap([one.window for one in known.values()])
