@@ -50,9 +50,7 @@ Direction = Literal["up", "down", "same", "undecided", "not-comparable"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure of both sides: one value per launch, none negative, and each launch's position in the order of all
-    launches (None if unknown).
-    """
+    """One figure of both sides: a value per launch, none negative; `…_at`: positions among all launches, if known."""
 
     base: Float64
     new: Float64

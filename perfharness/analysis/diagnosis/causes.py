@@ -135,9 +135,7 @@ def _cause(
     detail: str | None = None,
     variant: str = "",
 ) -> Cause:
-    """A cause that saves its whole share, at most the GPU's idle time for a stage with GPU work. `variant`: suffix of
-    its row in THRESHOLDS.
-    """
+    """A cause that saves its share, at most the GPU's idle time. `variant`: suffix of its row in THRESHOLDS."""
     most = share if e.gpu is None else min(share, e.gpu.idle)
     least = THRESHOLDS[f"{code.value}{variant}"].least
     return Cause(code, share, most * e.wall_ms, what, STEPS.get(step, step), least, place, detail)

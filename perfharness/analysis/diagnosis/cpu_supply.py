@@ -18,9 +18,7 @@ TOLERANCE = 0.25
 
 @dataclass(frozen=True)
 class CpuSupply:
-    """CPUs shared by the processes of one launch; `threads`: how many of all processes run or are ready at once (None
-    if unknown).
-    """
+    """CPUs shared by the processes of one launch; `threads`: of all of them, running or ready at once, if known."""
 
     cpus: int | None = None
     processes: int = 1

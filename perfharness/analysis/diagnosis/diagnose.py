@@ -108,9 +108,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassEvidence:
-    """The part of a pass that is kept after its trace is released. `others_reason`: why the GPU use of the run's other
-    processes is unknown.
-    """
+    """What is kept of a pass. `others_reason`: why the GPU use of the run's other processes is unknown."""
 
     stages: dict[Path, Evidence]
     loops: list[WarmupDiagnosis]

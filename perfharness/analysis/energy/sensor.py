@@ -53,9 +53,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class Sensor:
-    """Updates of a sensor: each came between `early_ns` and `late_ns`; `joules` is the energy so far, `power_w` the
-    mean power until the next update.
-    """
+    """Updates between `early_ns` and `late_ns`; `joules`: so far; `power_w`: mean power until the next update."""
 
     source: str
     early_ns: Int64

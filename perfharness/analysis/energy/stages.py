@@ -31,9 +31,7 @@ WIDEST = 2.0
 
 @dataclass(frozen=True)
 class Known:
-    """Bounds on the energy of stages: energy of the windows, idle power before the run, and highest power of the GPU
-    (None if unknown).
-    """
+    """Bounds on stages: energy of the windows, idle power before the run, highest power; None if unknown."""
 
     total: Energy
     idle_w: float | None

@@ -18,9 +18,7 @@ FEW_SHAPES = "pad to few shapes"
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler: its name, advice if it runs in the steady state, and `files`: Python functions that run only while it
-    compiles.
-    """
+    """A compiler, advice if it runs in the steady state, and `files`: functions that run only while it compiles."""
 
     name: str
     step: str

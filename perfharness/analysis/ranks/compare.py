@@ -61,9 +61,7 @@ Basis = Literal["host", "gpu"]
 def compare_ranks(
     ranks: Sequence[RankInput], *, world_size: int | None = None, asked: Parallel | None = None
 ) -> RankGroup:
-    """Compare two or more ranks that work together. `asked`: whether they share their items (`--parallel`); None to
-    detect it.
-    """
+    """Compare ranks that work together. `asked`: whether they share items (`--parallel`); None to detect it."""
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs)
     kinds = {one.work.kind for one in inputs}

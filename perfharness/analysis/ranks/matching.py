@@ -125,9 +125,7 @@ def match_collectives(ranks: list[RankInput], common: Common) -> tuple[list[Matc
 
 @dataclass(frozen=True)
 class _Calls:
-    """Awaited collectives of all ranks in common batches. A signature is an operation with its ranks; None for all
-    ranks.
-    """
+    """Awaited collectives of all ranks in common batches. A signature: operation and its ranks, None for all."""
 
     rank: Int64
     row: Int64

@@ -204,9 +204,7 @@ class _Stack:
         return found
 
     def begins(self, group: Int64, begin_ns: Int64, end_ns: Int64) -> Int64:
-        """Start of the work before each collective: end of the previous one in its group (thread or GPU), or the first
-        batch.
-        """
+        """Start of the work before each collective: end of the previous one of its thread or GPU, or first batch."""
         found: Int64 = np.minimum(begin_ns, self._first_ns)
         for one in np.unique(group).tolist():
             at = np.flatnonzero(group == one)

@@ -81,9 +81,7 @@ class Segments(Columns):
 
 
 def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
-    """Divide the time of ranges. `rows`: disjoint rows of the stage table; None for the outermost ranges of all
-    threads.
-    """
+    """Divide the time of ranges. `rows`: disjoint rows of the stage table; None for all outermost ranges."""
     stages, calls = analysis.stages, Calls(analysis)
     rows = np.flatnonzero(stages.parent < 0) if rows is None else rows
     start, end, row, activity, name = _painted(analysis, rows, calls)

@@ -128,9 +128,7 @@ def _batches_below(
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:
-    """Order the rows of a forest depth first, children by rank, then by row; and their depths. Parents (-1 for none)
-    have lower rows.
-    """
+    """Order rows of a forest depth first, children by rank; and depths. Parents (-1: none) have lower rows."""
     count = len(parent)
     levels: list[Int64] = []
     depth = np.full(count, -1, dtype=np.int64)

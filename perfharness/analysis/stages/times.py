@@ -90,9 +90,7 @@ class StageRows:
 
 
 def stage_rows(stages: StageTable, times: StageTimes) -> list[StageRows]:
-    """Stages in order of first occurrence, parents first, with their ranges in batches without warm-up; without
-    batches, all ranges.
-    """
+    """Stages in order of occurrence, with ranges in batches without warm-up; without batches, all ranges."""
     has_batches = bool(stages.is_batch.any())
     code = stages.paths.code
     eligible = times.batch >= 0 if has_batches else np.ones(len(stages), dtype=np.bool_)

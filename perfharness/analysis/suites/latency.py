@@ -31,9 +31,7 @@ DECIMALS = 9
 
 
 def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None) -> LatencyStats | None:
-    """All figures of the timed iterations in order; None without any. `stable`: whether the median stabilised (None if
-    not requested).
-    """
+    """All figures of the iterations in order; None without any. `stable`: the median stabilised; None: not asked."""
     count = len(milliseconds)
     if not count:
         return None

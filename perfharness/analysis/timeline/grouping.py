@@ -25,9 +25,7 @@ class Groups:
 
 
 def group_rows(*columns: Integers) -> Groups:
-    """Group equal rows in linear time: by a table of values if their range is small, else by hashing (Arrow's
-    dictionary encoding).
-    """
+    """Group equal rows in linear time: by a table of values if their range is small, else by hashing (Arrow)."""
     combined = columns[0]
     for column in columns[1:]:
         combined = _combine(combined, column)

@@ -38,9 +38,7 @@ NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: not in
 
 
 def trace_counters(events: StageEvents) -> list[GpuCounters]:
-    """Counters per GPU of the stage's kernels, graphs and memsets, or of its copies inside a GPU if it has none of
-    these. Empty without readings.
-    """
+    """Counters per GPU of the stage's kernels, graphs and memsets; without these, of its copies inside a GPU."""
     workload = events.workload
     wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
     if not len(wanted):

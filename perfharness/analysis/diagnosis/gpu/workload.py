@@ -149,9 +149,7 @@ class StageKernels:
 
 @dataclass(frozen=True)
 class StageEvents:
-    """Ranges of a stage, and the launches and calls in them (indices in the workload's orders), each with its range
-    (`…_of`).
-    """
+    """Ranges of a stage; launches and calls in them, as indices of the workload, each with its range (`…_of`)."""
 
     workload: Workload
     stage: StageRows
