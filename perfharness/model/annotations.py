@@ -11,7 +11,14 @@ from typing import Any
 
 MAIN = "__main__"  # module name of the script
 NOTES = "annotations_*.json"  # one file per process in the launched process's folder: a list of `FunctionNote`
-OWN_MODULES = ("gc", "io", "json", "os", "threading", "time")  # never annotated, because making ranges uses them
+OWN_MODULES = (
+    "gc",
+    "io",
+    "json",
+    "os",
+    "threading",
+    "time",
+)  # never annotated, because making ranges uses them
 
 
 def notes_name(pid: int) -> str:

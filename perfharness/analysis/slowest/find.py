@@ -9,7 +9,15 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.slowest.difference import EXPLAINED_SHARE, MIN_NS, Divided, usual
-from perfharness.analysis.slowest.results import GENERATOR, OUTSIDE, QUEUE, SlowLoop, SlowRequest, Typical, Verdict
+from perfharness.analysis.slowest.results import (
+    GENERATOR,
+    OUTSIDE,
+    QUEUE,
+    SlowLoop,
+    SlowRequest,
+    Typical,
+    Verdict,
+)
 from perfharness.analysis.stages.charts import BatchTimeline, Which, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.clock import monotonic_tie

@@ -41,7 +41,11 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
         stats_minus_warmup=statistics_tree([values]),
         loops=list(_loops(stages, times, throttled, utc or 0)),
         clock_is_utc=utc is not None,
-        findings=[*analysis.findings, *barrier_wait_findings(stages, times), *negative_time_findings(stages, times)],
+        findings=[
+            *analysis.findings,
+            *barrier_wait_findings(stages, times),
+            *negative_time_findings(stages, times),
+        ],
         outside=list(_outside(stages, times)),
         of_others=frozenset(stages.paths.names(code) for code in others.tolist()),
     )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from perfharness.model.bench import BenchCase, CaseResult, Direction, Estimate, LatencyFigure, LatencyStats
+from perfharness.model.bench import (
+    BenchCase,
+    CaseResult,
+    Direction,
+    Estimate,
+    LatencyFigure,
+    LatencyStats,
+)
 
 HIGHER_IS_BETTER = re.compile(
     r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]|r2|(precision|recall|f1)_(macro|micro)"

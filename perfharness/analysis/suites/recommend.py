@@ -108,7 +108,13 @@ def _missed(result: CaseResult, baseline: CaseResult | None, constraints: Constr
             "",
             of_accuracy.get(metric or "cosine", reasons.get("accuracy")),
         ),
-        ("energy per item", _value(energy), constraints.max_energy_per_item_j, "J", reasons.get("energy_per_item_j")),
+        (
+            "energy per item",
+            _value(energy),
+            constraints.max_energy_per_item_j,
+            "J",
+            reasons.get("energy_per_item_j"),
+        ),
     ):
         if limit is not None and (value is None or value > limit):
             why = reason if value is None else None

@@ -134,7 +134,12 @@ def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
     )
 
 
-COUNTED = {"tensor": "tensor cores", "dram": "memory", "sm_active": "multiprocessors with work", "occupancy": "warps"}
+COUNTED = {
+    "tensor": "tensor cores",
+    "dram": "memory",
+    "sm_active": "multiprocessors with work",
+    "occupancy": "warps",
+}
 """Field of `GpuCounters` -> name in messages."""
 
 
