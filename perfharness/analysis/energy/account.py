@@ -29,11 +29,7 @@ OF_ALL_INSTANCES = "a MIG instance has no energy sensor, and the sensor of its G
 def account(
     log: SampleLog, processes: Sequence[MeasuredProcess], metrics: Mapping[str, GpuMetrics] = MappingProxyType({})
 ) -> tuple[RunEnergy, list[Finding]]:
-    """Energy of a run, from the readings of the sensors and the GPU work of the traces.
-
-    Args:
-        metrics: of the GPUs by UUID: how they are named, and on which node they are.
-    """
+    """Energy of a run, from sensors and the GPU work of traces. `metrics`: by UUID, for names and nodes."""
     uuids = dict.fromkeys(gpu.uuid for process in processes for gpu in process.gpus)
     on_gpu = {uuid: [mine for process in processes if (mine := process.on(uuid)) is not None] for uuid in uuids}
     instances = {gpu.uuid for process in processes for gpu in process.gpus if gpu.uuid != gpu.sensor_uuid}

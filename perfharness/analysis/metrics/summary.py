@@ -77,12 +77,7 @@ def summarise_metrics(
     requested: Mapping[str, RequestedClocks],
     hosts: Mapping[int, str | None] = MappingProxyType({}),
 ) -> RunMetrics:
-    """Figures of GPUs, of processes (those without batches too) and of the host.
-
-    Args:
-        throttling, requested: by UUID of the GPU.
-        hosts: of each node; empty: there is one machine.
-    """
+    """Figures of GPUs, processes and host. `throttling`, `requested`: by UUID; `hosts`: by node, empty for one."""
     gpus = [
         replace(
             _gpu(log, record, processes, throttling.get(record.subject), requested.get(record.subject)),

@@ -175,10 +175,7 @@ MOSTLY = 0.9
 def find_parallel(
     ranks: list[RankInput], common: Common, asked: Parallel | None
 ) -> tuple[Parallel | None, Basis | None, str | None]:
-    """Whether ranks share their items, the basis of that, and the reason if it is unknown.
-
-    The option (`--parallel`) decides, else the annotation, else the batches and their collectives.
-    """
+    """Whether ranks share items, and by what: option, annotation, or batches and collectives; else the reason."""
     if asked is not None:
         return asked, "option", None
     marked = [one.work.batches.shared for one in ranks]

@@ -46,9 +46,7 @@ class _Side:
 
 
 class Divided:
-    """Batches of one path (`rows`, ordered), divided by stage and activity. `outside_ns`: time of each batch's request
-    outside the batch, by reason.
-    """
+    """Batches of one path, by stage and activity. `outside_ns`: of their requests, outside of them, by reason."""
 
     def __init__(self, analysis: Analysis, rows: Int64, outside_ns: Mapping[str, Float64]) -> None:
         self._analysis, self._rows, self._outside = analysis, rows, outside_ns

@@ -47,9 +47,7 @@ KINDS: dict[int, BarKind] = {
 
 @dataclass(frozen=True)
 class BatchSeries:
-    """Times of the batches of a loop in order, one value per group of neighbours; `start_s` counts from the first
-    batch. Spans are positions in the loop, end excluded.
-    """
+    """Times of a loop's batches by group of neighbours; `start_s`: since the first batch. Spans exclude their end."""
 
     batches: int
     batches_per_group: int

@@ -86,13 +86,7 @@ def startup(
     clock_is_utc: bool = True,
     container_start_unix_ns: int | None = None,
 ) -> Startup:
-    """Divide a start-up into parts.
-
-    Args:
-        process_start_unix_ns: just before the launch of the process.
-        loops: ignored unless `clock_is_utc`.
-        container_start_unix_ns: start of the container around the launch, or None.
-    """
+    """Divide a start-up into parts. `process_start_unix_ns`: just before the launch; `loops`: used if on UTC."""
     record = (journal.startup if journal is not None else None) or StartupRecord()
     waits = (journal.start_barrier if journal is not None else None) or []
     batches = [(int(loop.start_ns[0]), int(loop.end_ns[0])) for loop in loops if loop.count and clock_is_utc]

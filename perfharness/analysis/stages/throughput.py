@@ -110,9 +110,7 @@ def throughput(
 
 
 def loop_window(loop: BatchLoop) -> Window | None:
-    """From the start of the first measured batch to the next batch after the last one, or to the last one's end; None
-    without measured batches.
-    """
+    """The window of a loop's measured batches; None without any."""
     measured = _measured(loop)
     return None if measured is None or measured.window[0] == measured.window[1] else measured.window
 

@@ -1,8 +1,7 @@
 """CUDA calls by purpose: launches, copies, reads, waits, allocations; and the host time that leads to them.
 
 The time of an outermost call includes the gap since the previous call on its thread, if that gap is at most
-`STEP_CALLS` (before a wait, `TURN_CALLS`) times the usual launching call of this trace; longer gaps are other host
-work. Being relative, this limit holds on slow and fast hosts, and under any tracer.
+`STEP_CALLS` (before a wait, `TURN_CALLS`) times the usual launching call of this trace; longer gaps are other work.
 """
 
 from __future__ import annotations
