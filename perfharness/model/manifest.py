@@ -223,9 +223,7 @@ class ProcessRecord(_Model):
         return None if self.trace is None else run_dir / self.launched_folder / self.trace
 
     def measured_processes(self) -> list[ProcessRecord]:
-        """A record per measured process of its tree, or of itself if there are none: the same launch, with the
-        process's folder, pid and trace.
-        """
+        """A record per measured process of its tree, else of itself, with that one's folder, pid and trace."""
         itself = MeasuredProcess(folder=self.folder, launched_index=self.index, pid=self.pid or 0, trace=self.trace)
         return [
             self.model_copy(

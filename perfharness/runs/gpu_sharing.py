@@ -11,8 +11,9 @@ from perfharness.analysis.diagnosis.gpu.workload import OtherProcesses, busy_lin
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.gpus import find_gpus
 from perfharness.errors import TraceError
+from perfharness.model.columns import Int64
 from perfharness.model.manifest import ProcessRecord, RunManifest
-from perfharness.model.trace import Int64, Trace
+from perfharness.model.trace import Trace
 from perfharness.runs.files.process_traces import TraceSource
 
 

@@ -16,9 +16,9 @@ from perfharness.analysis.slowest import ProcessLoop, Requests, Slowest, pool_lo
 from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError
 from perfharness.files import read_model
+from perfharness.model.columns import Bool, Int64
 from perfharness.model.load import REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
-from perfharness.model.trace import Bool, Int64
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.telemetry import RunTelemetry
 

@@ -14,9 +14,10 @@ from perfharness.analysis.stages.charts import Rest
 from perfharness.analysis.stages.entries import sums_of_ranges
 from perfharness.analysis.stages.roles import MANY_RARE
 from perfharness.analysis.statistics import summarise
+from perfharness.model.columns import Float64
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, Path, ProcessResult, Statistics, Tree
+from perfharness.model.result import RESERVED_KEYS, TIMES, Path, ProcessResult, Statistics, Tree
 
 REST = "(outside of stages)"
 """Last key of the path for time outside of stages."""

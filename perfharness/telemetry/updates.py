@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.telemetry import Float64
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Float64, Int64
 
 MIN_CHANGES = 5
 """Fewest changes for an update period."""

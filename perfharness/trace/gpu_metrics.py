@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics, Int64, Integers
+from perfharness.model.columns import Int64, Integers
+from perfharness.model.trace import GpuDevice, GpuMetric, GpuMetrics
 from perfharness.trace.columns import MISSING, narrow
 from perfharness.trace.devices import read_machine_gpus
 from perfharness.trace.sqlite import TraceFile

@@ -11,7 +11,8 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import NOT_COUNTED
 from perfharness.analysis.timeline.cuda_calls import operation_names
 from perfharness.analysis.timeline.intervals import NO_PARENT
-from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
+from perfharness.model.columns import Int64
+from perfharness.model.trace import GpuOperationKind, MemoryKind, Style, pid_of, tid_of
 from perfharness.render.timeline.rows import Event, Ids, Line, Slices, named, placed
 
 HOST_KINDS = ("range", "stage", "batch", "cuda_api")

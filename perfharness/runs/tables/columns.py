@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.columns import Bool, Int64
 
 
 def whole(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

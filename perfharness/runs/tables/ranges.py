@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.stages.roles import StageTable
+from perfharness.model.columns import Int64
 from perfharness.model.result import path_text
-from perfharness.model.trace import Int64, Style, pid_of, tid_of
+from perfharness.model.trace import Style, pid_of, tid_of
 from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, whole
 
 STYLE_NAMES = {Style.PUSH_POP: "push_pop", Style.START_END: "start_end"}

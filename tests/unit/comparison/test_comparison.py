@@ -17,7 +17,7 @@ from perfharness.analysis.comparison.compare import (
     holm,
 )
 from perfharness.analysis.comparison.launches import alike_p_value, first_launch_p_value, mean_of_launches
-from perfharness.model.result import Float64
+from perfharness.model.columns import Float64
 
 TIMES = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8).map(np.asarray)
 ANY_EFFECT = Rule(min_effect=0.0)
