@@ -140,12 +140,7 @@ class LaunchOptions(Settings):
     trace_os: Annotated[bool, Option(("trace-os",), TRACING, "Record blocking system calls (nsys only; slow).")] = False
     explain: Annotated[
         bool,
-        Option(
-            ("--explain",),
-            TRACING,
-            "Run SCRIPT again to profile functions and waits.",
-            negative="--no-explain",
-        ),
+        Option(("--explain",), TRACING, "Run SCRIPT again to profile functions and waits.", negative="--no-explain"),
     ] = False
     sampling: Annotated[
         bool,

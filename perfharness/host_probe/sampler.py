@@ -130,8 +130,9 @@ class SampledProcess:
 
         Threads woken together are ready together for a moment, so only two counts in a row count.
         """
-        began_ns, counted_ns, cpus = time.process_time_ns(), self._ready_counted_ns, thread_state.affinity(self.pid)
-        too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0) if cpus else 0
+        began_ns, counted_ns, too_many = time.process_time_ns(), self._ready_counted_ns, 0
+        with contextlib.suppress(OSError):  # it has ended
+            too_many = max(thread_state.count_ready(self.pid) - len(os.sched_getaffinity(self.pid)), 0)
         if least := min(too_many, self._too_many):
             self.file.event(counted_ns, now_ns, self.pid, CPU_CONTENTION, least)
         self._ready_counted_ns, self._too_many = now_ns, too_many

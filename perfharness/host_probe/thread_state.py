@@ -177,14 +177,6 @@ def process_cpu_ns(pid: int) -> int | None:
         return None
 
 
-def affinity(pid: int) -> set[int]:
-    """CPUs that a process may run on; empty if unknown."""
-    try:
-        return os.sched_getaffinity(pid)
-    except OSError:
-        return set()
-
-
 def count_ready(pid: int) -> int:
     """Number of running or ready threads of a process."""
     folder = f"/proc/{pid}/task"

@@ -44,8 +44,7 @@ from perfharness.tracer.session import Session
 
 if TYPE_CHECKING:
     from perfharness.recorder.core import Core
-    from perfharness.recorder.ranges import Range
-    from perfharness.recorder.stacks import Stack
+    from perfharness.recorder.stacks import Range, Stack
     from perfharness.tracer.gpu import GpuTrace
     from perfharness.tracer.range_log import RangeLog
 

@@ -158,6 +158,7 @@ def test_gpus_that_nvml_lists_only_in_part(launch: Launch) -> None:
     assert [one.uuids for one in printed.processes] == [[mig_uuid(2, 0)]]
 
 
+UNCAPTURED = [f"{batches} --tracer embedded --no-telemetry" for batches in ("5", "-1:5", "a:b")]
 CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-timeout 0 --cool-down nan -o file"
 
 
@@ -184,6 +185,8 @@ CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-
             f"--capture-batches 5:5 --explain {PROGRAM}",
             ["none", "FIRST:LAST", "--explain", "--no-telemetry", "tracer"],
         ),
+        *((0, f"--capture-batches {words} {PROGRAM}", ["FIRST:LAST"]) for words in UNCAPTURED),
+        (0, f"-o caf{chr(0xDCE9)} {PROGRAM}", ["UTF-8"]),
         (0, "folder", ["folder"]),
         (0, "folder.py", ["folder.py"]),
         (0, "text", ["python text"]),
