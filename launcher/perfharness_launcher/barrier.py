@@ -35,9 +35,7 @@ class StartBarrier:
 
     Attributes:
         arrivals: descriptor of the FIFO that arriving processes write to.
-        arrived_unix_ns: arrival times by process index.
-        ended: processes that ended before they arrived.
-        missing: processes that had not arrived at the timeout.
+        ended, missing: processes that ended before they arrived, and that had not arrived at the timeout.
         limit_s: time after which a process continues by itself.
     """
 
@@ -70,11 +68,7 @@ class StartBarrier:
         return self._gate is not None
 
     def poll(self, over: Collection[int]) -> None:
-        """Read the arrivals; open the barrier when all may go, or at the timeout.
-
-        Args:
-            over: indices of the processes that have ended or will not start.
-        """
+        """Read the arrivals; open the barrier when all may go, or at the timeout. `over`: ended or never started."""
         self._read_arrivals()
         if self.is_open:
             return

@@ -74,12 +74,10 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
     """Add the measured processes to the record of a launched one, and move their files into their folders.
 
     Order: the launched process, ranks by number, others by start. If nothing was measured, the launched process only.
+    Raises `OSError` if a file cannot be moved; a second call continues there.
 
     Args:
         share_trace: whether all are in the trace of the launched process (nsys).
-
-    Raises:
-        OSError: a file cannot be moved; a second call continues there.
     """
     folder = run_dir / record.folder
     launched_pid = -1 if record.pid is None else record.pid & ID_MASK

@@ -58,8 +58,7 @@ class Run:
     def enter(self, conditions: Iterable[Condition]) -> None:
         """Enter conditions until the user interrupts; an unexpected error becomes a finding.
 
-        Raises:
-            PerfHarnessError: a condition cancelled the launch.
+        Raises `PerfHarnessError` if a condition cancelled the launch.
         """
         for condition in conditions:
             if self.interrupted():
@@ -130,8 +129,7 @@ container: NVML lists those of its own PID namespace, but counts the memory of a
 def other_users(run: Run, *, required: bool = False) -> Iterator[None]:
     """List other processes on the GPUs of the run.
 
-    Args:
-        required: raise `LaunchError` if there is one before the launch, and exit with 3 if there is one after it.
+    If `required`, raise `LaunchError` if there is one before the launch, and exit with 3 if there is one after it.
     """
     severity = Severity.ERROR if required else Severity.WARNING
     before, found = users_of(run.gpus), list[Finding]()
@@ -286,10 +284,9 @@ def _problem(result: GpuWait, gpu: str) -> str:
 def as_cool_as_first(
     gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float, interrupted: Interrupted, say: Say
 ) -> list[GpuWait]:
-    """Wait until the GPUs are about as cool as before the first launch of a series.
+    """Wait until the GPUs are about as cool as before the first launch of a series (`first_c`, by UUID).
 
-    Args:
-        first_c: temperature before the first launch on each GPU, by UUID; missing ones are added without a wait.
+    GPUs that `first_c` lacks are added without a wait.
     """
     known = dict(first_c)
     targets_c = {gpu.uuid: known.get(gpu.uuid, math.inf) + START_MARGIN_C for gpu in gpus}

@@ -37,13 +37,7 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
-
-    Args:
-        topic: the group, `nsys`.
-        hint: the next step.
-        measures: whether a tracer works.
-    """
+    """One check. `topic`: the group, such as `nsys`; `hint`: the next step; `measures`: whether a tracer works."""
 
     topic: str
     health: Health

@@ -45,12 +45,7 @@ LAUNCHED_WITH = {
 
 @dataclass
 class FinishedRun:
-    """A measured run without its results.
-
-    Attributes:
-        folder: the staging folder.
-        placed: the final folder, or None if not moved yet.
-    """
+    """A measured run without its results, in the staging folder `folder` until it is `placed`."""
 
     manifest: RunManifest
     folder: Path
@@ -74,13 +69,9 @@ class FinishedRun:
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
-        """Move the run into the output folder, or next to an earlier run if only that has numbers.
+        """Move the run into the output folder, or next to an earlier run if only that has numbers; return its folder.
 
-        Returns:
-            The final folder.
-
-        Raises:
-            LaunchError: the folder cannot be moved.
+        Raises `LaunchError` if it cannot be moved.
         """
         self._interrupts.raises = False
         self.placed = self._stage.finish()

@@ -255,8 +255,7 @@ def _environment(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRe
 def container_start_unix_ns() -> int | None:
     """Start of this container: `PERFHARNESS_STARTED_AT`, or the start of its first process; None outside of one.
 
-    Raises:
-        UsageError: `PERFHARNESS_STARTED_AT` is not a time.
+    Raises `UsageError` if `PERFHARNESS_STARTED_AT` is not a time.
     """
     given = os.environ.get(STARTED_AT)
     if given:

@@ -138,8 +138,7 @@ def find_nsys(
 ) -> tuple[NsysInstall, ...]:
     """Find all installs of nsys, usable ones first, newest first; or probe only `asked`.
 
-    Args:
-        project: checkout with a `.nsys` folder (default: this one).
+    `project`: checkout with a `.nsys` folder (default: this one).
     """
     if asked is not None:
         return (probe(asked, "--nsys"),)
@@ -336,12 +335,11 @@ REFUSED = re.compile(
 def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str], expected_s: float | None = None) -> tuple[str, ...]:
     """Find options that sample the GPUs of a process, and try them with an empty program.
 
+    Raises `LaunchError` with nsys's refusal, such as missing permission or another profiler.
+
     Args:
         environ: environment of the process.
         expected_s: expected duration; long runs are sampled less often to limit the size of the trace.
-
-    Raises:
-        LaunchError: nsys's refusal, such as missing permission or another profiler.
     """
     if nsys.gpu_metrics_option is None:
         raise LaunchError(f"nsys {nsys.version_text} cannot sample them")

@@ -214,15 +214,12 @@ FIELDS = {option.key: name for name, option in OPTIONS.items()}
 
 
 def read_settings(words: Sequence[str], config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
-    """Read settings from a file; relative paths start at the folder of the file.
+    """Read settings by field, and a record of their names, from a file; relative paths start at its folder.
 
     Args:
         words: SCRIPT and its arguments.
         config: the file (default: `perfharness.toml` or `pyproject.toml` next to the script, or next to the first
             Python file in its arguments).
-
-    Returns:
-        Settings by field, and a record of their names.
     """
     for path in _candidates(words) if config is None else [config]:
         content = read_toml(path, "--config" if config is not None else "")
@@ -267,8 +264,7 @@ def launch_options(
 ) -> LaunchOptions:
     """Combine settings: `given` ones override those of a file, which override defaults.
 
-    Raises:
-        UsageError: a setting is unknown, its type is wrong, or two interpreters are named.
+    Raises `UsageError` if a setting is unknown, its type is wrong, or two interpreters are named.
     """
     words, of_python = [str(script), *map(str, script_arguments)], {}
     if not given.get("module") and (command := read_python_command(words)) is not None:

@@ -160,9 +160,7 @@ BLOCKS_FORKS_BEFORE = (2024, 1)
 def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: TracerRecord) -> str:
     """Next step after the end of a process, or "".
 
-    Args:
-        stderr: last lines of stderr.
-        program: started program, such as the interpreter of a script.
+    `stderr`: its last lines; `program`: the started program, such as the interpreter of a script.
     """
     if record.ended in ("timeout", "interrupted"):
         longer = "Use a longer --timeout, or see where it hangs: `py-spy dump --pid PID`."

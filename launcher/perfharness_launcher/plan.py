@@ -62,9 +62,7 @@ class LaunchPlan:
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     """Plan a launch.
 
-    Raises:
-        UsageError: problems of the command line, one sentence per line.
-        LaunchError: problems of the machine.
+    Raises `UsageError` for problems of the command line, one sentence per line, `LaunchError` for those of the machine.
     """
     problems: list[PerfHarnessError] = [UsageError(text) for text in _conflicts(options, facts)]
     groups, cpus, placement_reason = list[Gpus](), list[tuple[int, ...]](), ""
@@ -104,10 +102,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
 def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> LaunchPlan:
     """Plan the profiling pass: the same launch in a subfolder of the measured pass.
 
-    It does not wait for cool GPUs or check their users, because NVML may still report the measured pass.
-
-    Args:
-        measured_s: duration of the measured pass; GPU counters of long passes are sampled less often.
+    It does not wait for cool GPUs or check their users, because NVML may still report the measured pass. If that took
+    long (`measured_s`), GPU counters are sampled less often.
     """
     changes = {"explain": False, "measure_idle_s": 0.0, "cool_down_c": None, "require_exclusive": False}
     folder = plan.options.output_dir / EXPLAIN_NAME
@@ -238,9 +234,7 @@ Choice = tuple[TracerRecord, NsysInstall | None, Sequence[Finding]]
 def _tracer(options: LaunchOptions, facts: MachineFacts) -> Choice:
     """Choose the requested tracer, or the best one.
 
-    Raises:
-        UsageError: the tracer cannot be used for this script.
-        ToolNotFoundError: nsys is requested, but none works.
+    Raises `UsageError` if it cannot be used for this script, `ToolNotFoundError` if nsys is requested but none works.
     """
     if options.on_demand:
         return TracerRecord(kind="none", reason="windows on demand"), None, ()

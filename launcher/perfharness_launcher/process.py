@@ -36,9 +36,7 @@ class ProcessSpec:
 
     Args:
         index: over all GPUs.
-        gpus: visible GPUs, in this order.
         folder: name inside the run folder: `proc_X_gpu_Y`, or `proc_X_gpu_A-B` with several GPUs.
-        command: the measured command.
         environment: added to the launcher's environment.
         cpus: CPUs that the process, but not its tracer, is bound to; empty if not bound.
     """
@@ -56,28 +54,21 @@ class ProcessSpec:
 
 
 class RunningProcess:
-    """A measured process with its tracer and helper.
+    """A measured process with its tracer and helper. Raises `LaunchError` if the tracer cannot be started.
 
     Args:
         nsys: its tracer, or None to start the helper only.
         run_dir: parent of the process folder.
         own_dir: new private folder for FIFOs and temporary files of the tracer, which contain the environment.
-        variables_of_run: environment of all processes of the run.
 
     Attributes:
         status: descriptor, readable when the helper has reported.
         tracer: the started process: nsys, or the helper.
-        helper: pid of the helper, or None before its first report.
-        pid: pid of the measured process, or None if not started.
+        helper, pid: pids of the helper and the measured process, or None before the first report.
         started, ended: reports of the helper (`hold.main`).
-        not_started: why the process never started.
         lost: whether the helper was killed, and the measured process with it.
         stopped: why the launcher ended the process (`done`: no longer needed).
         tracer_killed: whether the launcher killed the tracer before its report was written.
-        tracer_restarts: number of restarts of nsys before the process began.
-
-    Raises:
-        LaunchError: the tracer cannot be started.
     """
 
     def __init__(
@@ -152,10 +143,9 @@ class RunningProcess:
         return self.tracer.poll() is None
 
     def refresh(self) -> bool:
-        """Read reports of the helper; restart an nsys that failed before the process began.
+        """Read reports of the helper; return whether the process has started since the last call.
 
-        Returns:
-            Whether the process has started since the last call.
+        Restart an nsys that failed before the process began.
         """
         is_gone = not self.is_tracing and (self.helper is None or not is_alive(self.helper))
         before = self.pid

@@ -91,7 +91,6 @@ class Supervisor:
         may_go: decides when processes pass the barrier (default: when all have arrived).
 
     Attributes:
-        processes: the started processes.
         leftovers: command lines of processes that still ran at the end and were ended.
     """
 

@@ -34,11 +34,9 @@ BUSY_QUANTILE = 0.9
 
 @contextmanager
 def sampled(run: Run, idle_s: float = 0.0, running: Iterable[FollowedProcess] = ()) -> Iterator[None]:
-    """Sample GPUs and host into `telemetry.parquet`.
+    """Sample GPUs and host into `telemetry.parquet`, from `idle_s` before the first process.
 
-    Args:
-        idle_s: time to sample before the first process.
-        running: processes that already run.
+    `running`: processes that already run.
     """
 
     def follow(process: RunningProcess) -> None:

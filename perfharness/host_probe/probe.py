@@ -44,10 +44,7 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 class HostProbe:
     """The probe of one process and its forked children.
 
-    Args:
-        folder: folder of the samples.
-        interval_ns: time between samples of a thread.
-        percent: limit for sampling, in per cent of a CPU.
+    Samples a thread every `interval_ns` into a file in `folder`, with at most `percent` of a CPU.
     """
 
     def __init__(self, folder: str, interval_ns: int, percent: int) -> None:

@@ -69,10 +69,9 @@ class Code:
 
 
 class InterpreterReader:
-    """Reads the interpreter of one process.
+    """Reads the interpreter of one process from its open `memory`.
 
     Args:
-        memory: open file of its memory.
         layout: from `layout.find_layout`.
         number: returns the number of a frame.
     """
@@ -193,8 +192,7 @@ class InterpreterReader:
 class RangeReader:
     """Reads the open recorder ranges of a thread from the recorders' stacks.
 
-    Args:
-        slots: offsets and types of stacks and ranges.
+    `slots`: offsets and types of stacks and ranges.
     """
 
     def __init__(self, interpreter: InterpreterReader, slots: dict[str, int]) -> None:

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class Capture:
-    """The capture of a process.
-
-    Attributes:
-        loop: stack of the loop during its capture.
-    """
+    """The capture of a process. `loop`: stack of the loop during its capture."""
 
     def __init__(self, first: int, last: int) -> None:
         self.loop: Stack | None = None

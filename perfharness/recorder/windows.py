@@ -74,14 +74,7 @@ def user_of(connection: socket.socket) -> int:
 
 
 class Window(Journal):
-    """A window: its tracer session, counts and `recorder.json`.
-
-    Args:
-        folder: output folder.
-        file_name: name of the journal.
-        batches: requested number.
-        recorders: arguments by recorder of the process.
-    """
+    """A window: its tracer session, counts and `recorder.json` (`file_name`); `recorders` with their arguments."""
 
     def __init__(self, folder: Path, file_name: str, batches: int, recorders: dict[Any, dict[str, Any]]) -> None:
         super().__init__(folder)
@@ -121,11 +114,7 @@ class Window(Journal):
 
 
 class Windows:
-    """The windows of this process.
-
-    Attributes:
-        current: the open one.
-    """
+    """The windows of this process. `current`: the open one."""
 
     def __init__(self) -> None:
         self.current: Window | None = None
