@@ -11,15 +11,15 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.base import Settings
 from perfharness.model.manifest import SettingsRecord
-from perfharness.model.settings import Option, options_of
+from perfharness.model.settings import options_of, setting
 from perfharness_launcher.program import read_python_command
 
 CpuBind = Literal["auto", "none", "numa"]
@@ -63,142 +63,102 @@ class LaunchOptions(Settings):
     source: str | None = None
     """Measured code if it is not SCRIPT (`app.py:answer`); its commit and digest are recorded."""
 
-    num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.")] = 1
-    num_gpus: Annotated[
-        int | None, Option(("-ng", "--num-gpus"), PROCESSES, "GPUs to use, -np processes on each. [default: 1]")
-    ] = None
-    gpu_offset: Annotated[
-        int | None, Option(("-go", "--gpu-offset"), PROCESSES, "Number of the first GPU. [default: 0]")
-    ] = None
-    gpus: Annotated[
-        tuple[str, ...], Option(("--gpus",), PROCESSES, "GPUs by UUID, INDEX or INDEX:MIG.", metavar="GPU,…")
-    ] = ()
-    gpus_per_process: Annotated[int, Option(("gpus-per-process",), PROCESSES, "GPUs per process.", metavar="K")] = 1
-    cpu_bind: Annotated[
-        CpuBind, Option(("--cpu-bind",), PROCESSES, "Bind processes to the CPUs near their GPUs (numa), or not (none).")
-    ] = "auto"
-    require_exclusive: Annotated[
-        bool,
-        Option(("--require-exclusive",), PROCESSES, "Start only on GPUs without other users; fail if one appears."),
-    ] = False
-    module: Annotated[bool, Option(("--module",), PROCESSES, "SCRIPT is a Python module, as in `python -m`.")] = False
-    python: Annotated[
-        str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or module.", show_default="this one")
-    ] = Field(default_factory=default_python)
-    timeout_s: Annotated[
-        float | None, Option(("--timeout",), PROCESSES, "End a process after this time.", metavar="SECONDS")
-    ] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
-    ] = "info"
-    warmup_batches: Annotated[
-        int, Option(("-w", "--warmup-batches"), BATCHES, "Batches to drop as warm-up at both ends of each loop.")
-    ] = 1
-    annotate: Annotated[
-        Path | None, Option(("--annotate",), BATCHES, "Measure the functions in this file.", metavar="FILE.toml")
-    ] = None
-    annotate_torch: Annotated[
-        int | None,
-        Option(
-            ("--annotate-torch",), BATCHES, "Measure PyTorch modules down to DEPTH (0: outermost).", metavar="DEPTH"
-        ),
-    ] = None
-    annotate_collectives: Annotated[
-        bool,
-        Option(("--annotate-collectives",), BATCHES, "Measure calls of torch.distributed, to see which rank waits."),
-    ] = False
-    parallel: Annotated[
-        Literal["auto", "data", "model"],
-        Option(("--parallel",), BATCHES, "Ranks process different items (data) or the same ones (model)."),
-    ] = "auto"
-    domain: Annotated[
-        str | None, Option(("domain",), BATCHES, "NVTX domain to read in a script without PerfRecorder.")
-    ] = None
-    batch_pattern: Annotated[
-        str | None,
-        Option(("batch-pattern",), BATCHES, "Names of batches in a script without PerfRecorder.", metavar="REGEX"),
-    ] = None
-    capture_batches: Annotated[
-        str | None,
-        Option(
-            ("--capture-batches",),
-            BATCHES,
-            "Trace only batches FIRST to LAST - 1 (from 0) of the first loop that reaches them.",
-            metavar="FIRST:LAST",
-        ),
-    ] = None
-    on_demand: Annotated[
-        bool,
-        Option(("--on-demand",), BATCHES, "Record only while `perfharness record OUT` runs."),
-    ] = False
-    tracer: Annotated[
-        Literal["auto", "nsys", "embedded", "ranges", "none"],
-        Option(("--tracer",), TRACING, "auto: nsys if it works, else embedded; ranges: wall times only."),
-    ] = "auto"
-    nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "nsys to use. [default: newest found]")] = None
-    trace_os: Annotated[bool, Option(("trace-os",), TRACING, "Record blocking system calls (nsys only; slow).")] = False
-    explain: Annotated[
-        bool,
-        Option(("--explain",), TRACING, "Run SCRIPT again to profile functions and waits.", negative="--no-explain"),
-    ] = False
-    sampling: Annotated[
-        bool,
-        Option(
-            ("--sampling",),
-            TRACING,
-            "Sample Python stacks at 50 Hz to name functions and lines.",
-            negative="--no-sampling",
-        ),
-    ] = True
-    barrier: Annotated[
-        bool,
-        Option(("--barrier",), TOGETHER, "Start measured batches of all processes together.", negative="--no-barrier"),
-    ] = True
-    barrier_timeout_s: Annotated[
-        float,
-        Option(("--barrier-timeout",), TOGETHER, "Longest wait for the last process.", metavar="SECONDS"),
-    ] = 300.0
-    nodes: Annotated[
-        bool,
-        Option(("--nodes",), TOGETHER, "Run as one node of several, started by srun, mpirun or a Kubernetes Job."),
-    ] = False
-    ray: Annotated[
-        str | None,
-        Option(("--ray",), TOGETHER, "Launch on the nodes of this Ray cluster.", metavar="auto|ADDRESS"),
-    ] = None
-    num_nodes: Annotated[
-        int | None,
-        Option(("--num-nodes",), TOGETHER, "Nodes for --ray. [default: all, or all with GPUs]", metavar="N"),
-    ] = None
-    telemetry: Annotated[
-        bool, Option(("--telemetry",), MACHINE, "Sample GPUs and host during the run.", negative="--no-telemetry")
-    ] = True
-    metrics: Annotated[
-        str | None,
-        Option(
-            ("--metrics",),
-            MACHINE,
-            "Serve the readings to Prometheus during the run (127.0.0.1:9400; 0.0.0.0 for other hosts).",
-            metavar="HOST:PORT",
-        ),
-    ] = None
-    measure_idle_s: Annotated[
-        float, Option(("measure-idle",), MACHINE, "Sample the idle GPUs this long before the run.", metavar="SECONDS")
-    ] = 1.0
-    cool_down_c: Annotated[
-        float | None, Option(("--cool-down",), MACHINE, "Wait until the GPUs are this cool.", metavar="CELSIUS")
-    ] = None
-    cool_down_limit_s: Annotated[
-        float, Option(("cool-down-limit",), MACHINE, "Longest wait for --cool-down.", metavar="SECONDS")
-    ] = DEFAULT_COOL_DOWN_LIMIT_S
-    maximize_clocks: Annotated[
-        bool, Option(("-m", "--maximize-clocks"), MACHINE, "Lock GPU clocks at maximum during the run.")
-    ] = False
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path("out")
-    history: Annotated[bool, Option(("--history",), OUTPUT, "Add the run to the history.", negative="--no-history")] = (
-        True
+    num_processes: int = setting(1, "-np --num-processes", PROCESSES, "Processes per GPU.")
+    num_gpus: int | None = setting(
+        None, "-ng --num-gpus", PROCESSES, "GPUs to use, -np processes on each. [default: 1]"
     )
+    gpu_offset: int | None = setting(None, "-go --gpu-offset", PROCESSES, "Number of the first GPU. [default: 0]")
+    gpus: tuple[str, ...] = setting((), "--gpus", PROCESSES, "GPUs by UUID, INDEX or INDEX:MIG.", metavar="GPU,…")
+    gpus_per_process: int = setting(1, "gpus-per-process", PROCESSES, "GPUs per process.", metavar="K")
+    cpu_bind: CpuBind = setting(
+        "auto", "--cpu-bind", PROCESSES, "Bind processes to the CPUs near their GPUs (numa), or not (none)."
+    )
+    require_exclusive: bool = setting(
+        False, "--require-exclusive", PROCESSES, "Start only on GPUs without other users; fail if one appears."
+    )
+    module: bool = setting(False, "--module", PROCESSES, "SCRIPT is a Python module, as in `python -m`.")
+    python: str = setting(
+        default_python, "python", PROCESSES, "Interpreter of a .py SCRIPT or module.", show_default="this one"
+    )
+    timeout_s: float | None = setting(None, "--timeout", PROCESSES, "End a process after this time.", metavar="SECONDS")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "-ll --log-level", PROCESSES, "Log level of the script."
+    )
+    warmup_batches: int = setting(
+        1, "-w --warmup-batches", BATCHES, "Batches to drop as warm-up at both ends of each loop."
+    )
+    annotate: Path | None = setting(
+        None, "--annotate", BATCHES, "Measure the functions in this file.", metavar="FILE.toml"
+    )
+    annotate_torch: int | None = setting(
+        None, "--annotate-torch", BATCHES, "Measure PyTorch modules down to DEPTH (0: outermost).", metavar="DEPTH"
+    )
+    annotate_collectives: bool = setting(
+        False, "--annotate-collectives", BATCHES, "Measure calls of torch.distributed, to see which rank waits."
+    )
+    parallel: Literal["auto", "data", "model"] = setting(
+        "auto", "--parallel", BATCHES, "Ranks process different items (data) or the same ones (model)."
+    )
+    domain: str | None = setting(None, "domain", BATCHES, "NVTX domain to read in a script without PerfRecorder.")
+    batch_pattern: str | None = setting(
+        None, "batch-pattern", BATCHES, "Names of batches in a script without PerfRecorder.", metavar="REGEX"
+    )
+    capture_batches: str | None = setting(
+        None,
+        "--capture-batches",
+        BATCHES,
+        "Trace only batches FIRST to LAST - 1 (from 0) of the first loop that reaches them.",
+        metavar="FIRST:LAST",
+    )
+    on_demand: bool = setting(False, "--on-demand", BATCHES, "Record only while `perfharness record OUT` runs.")
+    tracer: Literal["auto", "nsys", "embedded", "ranges", "none"] = setting(
+        "auto", "--tracer", TRACING, "auto: nsys if it works, else embedded; ranges: wall times only."
+    )
+    nsys: Path | None = setting(None, "--nsys", TRACING, "nsys to use. [default: newest found]")
+    trace_os: bool = setting(False, "trace-os", TRACING, "Record blocking system calls (nsys only; slow).")
+    explain: bool = setting(
+        False, "--explain/--no-explain", TRACING, "Run SCRIPT again to profile functions and waits."
+    )
+    sampling: bool = setting(
+        True, "--sampling/--no-sampling", TRACING, "Sample Python stacks at 50 Hz to name functions and lines."
+    )
+    barrier: bool = setting(
+        True, "--barrier/--no-barrier", TOGETHER, "Start measured batches of all processes together."
+    )
+    barrier_timeout_s: float = setting(
+        300.0, "--barrier-timeout", TOGETHER, "Longest wait for the last process.", metavar="SECONDS"
+    )
+    nodes: bool = setting(
+        False, "--nodes", TOGETHER, "Run as one node of several, started by srun, mpirun or a Kubernetes Job."
+    )
+    ray: str | None = setting(
+        None, "--ray", TOGETHER, "Launch on the nodes of this Ray cluster.", metavar="auto|ADDRESS"
+    )
+    num_nodes: int | None = setting(
+        None, "--num-nodes", TOGETHER, "Nodes for --ray. [default: all, or all with GPUs]", metavar="N"
+    )
+    telemetry: bool = setting(True, "--telemetry/--no-telemetry", MACHINE, "Sample GPUs and host during the run.")
+    metrics: str | None = setting(
+        None,
+        "--metrics",
+        MACHINE,
+        "Serve the readings to Prometheus during the run (127.0.0.1:9400; 0.0.0.0 for other hosts).",
+        metavar="HOST:PORT",
+    )
+    measure_idle_s: float = setting(
+        1.0, "measure-idle", MACHINE, "Sample the idle GPUs this long before the run.", metavar="SECONDS"
+    )
+    cool_down_c: float | None = setting(
+        None, "--cool-down", MACHINE, "Wait until the GPUs are this cool.", metavar="CELSIUS"
+    )
+    cool_down_limit_s: float = setting(
+        DEFAULT_COOL_DOWN_LIMIT_S, "cool-down-limit", MACHINE, "Longest wait for --cool-down.", metavar="SECONDS"
+    )
+    maximize_clocks: bool = setting(
+        False, "-m --maximize-clocks", MACHINE, "Lock GPU clocks at maximum during the run."
+    )
+    output_dir: Path = setting(Path("out"), "-o --output-dir", OUTPUT, "Folder of the results.")
+    history: bool = setting(True, "--history/--no-history", OUTPUT, "Add the run to the history.")
 
     @field_validator("gpus", mode="before")
     @classmethod

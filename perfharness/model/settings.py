@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,19 @@ class Option:
     def has_flag(self) -> bool:
         """Whether the command line accepts it."""
         return self.flags[-1].startswith("-")
+
+
+def setting(default: Any, flags: str, panel: str, text: str, **more: Any) -> Any:
+    """Field of a settings model with its `Option`.
+
+    Args:
+        default: or a function that returns it.
+        flags: separated by spaces, and by `/` from the negative one.
+    """
+    names, _, negative = flags.partition("/")
+    field: Any = Field(default_factory=default) if callable(default) else Field(default)
+    field.metadata.append(Option(tuple(names.split()), panel, text, negative=negative or None, **more))
+    return field
 
 
 def options_of(model: type[BaseModel]) -> dict[str, Option]:

@@ -317,12 +317,7 @@ class Core:
         self._end(stack, checked_items(items, node), delete, shared)
 
     def _end(
-        self,
-        stack: Stack,
-        items: int | None = None,
-        delete: bool = False,
-        shared: bool = False,
-        failed: bool = False,
+        self, stack: Stack, items: int | None = None, delete: bool = False, shared: bool = False, failed: bool = False
     ) -> None:
         """Write the marks of the innermost range, and end it."""
         node, sink = stack.node, stack.node.sink

@@ -355,20 +355,6 @@ def test_a_file_that_is_refused(project: Path, text: str, named: str, capsys: py
     assert not (project / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        ("--annotate file.toml ls", "ls"),
-        ("--annotate-torch -1 script.py", "--annotate-torch -1"),
-        (f"--annotate-torch 1 {sys.executable} -I script.py", "-I"),
-        (f"{sys.executable} -uS script.py", "-uS"),
-    ],
-)
-def test_a_program_that_is_refused(project: Path, words: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["launch", "--tracer", "embedded", "-o", "out", *words.split()]) == 2
-    assert named in capsys.readouterr().err
-
-
 def test_names_that_may_come_are_left_to_the_run(project: Path) -> None:
     """No module is executed to know."""
     names = (
