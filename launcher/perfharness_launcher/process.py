@@ -221,14 +221,8 @@ def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Environment of a process, without settings of an outer launch and secrets (traces contain it)."""
-    others = (
-        variables.ANNOTATIONS,
-        variables.CAPTURE_BATCHES,
-        variables.EXPLAIN,
-        variables.SAMPLING,
-        variables.ON_DEMAND,
-        variables.NODES_TOKEN,
-    )
+    others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.ON_DEMAND, variables.NODES_TOKEN]
+    others += [variables.EXPLAIN, variables.SAMPLING]
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"

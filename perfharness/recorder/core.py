@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import barrier, capture, events, journal, startup, windows
+from perfharness.recorder import barrier, capture, events, journal, windows
 from perfharness.recorder.names import (
     MOST_USUAL,
     RangeKey,
@@ -67,7 +67,7 @@ class Core:
 
     def _begin(self, name: str, domain: str | None) -> None:
         compiled_code.find_tracing()
-        startup.note("recorder")
+        journal.note_first("recorder")
         self.name = name
         self.domain = _claim_domain(domain, name)
         self.output = events.Output()
@@ -186,7 +186,7 @@ class Core:
         node.category = conventions.category_name(self.name, category, stack.lane)
         self.connect(stack, node)
         if is_batch:
-            startup.note("batch")
+            journal.note_first("batch")
         stack.prepared += 1
         if stack.prepared > MOST_KEPT:
             stack.forget_prepared()

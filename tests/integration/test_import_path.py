@@ -11,19 +11,7 @@ import pytest
 from perfharness_launcher.machine import ask_interpreter
 from tests.integration.launches import PATIENCE_S, environment
 
-NAMES = [
-    "json",
-    "types",
-    "numpy",
-    "nvtx",
-    "typer",
-    "pydantic",
-    "sqlite3",
-    "runpy",
-    "importlib",
-    "perfharness",
-    "linecache",
-]
+NAMES = "json types numpy nvtx typer pydantic sqlite3 runpy importlib perfharness linecache"
 SCRIPT = """
 from perfharness import PerfRecorder
 perf = PerfRecorder("rec")
