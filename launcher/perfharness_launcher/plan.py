@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -127,22 +128,21 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     problems = (facts.program.problem, facts.interpreter.problem, facts.interpreter.module_problem)
     yield from filter(None, (*problems, facts.output_problem))
     cool_down, tracer = options.cool_down_c, options.tracer
+    inf, finite, positive = math.inf, sys.float_info.max, math.ulp(0)
     limits = (
-        ("-np", options.num_processes, 1, f"1 to {MOST_PROCESSES}"),
-        ("-ng", options.num_gpus, 1, "1 or more"),
-        ("gpus-per-process", options.gpus_per_process, 1, "1 or more"),
-        ("-go", options.gpu_offset, 0, "0 or more"),
-        ("-w", options.warmup_batches, 0, "0 or more"),
-        ("--timeout", options.timeout_s, math.ulp(0), "more than 0 seconds"),
-        ("measure-idle", options.measure_idle_s, 0, "0 seconds or more"),
-        ("--barrier-timeout", options.barrier_timeout_s, math.ulp(0), "more than 0 seconds; or use --no-barrier"),
-        ("cool-down-limit", options.cool_down_limit_s, 0, "0 seconds or more"),
-        ("--annotate-torch", options.annotate_torch, 0, "0 or more"),
+        ("-np", options.num_processes, 1, MOST_PROCESSES, f"1 to {MOST_PROCESSES}"),
+        ("-ng", options.num_gpus, 1, inf, "1 or more"),
+        ("gpus-per-process", options.gpus_per_process, 1, inf, "1 or more"),
+        ("-go", options.gpu_offset, 0, inf, "0 or more"),
+        ("-w", options.warmup_batches, 0, inf, "0 or more"),
+        ("--timeout", options.timeout_s, positive, inf, "more than 0 seconds"),
+        ("measure-idle", options.measure_idle_s, 0, finite, "0 seconds or more"),
+        ("--barrier-timeout", options.barrier_timeout_s, positive, finite, "more than 0 seconds; or use --no-barrier"),
+        ("cool-down-limit", options.cool_down_limit_s, 0, inf, "0 seconds or more"),
+        ("--annotate-torch", options.annotate_torch, 0, inf, "0 or more"),
     )
-    for name, value, least, text in limits:
-        most = MOST_PROCESSES if name == "-np" else math.inf
-        is_endless = name in ("measure-idle", "--barrier-timeout") and value == math.inf
-        if value is not None and (is_endless or not least <= value <= most):
+    for name, value, least, most, text in limits:
+        if value is not None and not least <= value <= most:
             yield f"{name} {value}: must be {text}"
     if cool_down is not None and not math.isfinite(cool_down):
         yield f"--cool-down {cool_down}: must be degrees Celsius"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,27 +31,18 @@ PATIENCE_S = 60.0
 Hold = Callable[..., StartBarrier]
 
 
-class Clock:
+@pytest.fixture
+def clock() -> SimpleNamespace:
     """Time that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+    return SimpleNamespace(now=100.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
+def hold(tmp_path: Path, clock: SimpleNamespace) -> Iterator[Hold]:
     opened = []
 
     def make(processes: Mapping[int, str]) -> StartBarrier:
-        opened.append(StartBarrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=clock))
+        opened.append(StartBarrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=lambda: float(clock.now)))
         return opened[-1]
 
     yield make
@@ -66,11 +58,6 @@ def come(barrier: StartBarrier, index: int) -> None:
 
 def codes(barrier: StartBarrier) -> list[tuple[str, str | None]]:
     return [(finding.code, finding.process) for finding in barrier.findings()]
-
-
-def is_open(barrier: StartBarrier) -> bool:
-    """Asked each time anew, which a type checker does not expect of a property."""
-    return barrier.is_open
 
 
 # ---- the launch's side ----
@@ -99,7 +86,12 @@ MISSED = ("start-barrier-missed", "proc_1_gpu_0")
     ],
 )
 def test_who_is_waited_for(
-    hold: Hold, clock: Clock, processes: Mapping[int, str], steps: list[Any], opens: int | None, found: list[Any]
+    hold: Hold,
+    clock: SimpleNamespace,
+    processes: Mapping[int, str],
+    steps: list[Any],
+    opens: int | None,
+    found: list[Any],
 ) -> None:
     """A number: that process comes. A list: the processes that are over at a poll. A fraction: so many seconds pass.
     Opens at that step, not before.
@@ -115,8 +107,8 @@ def test_who_is_waited_for(
         else:
             barrier.poll(step)
             holding = {index for index in processes if barrier.holds(index)}
-            assert holding == (set() if is_open(barrier) else come_by_now)
-        assert is_open(barrier) is (opens is not None and place >= opens)
+            assert holding == (set() if barrier.is_open else come_by_now)
+        assert barrier.is_open is (opens is not None and place >= opens)
     assert codes(barrier) == found
     assert (barrier.record().opened_unix_ns is None) is (opens is None)
 
