@@ -68,7 +68,10 @@ class StartBarrier:
         return self._gate is not None
 
     def poll(self, over: Collection[int]) -> None:
-        """Read the arrivals; open the barrier when all may go, or at the timeout. `over`: ended or never started."""
+        """Read the arrivals; open the barrier when all may go, or at the timeout.
+
+        `over`: indices of the processes that have ended or will not start.
+        """
         self._read_arrivals()
         if self.is_open:
             return

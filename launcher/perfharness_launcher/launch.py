@@ -45,7 +45,7 @@ LAUNCHED_WITH = {
 
 @dataclass
 class FinishedRun:
-    """A measured run without its results, in the staging folder `folder` until it is `placed`."""
+    """A measured run without its results, in the staging folder `folder`, then in the final one (`placed`)."""
 
     manifest: RunManifest
     folder: Path
