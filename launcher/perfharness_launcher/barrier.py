@@ -5,6 +5,7 @@ Recorder side, and the reason for FIFOs: `perfharness.recorder.barrier`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -61,6 +62,12 @@ class StartBarrier:
         for name in (environment.BARRIER_ARRIVALS, environment.BARRIER_GATE):
             os.mkfifo(folder / name)
         self.arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment of the processes."""
+        limit_s = str(math.ceil(self.limit_s))
+        return {environment.START_BARRIER: str(self.folder), environment.START_BARRIER_LIMIT: limit_s}
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
@@ -37,9 +36,9 @@ class GpuFacts:
     lost: tuple[str, ...] = ()
 
 
-def find_gpus(module: Any = None) -> GpuFacts:
-    """List the GPUs; never fails. `module` replaces `pynvml`."""
-    with open_nvml(module) as nvml:
+def find_gpus() -> GpuFacts:
+    """List the GPUs; never fails."""
+    with open_nvml() as nvml:
         if not nvml.opened.ok:
             return GpuFacts(problem=nvml.opened.reason)
         lost = tuple(f"GPU {index} cannot be used: {answer.reason}" for index, answer in nvml.unreachable)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import signal
@@ -23,7 +22,6 @@ from perfharness.errors import LaunchError
 from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher import hold
-from perfharness_launcher.barrier import StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
 
 STDOUT_LOG = "stdout.log"
@@ -209,20 +207,10 @@ class RunningProcess:
                     self.not_started = report["error"]
 
 
-def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
-    """Environment of all processes of a run."""
-    limit_s = 0.0 if barrier is None else barrier.limit_s
-    return {
-        variables.RUN_ID: run_id,
-        variables.START_BARRIER: "" if barrier is None else str(barrier.folder),
-        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s)),
-    }
-
-
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Environment of a process, without settings of an outer launch and secrets (traces contain it)."""
     others = [variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.ON_DEMAND, variables.NODES_TOKEN]
-    others += [variables.EXPLAIN, variables.SAMPLING]
+    others += [variables.EXPLAIN, variables.SAMPLING, variables.START_BARRIER, variables.START_BARRIER_LIMIT]
     outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
     environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
