@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from perfharness.distribution import VERSION
@@ -160,12 +161,12 @@ def _open(
     """Open a window in each process, and wait for their ends; return the duration."""
     conditions: list[Condition] = [machine_load]
     if telemetry:
-        from perfharness_launcher.telemetry import sampled_processes  # imports NumPy
+        from perfharness_launcher.telemetry import sampled  # imports NumPy
 
         followed = [
             FollowedProcess(one.record.folder, one.record.pid or 0, tuple(one.record.given_gpus)) for one in targets
         ]
-        conditions.insert(0, sampled_processes(followed))
+        conditions.insert(0, partial(sampled, running=followed))
     run.enter(conditions)
     begin_s = time.monotonic()
     for one in targets:
