@@ -215,39 +215,18 @@ class ClassAccumulator:
         return predicted
 
 
-class RegressionAccumulator:
-    """Values against their truth: `mae`, `rmse` and `r2`, over all values of all samples."""
-
-    def __init__(self) -> None:
-        self.count, self._absolute, self._square = 0, 0.0, 0.0
-        self._mean, self._spread = 0.0, 0.0  # of the truth: mean and sum of squared deviations
-
-    def update(self, values: npt.NDArray[Any], truth: npt.NDArray[Any]) -> None:
-        """Add a sample. Raises `OutputError` if sizes differ or a value is not finite."""
-        x, t = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (values, truth))
-        if x.size != t.size:
-            raise OutputError(f"the output is {np.shape(values)}, the truth {np.shape(truth)}")
-        if not (np.isfinite(x).all() and np.isfinite(t).all()):
-            raise OutputError("values of the output or of the truth are NaN or infinite")
-        if not t.size:
-            return
-        error, step, total = x - t, float(t.mean()) - self._mean, self.count + t.size
-        self._absolute += float(np.abs(error).sum())
-        self._square += float(error @ error)
-        self._spread += float(((t - t.mean()) ** 2).sum()) + step**2 * self.count * t.size / total
-        self._mean += step * t.size / total
-        self.count = total
-
-    def figures(self) -> Figures:
-        """Figures by name; `r2` is None if the truth is constant."""
-        if not self.count:
-            return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
-        constant = Figure(None, "all values of the truth are equal")
-        return {
-            "mae": figure(self._absolute / self.count),
-            "rmse": figure(float(np.sqrt(self._square / self.count))),
-            "r2": figure(1 - self._square / self._spread) if self._spread else constant,
-        }
+def regression_figures(pairs: Sequence[tuple[float, float]]) -> Figures:
+    """`mae`, `rmse` and `r2` of the value and the truth of each sample; `r2` is None if the truth is constant."""
+    if not pairs:
+        return nothing(("mae", "rmse", "r2"), "there are no samples with a truth")
+    values, truth = np.array(pairs).T
+    error, spread = values - truth, truth - truth.mean()
+    constant = Figure(None, "all values of the truth are equal")
+    return {
+        "mae": figure(float(np.abs(error).mean())),
+        "rmse": figure(float(np.sqrt(error @ error / len(pairs)))),
+        "r2": figure(float(1 - error @ error / (spread @ spread))) if np.ptp(truth) else constant,
+    }
 
 
 class OwnMetric:

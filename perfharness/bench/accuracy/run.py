@@ -30,13 +30,13 @@ from perfharness.bench.accuracy.data import (
     read_map,
     resized_map,
 )
-from perfharness.bench.accuracy.depth import DepthMeans, depth_errors
+from perfharness.bench.accuracy.depth import depth_errors, depth_means
 from perfharness.bench.accuracy.metrics import (
     ClassAccumulator,
     Figures,
     OutputError,
     OwnMetric,
-    RegressionAccumulator,
+    regression_figures,
     withheld,
 )
 from perfharness.bench.accuracy.outputs import DifferenceAccumulator, figures_by_output, matched_outputs
@@ -74,8 +74,8 @@ class Comparison:
         self.differences: dict[str, DifferenceAccumulator] = {}
         self.classes = ClassAccumulator(settings.top_k, class_names)
         self.agreement = ClassAccumulator(top_k=1)
-        self.regression = RegressionAccumulator()
-        self.depth = DepthMeans()
+        self.values: list[tuple[float, float]] = []
+        self.depth: list[dict[str, float]] = []
         self.own = [OwnMetric(text) for text in settings.metrics]
 
     def update(self, sample: Sample, outputs: Outputs, baseline: Path | None) -> None:
@@ -144,14 +144,20 @@ class Comparison:
         return sample.label is not None
 
     def _regression(self, sample: Sample, values: npt.NDArray[Any]) -> bool:
-        if sample.value is not None:
-            self.regression.update(values, np.asarray(sample.value))
-        return sample.value is not None
+        if sample.value is None:
+            return False
+        if values.size != 1:
+            raise OutputError(f"the output is {values.shape}, but the truth one number")
+        pair = float(values.reshape(-1)[0]), sample.value
+        if not np.isfinite(pair).all():
+            raise OutputError("values of the output or of the truth are NaN or infinite")
+        self.values.append(pair)
+        return True
 
     def _depth(self, prediction: npt.NDArray[Any], truth: npt.NDArray[Any] | None) -> bool:
         if truth is not None:
             own = resized_map(as_map(prediction), truth.shape)
-            self.depth.add(depth_errors(own, truth, self.settings.depth))
+            self.depth.append(depth_errors(own, truth, self.settings.depth))
         return truth is not None
 
     def _own(self, sample: Sample, outputs: Outputs, before: Outputs, truth: npt.NDArray[Any] | None) -> bool:
@@ -174,9 +180,9 @@ class Comparison:
         elif self.agreement.samples or self.not_computed[CLASSES]:
             found |= self._of_all(CLASSES, {"top1_agreement": self.agreement.figures()["top1"]})
         if self.settings.values is not None:
-            found |= self._of_all(VALUES, self.regression.figures())
+            found |= self._of_all(VALUES, regression_figures(self.values))
         if self.settings.truth is not None:
-            found |= self._of_all(DEPTH, self.depth.figures())
+            found |= self._of_all(DEPTH, depth_means(self.depth))
         for metric in self.own:
             for name, one in metric.figures().items():
                 found[f"{metric.name}.{name}" if name in found else name] = one

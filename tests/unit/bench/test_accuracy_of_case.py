@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from perfharness.backends import BackendOptions, ModelSource
-from perfharness.bench.accuracy import (
-    AccuracySettings,
-    Comparison,
-    DepthSettings,
+from perfharness.bench.accuracy.data import (
     Preprocessor,
     PreprocessSettings,
     Sample,
     SampleError,
     find_samples,
-    measure_accuracy,
     read_map,
-    read_outputs,
     resized_map,
     user_function,
 )
+from perfharness.bench.accuracy.depth import DepthSettings
+from perfharness.bench.accuracy.run import Comparison, measure_accuracy, read_outputs
+from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
 from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript
