@@ -9,8 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
+from perfharness.backends.arrays import read_arrays
 from perfharness.backends.base import imported
 from perfharness.backends.session import translated
 from perfharness.distribution import install_command
@@ -19,11 +18,7 @@ from perfharness.errors import BackendError
 
 def read_calibration(path: Path) -> dict[str, Any]:
     """Arrays of samples by input name, one sample per row. Raises `BackendError`."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise BackendError(f"{path} is not a .npz file of calibration samples: {error}") from error
+    found = read_arrays(path, BackendError)
     counts = {len(array) if array.ndim else 0 for array in found.values()}
     if len(counts) != 1 or not counts - {0}:
         raise BackendError(f"{path} must have an array for each input, all with the same number of samples")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.bench.spec import BATCH, CaseSpec
 from perfharness.errors import UsageError
 from perfharness.model.bench import TensorSpec
@@ -78,7 +78,9 @@ def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) ->
 
     Floats are standard normal; integers and booleans are 0 or 1, which are valid indices and masks.
     """
-    given = {} if spec.input_file is None else _read(spec.input_file)
+    given = {} if spec.input_file is None else read_arrays(spec.input_file, UsageError)
+    if "" in given:
+        raise UsageError(f"{spec.input_file} is one array; give a .npz with arrays by input name")
     random = np.random.default_rng(spec.seed)
     found = {}
     for one in specs:
@@ -90,14 +92,6 @@ def input_arrays(specs: Sequence[TensorSpec], shapes: Shapes, spec: CaseSpec) ->
         else:
             found[one.name] = random.integers(0, 2, shape).astype(kind)
     return found
-
-
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"inputs cannot be read from {path}: {error}; it must be a .npz of numpy.savez") from error
 
 
 def _fitted(name: str, array: npt.NDArray[Any], shape: tuple[int, ...], kind: np.dtype[Any]) -> npt.NDArray[Any]:

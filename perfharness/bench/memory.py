@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from perfharness.errors import OutOfMemoryError
-from perfharness.telemetry.nvml import Device, Nvml
+from perfharness.telemetry.nvml import Device
 
 PERIOD_S = 0.02
 """Polling period of the watchdog; shorter allocations are missed."""
@@ -29,18 +29,12 @@ class MemoryLimitError(OutOfMemoryError):
 
 
 class GpuView:
-    """NVML's view of this process's GPU.
+    """NVML's view of this process's GPU or MIG instance, while it is open; everything is unknown without one."""
 
-    Args:
-        nvml: open while the view is used.
-        uuid: of the GPU or MIG instance.
-    """
-
-    def __init__(self, nvml: Nvml, uuid: str) -> None:
-        self._device = nvml.device(uuid) if nvml.opened.ok else None
-        self._nvml = nvml
-        self._before = self._used_by_all()
-        self.memory_source = ""
+    def __init__(self, device: Device | None) -> None:
+        self._device = device
+        self._before = self._memory("used")
+        self.memory_source: str | None = None
         """Source of the figure of `used_bytes`."""
 
     def used_bytes(self) -> int | None:
@@ -49,11 +43,11 @@ class GpuView:
         If the driver does not list the process under its id (as in a container): growth of the GPU's used memory, by
         any process, since the view was created.
         """
-        own = self._used_by_process()
-        if own is not None:
+        self.memory_source = None
+        if (own := self._used_by_process()) is not None:
             self.memory_source = "NVML, of this process"
             return own
-        now = self._used_by_all()
+        now = self._memory("used")
         if now is None or self._before is None:
             return None
         self.memory_source = "NVML, of the whole GPU, minus the earlier use"
@@ -61,19 +55,18 @@ class GpuView:
 
     def total_bytes(self) -> int | None:
         """Memory of the GPU or MIG instance."""
-        memory = self._asked("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.total)
+        return self._memory("total")
 
     def sm_clock_mhz(self) -> float | None:
         """Current clock; for a MIG instance, that of its GPU."""
         if self._device is None:
             return None
-        answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._nvml.module.NVML_CLOCK_SM)
+        answer = self._device.gpu.ask("nvmlDeviceGetClockInfo", self._device.nvml.NVML_CLOCK_SM)
         return float(answer.value) if answer.ok else None
 
-    def _used_by_all(self) -> int | None:
+    def _memory(self, which: str) -> int | None:
         memory = self._asked("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.used)
+        return None if memory is None else int(getattr(memory, which))
 
     def _used_by_process(self) -> int | None:
         entries = [entry for function in RUNNING_PROCESSES for entry in self._asked(function) or ()]
@@ -82,8 +75,7 @@ class GpuView:
         return max(sizes) if sizes and len(sizes) == len(found) else None
 
     def _asked(self, function: str) -> Any:
-        device: Device | None = self._device
-        answer = None if device is None else device.ask(function)
+        answer = None if self._device is None else self._device.ask(function)
         return answer.value if answer is not None and answer.ok else None
 
 

@@ -123,10 +123,9 @@ def machine_of(facts: GpuFacts, uuids: Sequence[str]) -> MachineRecord:
 
 def _machine_id() -> str | None:
     """Digest of the machine id, because the id itself should stay on the machine (machine-id(5))."""
-    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
-        with suppress(OSError, UnicodeDecodeError):
-            if text := path.read_text(encoding="ascii").strip():
-                return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
+    with suppress(OSError):
+        if text := Path("/etc/machine-id").read_text(encoding="utf-8").strip():
+            return hashlib.sha256(f"perfharness {text}".encode()).hexdigest()[:16]
     return None
 
 

@@ -81,11 +81,20 @@ def result_of(
     except (OSError, ValidationError):
         result = result_type(case=case, status="failed", process=CaseProcess(reported=False))
     assert result.process is not None
-    process = result.process.model_copy(
-        update={"exit_code": end.exit_code, "signal": end.signal, "timed_out": end.timed_out}
-    )
     status, reason = _status(end, result, folder, timeout_s)
-    return result.model_copy(update={"status": status, "reason": reason, "process": process})
+    ended = {"exit_code": end.exit_code, "signal": end.signal, "timed_out": end.timed_out}
+    memory = result.memory
+    if memory.host_peak_bytes is None:
+        memory = memory.model_copy(update={"host_peak_bytes": end.max_rss_bytes})
+    update = {
+        "status": status,
+        "reason": reason,
+        "process": result.process.model_copy(update=ended),
+        "memory": memory,
+        "started_unix_ns": end.started_unix_ns,
+        "duration_s": end.duration_s,
+    }
+    return result.model_copy(update=update)
 
 
 def _status(end: CaseEnd, result: CaseResult, folder: Path, timeout_s: float | None) -> tuple[CaseStatus, str | None]:

@@ -44,14 +44,13 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
         for (name, suite), (path, _) in zip(named.items(), parts, strict=True)
     ]
     tables = {name: {_key(case): case for case in suite.cases} for name, suite in named.items()}
-    sizes: dict[tuple[str | None, ...], set[int]] = {}
-    for cell, size in (key for table in tables.values() for key in table):
-        sizes.setdefault(cell, set()).add(size)
+    known = {key: case for table in tables.values() for key, case in table.items()}
+    cells = list(dict.fromkeys(cell for cell, _ in known))
     rows = []
-    for cell, size in ((cell, size) for cell, found in sizes.items() for size in sorted(found)):
-        results = [_merged(name, suite, tables[name].get((cell, size))) for name, suite in named.items()]
-        fields = next(table[cell, size].case for table in tables.values() if (cell, size) in table)
-        rows.append(MergedRow(**fields.model_dump(exclude={"case_id", "gpu", "gpu_index"}), cells=results))
+    for key in sorted(known, key=lambda key: (cells.index(key[0]), key[1])):
+        results = [_merged(name, suite, tables[name].get(key)) for name, suite in named.items()]
+        fields = known[key].case.model_dump(exclude={"case_id", "gpu", "gpu_index"})
+        rows.append(MergedRow(**fields, cells=results))
     return BenchMergedResult(runs=runs, rows=rows, differences=list(_differences(named)))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.backends.models import ModelSource, named_function
 from perfharness.distribution import install_command
 from perfharness.errors import BackendError, PerfHarnessError, ToolNotFoundError, UsageError
@@ -193,22 +194,6 @@ def _from_csv(path: Path, samples: Iterable[Sample]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def read_arrays(path: Path) -> Arrays:
-    """Arrays of a `.npz` by name, or of a `.npy` with an empty name. Raises `SampleError`."""
-    try:
-        with path.open("rb") as file:  # numpy.load does not close damaged archives
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"": loaded}
-            with loaded as archive:
-                return {name: archive[name] for name in archive.files}
-    except Exception as error:  # damaged archives raise errors of zipfile and zlib
-        problem = (
-            "it is not a file of plain NumPy arrays" if "pickle" in str(error) else str(error) or type(error).__name__
-        )
-        raise SampleError(f"{path} cannot be read: {problem}") from error
-
-
 def open_image(path: Path) -> Any:
     """Decode an image with Pillow. Raises `SampleError`, or `ToolNotFoundError` if Pillow is not installed."""
     try:
@@ -233,7 +218,7 @@ def read_map(path: Path, scale: float = 1.0) -> npt.NDArray[np.float64]:
     Raises `SampleError`.
     """
     if path.suffix.lower() in ARRAY_SUFFIXES:
-        arrays, scale = read_arrays(path), 1.0
+        arrays, scale = read_arrays(path, SampleError), 1.0
         if len(arrays) != 1 and "depth" not in arrays:
             several = f"has several arrays ({', '.join(arrays)}), none of them called depth"
             raise SampleError(f"{path} {several if arrays else 'has no array'}")
@@ -311,7 +296,7 @@ class Preprocessor:
         if self._function is not None:
             made = self._made(path)
         elif path.suffix.lower() in ARRAY_SUFFIXES:
-            made = read_arrays(path)
+            made = read_arrays(path, SampleError)
         else:
             made = {"": self._image(path)}
         if len(made) == 1 and (only := next(iter(made))) not in self._specs:

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfharness.backends.arrays import read_arrays
 from perfharness.backends.session import Session
 from perfharness.bench.accuracy.data import (
     Preprocessor,
     Sample,
     SampleError,
     as_map,
-    read_arrays,
     read_map,
     resized_map,
 )
@@ -276,7 +276,7 @@ def write_outputs(folder: Path, sample: str, outputs: Outputs) -> None:
 
 def read_outputs(folder: Path, sample: str) -> Outputs:
     """Read the files of `write_outputs`. Raises `SampleError`."""
-    arrays = read_arrays(folder / f"{sample}.npz")
+    arrays = read_arrays(folder / f"{sample}.npz", SampleError)
     return {name.removeprefix(OUTPUT): values for name, values in arrays.items()}
 
 

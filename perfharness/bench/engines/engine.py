@@ -66,7 +66,9 @@ def measure_engine(spec: EngineSpec, record: CaseRecord, stack: ExitStack) -> No
     timed = keep_latency(spec, record, session, view, warm_up(session, spec.latency))
     if spec.telemetry.gpu_uuids:  # only GPUs are sampled
         record.start_phase("telemetry")
-        _telemetry(session, spec, record, len(timed.wall_ns))
+        begin_ns = time.time_ns()
+        ends_ns = keep_telemetry(spec, record, session, len(timed.wall_ns))
+        record.keep(telemetry_unix_ns=(begin_ns, ends_ns[-1]))
     remarks += filter(None, (timed.ended, drift_line(record.result.latency), unsteady_speed(record.result)))
     record.keep(remarks=remarks)
 
@@ -134,21 +136,6 @@ def _image(session: Session, shapes: dict[str, Shape], settings: CompareSettings
     )
     bad = int((~np.isfinite(values)).sum())
     return [f"{bad} of {values.size} values of its map are NaN or infinite"] if bad else []
-
-
-def _telemetry(session: Session, spec: EngineSpec, record: CaseRecord, rounds: int) -> None:
-    """Repeat the rounds with the sampler."""
-    ends_ns: list[int] = []
-
-    def work() -> list[int]:
-        for _ in range(rounds):
-            session.run_round()
-            ends_ns.append(time.time_ns())
-        return ends_ns
-
-    begin_ns = time.time_ns()
-    keep_telemetry(spec, record, work)
-    record.keep(telemetry_unix_ns=(begin_ns, ends_ns[-1]))
 
 
 if __name__ == "__main__":

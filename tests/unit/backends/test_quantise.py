@@ -52,7 +52,7 @@ def test_without_samples_it_is_refused_with_the_next_step(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arrays", "word"),
-    [({"more": np.ones((64, 1))}, "more"), ({"shift": np.ones((3, 1))}, "number"), (None, "npz")],
+    [({"more": np.ones((64, 1))}, "more"), ({"shift": np.ones((3, 1))}, "number"), (None, "NumPy")],
 )
 def test_samples_that_do_not_fit(arrays: dict[str, Any] | None, word: str, model: Path, tmp_path: Path) -> None:
     path = model if arrays is None else samples(tmp_path, **arrays)
